@@ -217,7 +217,7 @@ def check_told_why(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Non
         nonlocal num_told
         changed = bring_about(self, rows, allocation, now_s)
         reasons = why_waiting(self, rows, allocation)
-        waiting = np.flatnonzero(self.books.held[rows] == 0).tolist()
+        waiting = np.flatnonzero(self.table.held[rows] == 0).tolist()
         assert reasons.keys() == set(waiting) - set(allocation.refused)
         for why in reasons.values():
             assert why

@@ -78,22 +78,22 @@ def looking(see: Callable[[Allocator, Ints, Allocation], None]) -> Any:
 
 def has_place(allocator: Allocator, row: int, unblocked: Ints = ALL) -> bool:
     """Whether a job could have devices that nobody has."""
-    books = allocator.books
+    table = allocator.table
     _, nodes, by_type, auxiliary, members = allocator.free.tables
-    usable = usable_nodes(books.partition[row], members, unblocked)
-    asked = books.num_devices[row], books.allowed[row], usable, allocator.how, books.needs[row]
+    usable = usable_nodes(table.partition[row], members, unblocked)
+    asked = table.num_devices[row], table.allowed[row], usable, allocator.how, table.needs[row]
     return len(find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))) > 0
 
 
 def check_devices(allocator: Allocator) -> None:
     """Nobody has a device that another has, and those that are free are those that nobody has."""
-    books, held = allocator.books, list[int]()
-    for row in books.active.tolist():
-        if (grant := books.grants[row]) is not None:
-            assert len(grant.devices) == books.num_devices[row]
+    table, held = allocator.table, list[int]()
+    for row in table.active.tolist():
+        if (grant := table.grants[row]) is not None:
+            assert len(grant.devices) == table.num_devices[row]
             held += grant.devices
             assert allocator.site.members[
-                books.partition[row], allocator.site.node_of[list(grant.devices)]
+                table.partition[row], allocator.site.node_of[list(grant.devices)]
             ].all()
     assert len(set(held)) == len(held)
     assert sorted(held) == np.flatnonzero(allocator.free.taken()).tolist()
@@ -121,7 +121,7 @@ def test_nobody_waits_beside_devices_that_would_do(
     def see(allocator: Allocator, rows: Ints, allocation: Allocation) -> None:
         looks[0] += 1
         check_devices(allocator)
-        for row in allocator.books.waiting().tolist():
+        for row in allocator.table.waiting().tolist():
             # What a fraction of time on one type is for, it does not have on another.
             given = allocation.given
             assert isinstance(given, Queue)
@@ -149,11 +149,11 @@ def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
 
     def see(allocator: Allocator, rows: Ints, allocation: Allocation) -> None:
         check_devices(allocator)
-        books, unblocked = allocator.books, ALL
+        table, unblocked = allocator.table, ALL
         _, nodes, _, _, members = allocator.free.tables
-        for row in books.waiting().tolist():
+        for row in table.waiting().tolist():
             assert not has_place(allocator, row, unblocked)
-            unblocked = without_nodes_of(books.allowed[row], members[books.partition[row]], unblocked, nodes)
+            unblocked = without_nodes_of(table.allowed[row], members[table.partition[row]], unblocked, nodes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Allocator, "apply", looking(see))

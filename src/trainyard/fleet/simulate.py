@@ -105,8 +105,8 @@ class _Standing(NamedTuple):
 
     @classmethod
     def of(cls, allocator: Allocator, now_s: float) -> _Standing:
-        books, notes, rows = allocator.books, allocator.notes, allocator.books.active.copy()
-        columns = books.num_starts[rows], books.held[rows], books.left_at(rows, now_s)
+        table, notes, rows = allocator.table, allocator.notes, allocator.table.active.copy()
+        columns = table.num_starts[rows], table.held[rows], table.left_at(rows, now_s)
         return cls(len(notes.jobs), notes.num_failures, rows, *columns)
 
     def starts_without_work(self, before: _Standing) -> int:
@@ -129,10 +129,10 @@ class _Simulator:
         self, jobs: Iterable[Job], policy: Policy, allocator: Allocator, rounds: Rounds | None, strict: bool
     ) -> None:
         self.policy, self.allocator, self.strict = policy, allocator, strict
-        self.notes, self.books = allocator.notes, allocator.books
+        self.notes, self.table = allocator.notes, allocator.table
         self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
         self.arrivals = Arrivals(jobs, self._allowed)
-        self.ends = Ends(self.books)
+        self.ends = Ends(self.table)
         self.may_crowd = allocator.rates.crowding.is_there
         self.may_fail = allocator.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
@@ -149,7 +149,7 @@ class _Simulator:
         self.num_losses = 0
 
     def run(self, name: str, placement: str, queues: str) -> FleetRun:
-        while self.arrivals.job is not None or self.books.num_active:
+        while self.arrivals.job is not None or self.table.num_active:
             self._advance()
             if self._may_change():
                 self._decide()
@@ -236,7 +236,7 @@ class _Simulator:
             self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
         allocator.lose(lost, now_s)
         allocator.change_nodes(away, now_s)
-        if lost or 0 < self.books.num_waiting == self.books.num_active:
+        if lost or 0 < self.table.num_waiting == self.table.num_active:
             self._note_loss(now_s)
         self._crowd(now_s)
         self.clock.stands, self.clock.free_when_blocked = False, -1
@@ -246,8 +246,8 @@ class _Simulator:
     def _fail(self) -> None:
         """Let the next failure happen; the policy is not asked, for no devices become free."""
         failure_s, row, placed_s = heapq.heappop(self.failing)
-        books = self.books
-        if books.jobs[row] is not None and books.placed_s[row] == placed_s and books.held[row]:
+        table = self.table
+        if table.jobs[row] is not None and table.placed_s[row] == placed_s and table.held[row]:
             self.allocator.fail(row, failure_s)
             self._note_loss(failure_s)
             self._expect([row])
@@ -268,12 +268,12 @@ class _Simulator:
 
     def _foresee(self, row: int, now_s: float) -> None:
         """Draw when one of a job's devices fails."""
-        failure_s = now_s + self.allocator.fate.time_to_failure_s(int(self.books.held[row]))
+        failure_s = now_s + self.allocator.fate.time_to_failure_s(int(self.table.held[row]))
         if failure_s < _INF:
-            heapq.heappush(self.failing, (failure_s, row, float(self.books.placed_s[row])))
+            heapq.heappush(self.failing, (failure_s, row, float(self.table.placed_s[row])))
 
     def _refuse_to_wait(self) -> None:
-        waiting = [self.books.job(row) for row in self.books.active.tolist()]
+        waiting = [self.table.job(row) for row in self.table.active.tolist()]
         widest = max(waiting, key=lambda job: job.num_devices)
         raise FleetError(
             f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the "
@@ -334,15 +334,15 @@ class _Simulator:
         if not self.allocator.site.num_devices:
             return False
         if self.policy.preempts:
-            return self.books.num_active > 0 and (self.books.num_waiting > 0 or not self.clock.stands)
+            return self.table.num_active > 0 and (self.table.num_waiting > 0 or not self.clock.stands)
         free = self.allocator.free.total
-        return self.books.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
+        return self.table.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
 
     def _decide(self) -> None:
-        books = self.books
+        table = self.table
         self._expect(self.allocator.rates.hear(self.clock.now_s))
         # Copied, because what a policy sees does not change under it.
-        rows = books.active.copy() if self.policy.preempts else books.waiting()
+        rows = table.active.copy() if self.policy.preempts else table.waiting()
         if self.round_scheduler is None:
             allocation = self._ask(rows)
         else:
@@ -356,7 +356,7 @@ class _Simulator:
         self._expect(changed)
         if self.may_fail:
             for row in changed.tolist():
-                if books.placed_s[row] == self.clock.now_s:
+                if table.placed_s[row] == self.clock.now_s:
                     self._foresee(row, self.clock.now_s)
         self._crowd(self.clock.now_s)
         if self.round_scheduler is not None:
@@ -366,11 +366,11 @@ class _Simulator:
         blocked = (
             isinstance(given, Queue)
             and given.blocks
-            and self.books.num_waiting
+            and self.table.num_waiting
             and not self.allocator.rates.adaptive
         )
         # Of several pools others may have room still, for jobs that come.
-        blocked = blocked and self.books.num_waiting > 0 and self.allocator.site.is_one_pool
+        blocked = blocked and self.table.num_waiting > 0 and self.allocator.site.is_one_pool
         self.clock.free_when_blocked = (
             self.allocator.free.total if blocked and self.round_scheduler is None else -1
         )

@@ -52,7 +52,7 @@ class Snapshot:
     free: Ints
     needs: frozenset[Need]
     rows: Ints
-    _books: JobTable
+    _table: JobTable
     _trial: Callable[[], TrialPlacement] | None = None
 
     def trial(self) -> TrialPlacement:
@@ -68,54 +68,54 @@ class Snapshot:
     @cached_property
     def jobs(self) -> tuple[KnownJob, ...]:
         """The jobs as they were submitted."""
-        return tuple(KnownJob(self._books.job(row), self.needs) for row in self.rows.tolist())
+        return tuple(KnownJob(self._table.job(row), self.needs) for row in self.rows.tolist())
 
     @cached_property
     def grants(self) -> tuple[Grant | None, ...]:
         """What every job has."""
-        return tuple(self._books.grants[row] for row in self.rows)
+        return tuple(self._table.grants[row] for row in self.rows)
 
     def grant(self, number: int) -> Grant | None:
         """What one job has."""
-        return self._books.grants[int(self.rows[number])]
+        return self._table.grants[int(self.rows[number])]
 
     @cached_property
     def serial(self) -> Ints:
         """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
-        return self._books.serial[self.rows]
+        return self._table.serial[self.rows]
 
     @cached_property
     def was_admitted(self) -> Bools:
         """Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it
         has to get, also of a scheduler that took over from another one and remembers nothing."""
-        return self._books.was_admitted(self.rows)
+        return self._table.was_admitted(self.rows)
 
     def job(self, number: int) -> KnownJob:
         """One job as it was submitted."""
         return KnownJob(self._job(number), self.needs)
 
     def _job(self, number: int) -> Job:
-        return self._books.job(int(self.rows[number]))
+        return self._table.job(int(self.rows[number]))
 
     @cached_property
     def arrival_s(self) -> Floats:
         """When every job was submitted."""
-        return self._books.arrival_s[self.rows]
+        return self._table.arrival_s[self.rows]
 
     @cached_property
     def num_devices(self) -> Ints:
         """Devices that every job asks for."""
-        return self._books.num_devices[self.rows]
+        return self._table.num_devices[self.rows]
 
     @cached_property
     def allowed(self) -> Ints:
         """Device types that every job can run on, as bits by their index in ``site.device_types``."""
-        return self._books.allowed[self.rows]
+        return self._table.allowed[self.rows]
 
     @cached_property
     def partition(self) -> Ints:
         """Index of the partition in whose nodes every job must lie; 0 for any node."""
-        return self._books.partition[self.rows]
+        return self._table.partition[self.rows]
 
     def allowed_types(self, number: int) -> list[int]:
         """Device types that one job can run on, by their index."""
@@ -125,7 +125,7 @@ class Snapshot:
     @cached_property
     def held(self) -> Ints:
         """Devices that every job has."""
-        return self._books.held[self.rows]
+        return self._table.held[self.rows]
 
     def facts(self, numbers: Ints) -> Floats:
         """What everybody may know of some jobs, in one call: for policies that look at few of many.
@@ -134,12 +134,12 @@ class Snapshot:
         -------
         A row for each thing, such as `HELD`, with a column for every number.
         """
-        return self._books.facts(self.rows[numbers], self.now_s)
+        return self._table.facts(self.rows[numbers], self.now_s)
 
     @cached_property
     def weight(self) -> Floats:
         """Of every job, in weighted fairness."""
-        return self._books.weight[self.rows]
+        return self._table.weight[self.rows]
 
     @cached_property
     def is_running(self) -> Bools:
@@ -149,7 +149,7 @@ class Snapshot:
     @cached_property
     def is_restarting(self) -> Bools:
         """Whether every job has devices and does no work yet."""
-        return self.is_running & (self._books.since_s[self.rows] > self.now_s)
+        return self.is_running & (self._table.since_s[self.rows] > self.now_s)
 
     @property
     def attained_s(self) -> Floats:
@@ -163,17 +163,17 @@ class Snapshot:
 
     @cached_property
     def _attained(self) -> tuple[Floats, Floats]:
-        return self._books.attained(self.rows, self.now_s)
+        return self._table.attained(self.rows, self.now_s)
 
     @cached_property
     def waiting_s(self) -> Floats:
         """Time for which every job has waited without a break; 0 for those that run."""
-        return np.where(self.is_running, 0.0, self.now_s - self._books.waiting_since_s[self.rows])
+        return np.where(self.is_running, 0.0, self.now_s - self._table.waiting_since_s[self.rows])
 
     @cached_property
     def first_start_s(self) -> Floats:
         """When every job first had devices; NaN before it."""
-        return self._books.first_start_s[self.rows]
+        return self._table.first_start_s[self.rows]
 
     @cached_property
     def was_started(self) -> Bools:
@@ -188,7 +188,7 @@ class Snapshot:
     @cached_property
     def num_starts(self) -> Ints:
         """How often every job got devices, or others."""
-        return self._books.num_starts[self.rows]
+        return self._table.num_starts[self.rows]
 
     @cached_property
     def reports(self) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ class Snapshot:
         return tuple(self._report(row) for row in self.rows)
 
     def _report(self, row: int) -> Any:
-        report, job = self._books.reports[row], self._books.jobs[row]
+        report, job = self._table.reports[row], self._table.jobs[row]
         if report is None and job is not None and isinstance(job.profile, Adaptive):
             return job.profile.known
         return report
@@ -216,7 +216,7 @@ class Snapshot:
         """
         self._require("length")
         self._require("speed")
-        found, some_ask = self._books.left_s_at(self.rows, self.now_s)
+        found, some_ask = self._table.left_s_at(self.rows, self.now_s)
         if some_ask:
             for number in np.flatnonzero(np.isnan(found)).tolist():
                 found[number] = self._least_rest_s(number)
@@ -229,11 +229,11 @@ class Snapshot:
         """
         job, row, left = self.job(number), int(self.rows[number]), float(self._left[number])
         if not isinstance(job.profile, Adaptive):
-            self._books.best_rate[row] = best = float(self.gang_speeds(number).max())
+            self._table.best_rate[row] = best = float(self.gang_speeds(number).max())
             return left / best if best > 0 else float("inf")
-        if row not in self._books.courses:
-            self._books.courses[row] = self._courses(number, job.profile)
-        courses = self._books.courses[row]
+        if row not in self._table.courses:
+            self._table.courses[row] = self._courses(number, job.profile)
+        courses = self._table.courses[row]
         return min((float(np.interp(job.work - left, *course)) for course in courses), default=float("inf"))
 
     def _courses(self, number: int, profile: Adaptive) -> tuple[tuple[Floats, Floats], ...]:
@@ -251,11 +251,11 @@ class Snapshot:
     @cached_property
     def done(self) -> Floats:
         """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
-        return np.array([self._books.job(row).work for row in self.rows.tolist()]) - self._left
+        return np.array([self._table.job(row).work for row in self.rows.tolist()]) - self._left
 
     @cached_property
     def _left(self) -> Floats:
-        return self._books.left_at(self.rows, self.now_s)
+        return self._table.left_at(self.rows, self.now_s)
 
     def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
         """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
@@ -318,14 +318,14 @@ class Snapshot:
     def deadline_s(self) -> Floats:
         """Deadlines, infinite for jobs without one; needs "deadline"."""
         self._require("deadline")
-        deadlines = [self._books.job(row).deadline_s for row in self.rows.tolist()]
+        deadlines = [self._table.job(row).deadline_s for row in self.rows.tolist()]
         return np.array([np.inf if each is None else each for each in deadlines])
 
     @cached_property
     def limit_s(self) -> Floats:
         """Times that users allowed their jobs, infinite for jobs without one; needs "limit"."""
         self._require("limit")
-        limits = [self._books.job(row).limit_s for row in self.rows.tolist()]
+        limits = [self._table.job(row).limit_s for row in self.rows.tolist()]
         return np.array([np.inf if each is None else each for each in limits])
 
     def _require(self, need: Need) -> None:

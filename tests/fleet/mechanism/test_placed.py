@@ -87,8 +87,8 @@ def test_who_has_other_devices_already_may_keep_them() -> None:
     site = Site.parse("1x1xV100+1x2xK80")
     allocator = Allocator(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
     allocator.enter(declared_job("a", 0, 2, 10.0), 0.0)
-    allocator.take_over(int(allocator.books.active[0]), Grant((0, 1)), 0.0)
-    rows = allocator.books.active.copy()
+    allocator.take_over(int(allocator.table.active[0]), Grant((0, 1)), 0.0)
+    rows = allocator.table.active.copy()
     assert not len(allocator.apply(rows, Allocation(Placed(np.arange(1), [(0, 1)])), 5.0))
     with pytest.raises(FleetError, match="of V100 and K80"):
         allocator.apply(rows, Allocation(Placed(np.arange(1), [(0, 2)])), 5.0)

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.allocation import Placed
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.optimus import (
     Optimus,
     evenly,
@@ -18,6 +21,7 @@ from trainyard.fleet.policies.optimus import (
     unit_seconds,
     work_left,
 )
+from trainyard.fleet.records import Recorder
 from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, optimus_run, resizable
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
@@ -82,12 +86,14 @@ CURVES = [(60.0, 0.0, 0.4), (30.0, 5.0, 0.1), (90.0, 1.0, 2.0)]
 
 
 def snapshot(works: list[float], optimus: Optimus, site: Site, reports: list[Report | None]) -> Snapshot:
-    books = JobTable()
+    allocator = Allocator(site, optimus, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    table = allocator.table
     for i, (work, report) in enumerate(zip(works, reports, strict=True)):
         job = Job(f"job{i}", float(i), 1, work, Curved(CURVES[i]), min_devices=1, max_devices=12)
-        books.reports[books.add(job, float(i), -1)] = report
+        allocator.enter(job, float(i), -1)
+        table.reports[int(table.active[-1])] = report
     free = site.devices_per_node.copy()
-    return Snapshot(10.0, site, free, optimus.needs, books.active.copy(), books)
+    return Snapshot(10.0, site, free, optimus.needs, table.active.copy(), table)
 
 
 def best_counts(works: list[float], room: int) -> tuple[int, ...]:
@@ -105,8 +111,8 @@ def test_marginal_gains_find_the_best_division(works: list[float]) -> None:
     """Section 4.1: where each device gains less than the one before, taking the largest gain is best."""
     optimus, site = Optimus(as_published=True), Site.uniform(4, 4)
     given, _ = optimus.decide(snapshot(works, optimus, site, [None] * 3), optimus.start(site))
-    assert given.devices is not None
-    assert tuple(len(devices) for devices in given.devices) == best_counts(works, 16)
+    assert isinstance(given.given, Placed)
+    assert tuple(len(devices) for devices in given.given.devices) == best_counts(works, 16)
 
 
 def test_learnt_is_as_good_as_told() -> None:
@@ -119,8 +125,8 @@ def test_learnt_is_as_good_as_told() -> None:
     left = [work_left(report.losses, 0.0, optimus.threshold) or 0.0 for report in reports if report]
     assert left[0] > left[2] > left[1]
     given, _ = optimus.decide(snapshot([1.0, 1.0, 1.0], optimus, site, reports), optimus.start(site))
-    assert given.devices is not None
-    assert tuple(len(devices) for devices in given.devices) == best_counts(left, 16)
+    assert isinstance(given.given, Placed)
+    assert tuple(len(devices) for devices in given.given.devices) == best_counts(left, 16)
 
 
 def test_evenly_on_the_fewest_nodes() -> None:

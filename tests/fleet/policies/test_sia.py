@@ -179,17 +179,17 @@ def decided(
 ) -> Allocation:
     """A decision about elastic jobs that came at time 0 and have what they have since."""
     allocator = Allocator(SITE, sia, ANYWHERE, Costs(), Recorder(keep_spans=False))
-    books = allocator.books
+    table = allocator.table
     for i, (report, devices) in enumerate(zip(reports, grants, strict=True)):
         job = Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most)
         allocator.enter(job, 0.0, -1)
-        row = int(books.active[-1])
-        books.reports[row] = report
+        row = int(table.active[-1])
+        table.reports[row] = report
         if devices:
-            books.grants[row], books.held[row], books.num_starts[row] = Grant(devices), len(devices), 1
-            books.since_s[row] = 30.0
+            table.grants[row], table.held[row], table.num_starts[row] = Grant(devices), len(devices), 1
+            table.since_s[row] = 30.0
     free = SITE.devices_per_node.copy()
-    snapshot = Snapshot(now_s, SITE, free, sia.needs, books.active.copy(), books)
+    snapshot = Snapshot(now_s, SITE, free, sia.needs, table.active.copy(), table)
     return sia.decide(snapshot, sia.start(SITE))[0]
 
 

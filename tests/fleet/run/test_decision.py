@@ -50,8 +50,8 @@ def snapshot(*names: str) -> Snapshot:
     training = Training("gpt-tiny", 4, 10)
     for name in names:
         allocator.enter(training_job(name, 0.0, 1, training, Predicted(training, {1: 1.0})), 0.0)
-    books = allocator.books
-    return Snapshot(0.0, SITE, np.array([4]), frozenset(), books.active.copy(), books)
+    table = allocator.table
+    return Snapshot(0.0, SITE, np.array([4]), frozenset(), table.active.copy(), table)
 
 
 @pytest.mark.parametrize("names", [["bad"], ["bad1", "bad2"], [f"job{i}" for i in range(200)] + ["bad"]])
@@ -90,8 +90,8 @@ def test_what_was_looked_at_is_not_predicted_again(policy: str) -> None:
     assert seen
     allocator = Allocator(SITE, scheduler.policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, 5.0)
-    rows, free = allocator.books.active.copy(), allocator.free.by_node
-    moment = Snapshot(5.0, SITE, free, scheduler.policy.needs, rows, allocator.books)
+    rows, free = allocator.table.active.copy(), allocator.free.by_node
+    moment = Snapshot(5.0, SITE, free, scheduler.policy.needs, rows, allocator.table)
     decide(scheduler.policy, moment, scheduler.policy.start(SITE))
     assert asked == seen
     ask_through(level1._here)

@@ -279,8 +279,8 @@ def test_optimus_learns_how_much_work_is_left(tmp_path: Path) -> None:
     driver = Driver(SITE, scheduler.policy, local, rounds=scheduler.rounds)
 
     def left() -> list[float | None]:
-        rows = driver.books.active.tolist()
-        reports = [driver.books.reports[row] for row in rows]
+        rows = driver.table.active.tolist()
+        reports = [driver.table.reports[row] for row in rows]
         return [work_left(report.losses, 0.0, 1e-3) if report else None for report in reports]
 
     began_s = time.monotonic()
@@ -292,7 +292,7 @@ def test_optimus_learns_how_much_work_is_left(tmp_path: Path) -> None:
             assert time.monotonic() - began_s < 300.0, left()
             driver.step(time.monotonic() - began_s)
             time.sleep(0.05)
-        told = [driver.books.reports[row].losses for row in driver.books.active.tolist()]
+        told = [driver.table.reports[row].losses for row in driver.table.active.tolist()]
         for job, training, losses in zip(jobs, trainings, told, strict=True):
             by_step = local.directory(job.name).losses()
             every = training.checkpoint_every

@@ -86,7 +86,7 @@ def pair(backend: Told) -> Driver:
 
 
 def partners(found: Driver) -> dict[str, tuple[str, ...]]:
-    return {found.books.job(row).name: grant.partners for row, grant in found.running.items()}
+    return {found.table.job(row).name: grant.partners for row, grant in found.running.items()}
 
 
 def test_two_share_a_device_until_one_ends() -> None:

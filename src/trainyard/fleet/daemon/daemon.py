@@ -343,7 +343,7 @@ class Daemon:
         # Whom the policy admits is written down at once: it is a promise.
         if now_s < self._progress_s + _PROGRESS_EVERY_S and admitted <= self._admitted and not last:
             return
-        running = {driver.books.job(row).name for row in driver.running}
+        running = {driver.table.job(row).name for row in driver.running}
         waiting = {
             name: driver.waiting.get(name, "nothing was decided since it came, or lost its devices")
             for name in driver.names

@@ -1,4 +1,4 @@
-"""Who has what: brings about what a policy wants, on the books and on the devices."""
+"""Who has what: brings about what a policy wants, in the job table and on the devices."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Allocator:
         rates: type[Rates] = Rates,
     ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
-        self.books, self.free = JobTable(), FreeDevices(site)
+        self.table, self.free = JobTable(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
-        self.rates = rates(site, self.books, self.fate, crowding or Crowding())
-        self.leases = Leases(self.books)
-        self.pending = PendingNotes(site, self.books, notes)
+        self.rates = rates(site, self.table, self.fate, crowding or Crowding())
+        self.leases = Leases(self.table)
+        self.pending = PendingNotes(site, self.table, notes)
         self._coming = Arriving(1)
         self._state: State | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
@@ -90,10 +90,10 @@ class Allocator:
         partition = self.site.partition_index(job.virtual_cluster)
         self._has_gangs = self._has_gangs or bool(job.gang)
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
-        if self.books.num_active == len(self.books.data):
-            self.books.grow()
+        if self.table.num_active == len(self.table.data):
+            self.table.grow()
         self._coming.note(0, job, rate_anywhere(job), bits, partition)
-        self.books.jobs[transitions.arrive(self.state(), self._coming.rows, 0, now_s)] = job
+        self.table.jobs[transitions.arrive(self.state(), self._coming.rows, 0, now_s)] = job
 
     def state(self, num_given: int = 0) -> State:
         """The jobs and devices as they are, for one change of them.
@@ -102,25 +102,25 @@ class Allocator:
         ----------
         num_given : how many devices it may write down.
         """
-        books = self.books
+        table = self.table
         self.pending.make_room()
         if num_given:
-            written = books.counts["written"]
-            written[0] = books.grants.room(num_given, int(written[0]), books.active)
+            written = table.counts["written"]
+            written[0] = table.grants.room(num_given, int(written[0]), table.active)
         state = self._state
         if (
             state is None
-            or state.table is not books.data
-            or state.written is not books.grants.devices
+            or state.table is not table.data
+            or state.written is not table.grants.devices
             or state.free is not self.free.tables
         ):
             state = self._state = State(
-                books.data,
-                books.rows,
-                books.grants.devices,
+                table.data,
+                table.rows,
+                table.grants.devices,
                 self.free.tables,
                 self.site.devices_of_type,
-                books.counts,
+                table.counts,
                 self.pending.ended,
                 self.pending.used,
             )
@@ -192,7 +192,7 @@ class Allocator:
         )
         done = bring_about(state, rows, Asked.of(queue), terms, now_s)
         if len(done.leaving):
-            self.books.forget(done.leaving)
+            self.table.forget(done.leaving)
             self.rates.left(done.leaving)
         self._set_going(done.started, done.places, None, done.known)
         return done.started
@@ -214,12 +214,12 @@ class Allocator:
     def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
         self._changed = []
-        starting, stopping = changes(self.books, self.site, rows, placed, self._taken())
+        starting, stopping = changes(self.table, self.site, rows, placed, self._taken())
         wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)
             self._wait(stopping, now_s)
-            self._pause(wanted[starting][self.books.held[wanted[starting]] > 0], now_s)
+            self._pause(wanted[starting][self.table.held[wanted[starting]] > 0], now_s)
         given = laid([placed.devices[place] for place in starting.tolist()])
         self.free.take_these(given.devices)
         self._begin(wanted[starting], starting, given, placed, now_s)
@@ -244,7 +244,7 @@ class Allocator:
         asked = Asked.of(queue)
         if not self._has_gangs:
             return asked
-        gangs = [self.books.job(row).gang for row in rows[asked.order].tolist()]
+        gangs = [self.table.job(row).gang for row in rows[asked.order].tolist()]
         return asked._replace(hows=of_workers(gangs, asked.hows, self.how))
 
     def _begin(self, started: Ints, places: Ints, given: Laid, placed: Placed | None, now_s: float) -> None:
@@ -256,16 +256,16 @@ class Allocator:
         """
         if len(started):
             known = self._start(started, given, now_s)
-            self.books.has_auxiliary[started] = placed is None and self.free.counts_auxiliary
+            self.table.has_auxiliary[started] = placed is None and self.free.counts_auxiliary
             self._set_going(started, places, placed, known)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
-        self.free.take_these(grant.devices, needs_of(self.books.job(row)))
+        self.free.take_these(grant.devices, needs_of(self.table.job(row)))
         started = np.array([row])
         self._start(started, laid([grant.devices]), now_s)
-        self.books.has_auxiliary[row] = self.free.counts_auxiliary
-        self.books.grants[row] = grant
+        self.table.has_auxiliary[row] = self.free.counts_auxiliary
+        self.table.grants[row] = grant
         self.rates.started(started, whole=False)
         transitions.note_use(self.state(), now_s)
 
@@ -274,7 +274,7 @@ class Allocator:
         costs, rows = self.costs, started.tolist()
         more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
         pauses_s = costs.start_s + more_s, costs.restart_s + more_s
-        self.books.grants.forget(started)
+        self.table.grants.forget(started)
         state = self.state(num_given=len(given.devices))
         self._changed += rows
         return bool(transitions.start(state, started, *given, now_s, pauses_s))
@@ -285,21 +285,21 @@ class Allocator:
         asks = self._has_askers and placed is None
         if not (extras or asks or not known or self.rates.are_uneven):
             return
-        grants = self.books.grants
+        grants = self.table.grants
         if extras or asks:
             for row, place in zip(started.tolist(), places.tolist(), strict=True):
                 held = grants[row]
                 assert held is not None
                 grant = granted(held.devices, place, extras)
-                grants[row] = as_asked(self.books.job(row), grant) if asks else grant
+                grants[row] = as_asked(self.table.job(row), grant) if asks else grant
         self.rates.started(started, whole=not (extras or asks))
 
     def _start_beside_others(self, rows: list[int], now_s: float) -> float:
         """Those that have not started yet take longer for these; returns how much longer these take."""
-        books, others = self.books, set(self._starting).difference(rows)
-        left = {row: part for row in sorted(others) if (part := books.part_of_start_left(row, now_s)) > 0}
+        table, others = self.table, set(self._starting).difference(rows)
+        left = {row: part for row in sorted(others) if (part := table.part_of_start_left(row, now_s)) > 0}
         for row, part in left.items():
-            books.delay(row, self.costs.together_s * part * len(rows))
+            table.delay(row, self.costs.together_s * part * len(rows))
         self._changed += left
         self._starting = [*left, *rows]
         return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
@@ -312,12 +312,12 @@ class Allocator:
             if not devices:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}
-            partners = tuple(sorted(self.books.job(other).name for other in others))
+            partners = tuple(sorted(self.table.job(other).name for other in others))
             grant = granted(devices, place, extras)._replace(partners=partners)
-            if self.books.grants[row] != grant:
+            if self.table.grants[row] != grant:
                 self.rates.regranted(row, grant, now_s)
                 self._changed.append(row)
-        check_shares(tenants, self.books)
+        check_shares(tenants, self.table)
 
     def end_leases(self, now_s: float) -> list[int]:
         """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
@@ -334,30 +334,30 @@ class Allocator:
         transitions.note_use(self.state(), now_s)
 
     def _wait(self, rows: Ints, now_s: float) -> None:
-        self.books.forget(rows)
+        self.table.forget(rows)
         transitions.wait(self.state(), rows, now_s)
 
     def _pause(self, rows: Ints, now_s: float) -> None:
-        """Devices are free again; on the books the jobs are as they were until they have others."""
+        """Devices are free again; in the job table the jobs are as they were until they have others."""
         if len(rows):
             self._note_left(rows, now_s)
             transitions.give_back(self.state(), rows)
 
     def _note_left(self, rows: Ints, now_s: float) -> None:
-        """Jobs leave the devices that they have on the books."""
+        """Jobs leave the devices that they have on the table."""
         if self.notes.spans is not None:
             for row in rows.tolist():
-                grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
+                grant, placed_s = self.table.grants[row], float(self.table.placed_s[row])
                 if grant is not None and now_s > placed_s:
-                    self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
+                    self.notes.spans.append(Span(self.table.job(row).name, placed_s, now_s, grant.devices))
         self.rates.left(rows)
 
     def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
         """Rows of the jobs that have devices of these nodes."""
-        lost, grants = ~self.site.without(away).is_usable, self.books.grants
+        lost, grants = ~self.site.without(away).is_usable, self.table.grants
         return [
             row
-            for row in self.books.active.tolist()
+            for row in self.table.active.tolist()
             if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
         ]
 
@@ -365,9 +365,9 @@ class Allocator:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
         self.site = self.site.without(away)
         self.free = FreeDevices(self.site)
-        for row in self.books.active.tolist():
-            if (grant := self.books.grants[row]) is not None:
-                needs = needs_of(self.books.job(row)) if self.books.has_auxiliary[row] else None
+        for row in self.table.active.tolist():
+            if (grant := self.table.grants[row]) is not None:
+                needs = needs_of(self.table.job(row)) if self.table.has_auxiliary[row] else None
                 self.free.take_these(grant.devices, needs)
         transitions.note_use(self.state(), now_s)
 
@@ -382,9 +382,9 @@ class Allocator:
         self.stop(rows, now_s)
 
     def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
-        worked_s = now_s - float(self.books.began_s[row])
+        worked_s = now_s - float(self.table.began_s[row])
         unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
-        self.books.set_back(row, unsaved_s, now_s, restart_s)
+        self.table.set_back(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
 
     def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
@@ -394,22 +394,22 @@ class Allocator:
         ----------
         ended_s : the end that counts, if it is another than now.
         """
-        books, job = self.books, self.books.job(row)
-        if books.turn[row] > 0:
+        table, job = self.table, self.table.job(row)
+        if table.turn[row] > 0:
             self.rates.turn(row, now_s)
             return False
         ended = np.array([row])
         self._note_left(ended, now_s)
-        books.forget(ended)
+        table.forget(ended)
         transitions.end(self.state(), row, now_s)
         (note,) = self.pending.take_ended()
         self.pending.write_end(job, note, ended_s)
-        books.take_out(row)
+        table.take_out(row)
         return True
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
-        job = self.books.job(row)
-        if self.books.held[row]:
+        job = self.table.job(row)
+        if self.table.held[row]:
             self.stop([row], now_s)
         self.notes.turned_away(job, reason)
         self.forget(row, now_s)
@@ -417,4 +417,4 @@ class Allocator:
     def forget(self, row: int, now_s: float) -> None:
         """A job that waits leaves for good."""
         transitions.leave(self.state(), row, now_s)
-        self.books.take_out(row)
+        self.table.take_out(row)

@@ -36,15 +36,15 @@ def ask(
     FleetError
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
-    free, books = allocator.free.by_node.copy(), allocator.books
-    decided = decide(Snapshot(now_s, allocator.site, free, needs, rows, books, allocator.trial))
-    books.decided()
+    free, table = allocator.free.by_node.copy(), allocator.table
+    decided = decide(Snapshot(now_s, allocator.site, free, needs, rows, table, allocator.trial))
+    table.decided()
     allocator.notes.num_decisions += 1
-    _check(decided[0].given, rows, books, in_rounds)
+    _check(decided[0].given, rows, table, in_rounds)
     return decided
 
 
-def _check(given: Given, rows: Ints, books: JobTable, in_rounds: bool) -> None:
+def _check(given: Given, rows: Ints, table: JobTable, in_rounds: bool) -> None:
     if not isinstance(given, (Queue, Placed, TimeFractions)):
         raise FleetError(f"the policy gives a {type(given).__name__}; give a Queue, Placed or TimeFractions")
     columns: tuple[Any, ...] = given
@@ -63,7 +63,7 @@ def _check(given: Given, rows: Ints, books: JobTable, in_rounds: bool) -> None:
     number = int(given.order[place])
     if not 0 <= number < len(rows):
         raise FleetError(f"the policy names job {number}; jobs of this snapshot are 0 to {len(rows) - 1}")
-    name = books.job(int(rows[number])).name
+    name = table.job(int(rows[number])).name
     raise FleetError(f"the policy names job {name!r} twice; a job is in the order once")
 
 

@@ -39,7 +39,7 @@ def tenants_of(rows: Iterable[int], devices: Iterable[Sequence[int]]) -> dict[in
     return tenants
 
 
-def check_shares(tenants: Mapping[int, Sequence[int]], books: JobTable) -> None:
+def check_shares(tenants: Mapping[int, Sequence[int]], table: JobTable) -> None:
     """Whether nobody gets a part of a device that others have.
 
     Raises
@@ -48,9 +48,9 @@ def check_shares(tenants: Mapping[int, Sequence[int]], books: JobTable) -> None:
         If the shares of one device are more than it.
     """
     for device, rows in tenants.items():
-        total = sum(grant.share for row in rows if (grant := books.grants[row]) is not None)
+        total = sum(grant.share for row in rows if (grant := table.grants[row]) is not None)
         if total > 1.0 + 1e-9:
-            names = ", ".join(books.job(row).name for row in rows)
+            names = ", ".join(table.job(row).name for row in rows)
             raise FleetError(
                 f"the policy gives device {device} out {total:g} times, to jobs {names}; the shares of one device "
                 "add up to at most 1"

@@ -13,8 +13,8 @@ _INF = float("inf")
 class Leases:
     """When jobs are to give their devices back. A lease is over when its job has lost them or ended, too."""
 
-    def __init__(self, books: JobTable) -> None:
-        self._books = books
+    def __init__(self, table: JobTable) -> None:
+        self._table = table
         # Serial number of the job and end of its lease, by row.
         self._ends: dict[int, tuple[int, float]] = {}
 
@@ -35,11 +35,11 @@ class Leases:
                 for row in rows[given.order].tolist():
                     self._ends.pop(row, None)
             return
-        serial, held = self._books.serial, self._books.held
+        serial, held = self._table.serial, self._table.held
         for row, until_s in zip(rows[given.order].tolist(), given.until_s.tolist(), strict=True):
             if not until_s > now_s:
                 raise FleetError(
-                    f"the policy gives job {self._books.job(row).name!r} devices until {until_s:g} s, and it is "
+                    f"the policy gives job {self._table.job(row).name!r} devices until {until_s:g} s, and it is "
                     f"{now_s:g} s; give a later time, or none"
                 )
             self._ends.pop(row, None)
@@ -67,4 +67,4 @@ class Leases:
         return ending
 
     def _holds(self, row: int, serial: int) -> bool:
-        return bool(self._books.held[row]) and int(self._books.serial[row]) == serial
+        return bool(self._table.held[row]) and int(self._table.serial[row]) == serial

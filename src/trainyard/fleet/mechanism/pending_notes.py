@@ -24,24 +24,24 @@ class PendingNotes:
     ended, used : the notes, as `State` has them.
     """
 
-    def __init__(self, site: Site, books: JobTable, recorder: Recorder) -> None:
-        self._books, self._recorder, self.fair = books, recorder, FairTimes(site)
+    def __init__(self, site: Site, table: JobTable, recorder: Recorder) -> None:
+        self._table, self._recorder, self.fair = table, recorder, FairTimes(site)
         self.ended, self.used = np.zeros(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
 
     def make_room(self) -> None:
         """For two more changes of use."""
-        if self._books.num_noted[0] + 2 > self.used.shape[1]:
+        if self._table.num_noted[0] + 2 > self.used.shape[1]:
             self.write_uses(kept=1)
 
     def write_uses(self, kept: int = 0) -> None:
         """Write the changes of use down, but for so many of the last ones, which may change."""
-        num = int(self._books.num_noted[0]) - kept
+        num = int(self._table.num_noted[0]) - kept
         self._recorder.uses(self.used[:, :num])
-        self.used[:, :kept], self._books.num_noted[0] = self.used[:, num : num + kept], kept
+        self.used[:, :kept], self._table.num_noted[0] = self.used[:, num : num + kept], kept
 
     def take_ended(self) -> list[EndNote]:
         """Notes of the jobs that have ended, which are taken away."""
-        counts = self._books.counts[0]
+        counts = self._table.counts[0]
         found = [EndNote(*note) for note in self.ended[: counts["ended"]].tolist()]
         counts["ended"] = 0
         return found

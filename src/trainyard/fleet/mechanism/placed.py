@@ -12,7 +12,7 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 
 
-def changes(books: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bools) -> tuple[Ints, Ints]:
+def changes(table: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bools) -> tuple[Ints, Ints]:
     """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
@@ -29,24 +29,24 @@ def changes(books: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bool
     FleetError
         If a job is to get devices that it cannot have. Those that it has are not looked at again.
     """
-    runs = np.zeros(len(books.held), np.bool_)
+    runs = np.zeros(len(table.held), np.bool_)
     starting = []
     for place, (row, devices) in enumerate(zip(rows[placed.order].tolist(), placed.devices, strict=True)):
         if devices:
             runs[row] = True
-            grant = books.grants[row]
+            grant = table.grants[row]
             if grant is None or grant.devices != devices:
                 starting.append(place)
-                job = books.jobs[row]
+                job = table.jobs[row]
                 if job is None:
                     number = placed.order[place]
                     raise FleetError(
                         f"the policy refuses job {number} and gives it devices {_listed(devices)}"
                     )
-                wrong = _wrong(job, int(books.allowed[row]), devices, site, taken)
+                wrong = _wrong(job, int(table.allowed[row]), devices, site, taken)
                 if wrong:
                     raise FleetError(f"the policy gives job {job.name!r} {wrong}")
-    return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
+    return np.array(starting, np.int64), rows[~runs[rows] & (table.held[rows] > 0)]
 
 
 def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site, taken: Bools) -> str:

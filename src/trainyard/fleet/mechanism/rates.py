@@ -17,7 +17,7 @@ from trainyard.fleet.workload.job import Adaptive, Grant, Spot, spot_of
 
 
 class Rates:
-    """Keeps the rates on the books right while jobs start, adapt themselves and crowd each other.
+    """Keeps the rates in the job table right while jobs start, adapt themselves and crowd each other.
 
     Attributes
     ----------
@@ -25,15 +25,15 @@ class Rates:
     adaptive : rows of the running jobs that adapt themselves.
     """
 
-    def __init__(self, site: Site, books: JobTable, fate: Fate, crowding: Crowding) -> None:
-        self.site, self.books, self.fate, self.crowding = site, books, fate, crowding
+    def __init__(self, site: Site, table: JobTable, fate: Fate, crowding: Crowding) -> None:
+        self.site, self.table, self.fate, self.crowding = site, table, fate, crowding
         self._node_of: list[int] = site.node_of.tolist()
         self.are_uneven = fate.hazards.straggler_share > 0 or crowding.is_there
         # Where they do, the parts of its speed that a running job has, as a straggler and beside the others.
         self._drawn: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
         self.adaptive: set[int] = set()
-        self._seen = SeenRates(site, books)
+        self._seen = SeenRates(site, table)
 
     def started(self, started: Ints, whole: bool) -> None:
         """Find out how fast jobs run that have just started.
@@ -48,9 +48,9 @@ class Rates:
         may_be_seen = whole and not self.are_uneven
         rows = (self._seen.run(started) if may_be_seen else started).tolist()
         for row in rows:
-            grant = self.books.grants[row]
+            grant = self.table.grants[row]
             assert grant is not None
-            self.books.run(row, self._rate(row, grant))
+            self.table.run(row, self._rate(row, grant))
         self.adapt(rows)
         if may_be_seen and rows:
             self._seen.note(np.array([row for row in rows if row not in self.adaptive], np.int64))
@@ -62,9 +62,9 @@ class Rates:
 
     def regranted(self, row: int, grant: Grant, now_s: float) -> None:
         """A job goes on with the devices that it has, at another rate."""
-        self.books.settle(row, now_s)
-        self.books.grants[row] = grant
-        self.books.run(row, self._rate(row, grant))
+        self.table.settle(row, now_s)
+        self.table.grants[row] = grant
+        self.table.run(row, self._rate(row, grant))
         self.adapt([row])
 
     def spot(self, grant: Grant) -> Spot:
@@ -75,7 +75,7 @@ class Rates:
 
     def _rate(self, row: int, grant: Grant) -> float:
         """Work per second; of a job that adapts itself it is found out later."""
-        profile = self.books.job(row).profile
+        profile = self.table.job(row).profile
         if isinstance(profile, Adaptive):
             return 0.0
         return self._part(row) * profile.work_per_s(self.spot(grant), self._felt(grant))
@@ -90,19 +90,19 @@ class Rates:
     def adapt(self, rows: Sequence[int]) -> None:
         """Those of the jobs that adapt themselves do so to what they hold now."""
         for row in rows:
-            if isinstance(self.books.job(row).profile, Adaptive):
+            if isinstance(self.table.job(row).profile, Adaptive):
                 self._adapt(row)
                 self.adaptive.add(row)
 
     def _adapt(self, row: int) -> None:
-        books, job, grant = self.books, self.books.job(row), self.books.grants[row]
+        table, job, grant = self.table, self.table.job(row), self.table.grants[row]
         assert isinstance(job.profile, Adaptive)
         assert grant is not None
-        done = job.work - float(books.left[row])
-        rate = job.profile.rate(self.spot(grant), self._felt(grant), done, books.reports[row])
+        done = job.work - float(table.left[row])
+        rate = job.profile.rate(self.spot(grant), self._felt(grant), done, table.reports[row])
         if self._part(row) != 1.0:
             rate = replace(rate, work_per_s=self._part(row) * rate.work_per_s)
-        books.adapt(row, rate)
+        table.adapt(row, rate)
 
     def hear(self, now_s: float) -> list[int]:
         """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
@@ -113,7 +113,7 @@ class Rates:
         """
         if not self.adaptive:
             return []
-        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s)
+        rows = sorted(row for row in self.adaptive if self.table.since_s[row] < now_s)
         self.hear_from(rows, now_s)
         return rows
 
@@ -126,15 +126,15 @@ class Rates:
     def turn(self, row: int, now_s: float) -> None:
         """A job comes to where it changes its rate by itself."""
         self._report(row, now_s)
-        self.books.left[row] = self.books.turn[row]
+        self.table.left[row] = self.table.turn[row]
         self._adapt(row)
 
     def _report(self, row: int, now_s: float) -> None:
         """What a job did until now, and what it knows since."""
-        rate = self.books.adaptive_rates.get(row)
-        self.books.settle(row, now_s)
+        rate = self.table.adaptive_rates.get(row)
+        self.table.settle(row, now_s)
         if rate is not None:
-            self.books.reports[row] = rate.report
+            self.table.reports[row] = rate.report
 
     def crowd(self, now_s: float) -> list[int]:
         """Let jobs that run slow each other as much as they do now.
@@ -144,7 +144,7 @@ class Rates:
         Rows of those that go on at another rate.
         """
         node_of = self._node_of
-        running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
+        running = [(row, grant) for row in self.table.active.tolist() if (grant := self.table.grants[row])]
         used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
         changed = []
         for row, grant in running:
@@ -152,7 +152,7 @@ class Rates:
             part = min(self.crowding.speed(own[node], used[node]) for node in own)
             if part != self._crowded[row]:
                 # What it takes to start is work, too.
-                self.books.stretch(row, now_s, self._crowded[row] / part)
+                self.table.stretch(row, now_s, self._crowded[row] / part)
                 self._crowded[row] = part
                 self.regranted(row, grant, now_s)
                 changed.append(row)

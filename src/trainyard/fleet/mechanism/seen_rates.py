@@ -19,8 +19,8 @@ _NODES = 1 << 32
 class SeenRates:
     """The last rate of every job on every type of device, and how these lay; whole devices and nothing else."""
 
-    def __init__(self, site: Site, books: JobTable) -> None:
-        self.books = books
+    def __init__(self, site: Site, table: JobTable) -> None:
+        self.table = table
         self._node_of, self._kind_of = site.node_of, site.type_of_node[site.node_of]
         # Whose they are, by row: another job may have it by now.
         self._serial = np.zeros(0, np.int64)
@@ -37,14 +37,14 @@ class SeenRates:
         _note(rows, *self._tables())
 
     def _tables(self) -> tuple[Any, ...]:
-        books = self.books
-        more = len(books.serial) - len(self._serial)
+        table = self.table
+        more = len(table.serial) - len(self._serial)
         if more:
             self._serial = np.append(self._serial, np.full(more, -1))
             self._lay = np.pad(self._lay, ((0, 0), (0, more)))
             self._rate = np.pad(self._rate, ((0, 0), (0, more)))
-        places = books.grants.devices, self._node_of, self._kind_of
-        return books.data, *places, self._serial, self._lay, self._rate
+        places = table.grants.devices, self._node_of, self._kind_of
+        return table.data, *places, self._serial, self._lay, self._rate
 
 
 @compiled

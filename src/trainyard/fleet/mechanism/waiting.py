@@ -22,7 +22,7 @@ def why_waiting(allocator: Allocator, rows: Ints, allocation: Allocation) -> Map
     To be called when it has just been applied, and looked into before anything else changes.
     """
     refused = np.fromiter(allocation.refused, np.int64, len(allocation.refused))
-    waiting = np.setdiff1d(np.flatnonzero(allocator.books.held[rows] == 0), refused)
+    waiting = np.setdiff1d(np.flatnonzero(allocator.table.held[rows] == 0), refused)
     seen = _Seen(allocator, rows, allocation, waiting)
     return Reasons(waiting, lambda number: allocation.reasons.get(number) or seen.why(number))
 
@@ -59,21 +59,21 @@ class _Seen:
             return f"{text}; {its_turn}, and none starts before the one that is before it"
         if turn > 1:
             return f"{text}; {its_turn}, and they are kept for one before it, or are not where it is to lie"
-        job = self.allocator.books.job(int(self.rows[number]))
+        job = self.allocator.table.job(int(self.rows[number]))
         if asks_for_more(job, self.allocator.site):
             return f"{text}, but not where there are the processors and the memory that it asks for"
         return f"{text}, but not where it is to lie"
 
     def _asks(self, number: int, place: int) -> tuple[int, int, str]:
         """Devices that a job is to have, or asks for; how many are free of a type that it can use; and both in words."""
-        books, site, row = self.allocator.books, self.allocator.site, int(self.rows[number])
-        count, allowed = int(books.num_devices[row]), int(books.allowed[row])
+        table, site, row = self.allocator.table, self.allocator.site, int(self.rows[number])
+        count, allowed = int(table.num_devices[row]), int(table.allowed[row])
         if place >= 0 and len(self.asked.counts):
             count = int(self.asked.counts[place])
         if place >= 0 and len(self.asked.kinds) and self.asked.kinds[place] >= 0:
             allowed = 1 << int(self.asked.kinds[place])
         kinds = [kind for kind in range(len(site.device_types)) if (allowed >> kind) & 1]
-        there = self.allocator.free.by_node * site.members[books.partition[row]]
+        there = self.allocator.free.by_node * site.members[table.partition[row]]
         free = max(int(there[site.type_of_node == kind].sum()) for kind in kinds)
         of = ""
         if len(site.device_types) > 1:

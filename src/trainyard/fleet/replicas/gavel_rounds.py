@@ -87,7 +87,7 @@ class GavelScheduler(RoundScheduler):
     def close(self, now_s: float) -> None:
         """Write down what jobs did; time counts from the end of the round before, though nobody may have run since."""
         steps, self._steps = self._steps, _Steps.none()
-        self._stepped = steps.settle(self.books, now_s)
+        self._stepped = steps.settle(self.table, now_s)
         self._idle = not len(steps.serial)
         if self._idle:
             return
@@ -117,14 +117,14 @@ class GavelScheduler(RoundScheduler):
     def whose_turn(self, rows: Ints, now_s: float) -> tuple[Ints, None, Ints, Ints]:
         """Pool after pool by the priorities of the program; accounts may be of other jobs."""
         assert self.accounts is not None
-        accounts, serial = self.accounts, self.books.serial[rows]
+        accounts, serial = self.accounts, self.table.serial[rows]
         priority = self._priorities(accounts)
         new = rows[serial > (accounts.serial[-1] if len(accounts.serial) else -1)]
         if len(new):
             accounts = self._with_newcomers(accounts, new)
             priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
         wanted = np.zeros(len(accounts.serial), np.int64)
-        wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
+        wanted[np.searchsorted(accounts.serial, serial)] = self.table.num_devices[rows]
         own, types = self._pool_by_pool(accounts, priority, wanted)
         known = own < len(self.accounts.serial)
         numbers, types = np.searchsorted(serial, accounts.serial[own[known]]), types[known]
@@ -159,10 +159,10 @@ class GavelScheduler(RoundScheduler):
         fraction = none - 1.0
         if accounts.leftovers:
             free = self.allocator.free.by_node
-            seen = Snapshot(self.begun_s, self.site, free, frozenset({"speed"}), rows, self.books)
+            seen = Snapshot(self.begun_s, self.site, free, frozenset({"speed"}), rows, self.table)
             fraction[np.array([seen.gang_speeds(number) for number in range(len(rows))]) > 0] = 0.0
         return accounts._replace(
-            serial=np.concatenate((accounts.serial, self.books.serial[rows])),
+            serial=np.concatenate((accounts.serial, self.table.serial[rows])),
             fraction=np.concatenate((accounts.fraction, fraction)),
             received_s=np.concatenate((accounts.received_s, none)),
             owed_s=np.concatenate((accounts.owed_s, none)),
@@ -170,8 +170,8 @@ class GavelScheduler(RoundScheduler):
 
     def open(self, now_s: float) -> list[int]:
         """Let the round begin; jobs do whole steps."""
-        self._steps = _Steps.of(self.books, now_s, self.round_s)
-        return self._steps.ending(self.books)
+        self._steps = _Steps.of(self.table, now_s, self.round_s)
+        return self._steps.ending(self.table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,24 +197,24 @@ class _Steps:
         return cls(nobody, nobody, nobody, nothing, nothing)
 
     @classmethod
-    def of(cls, books: JobTable, now_s: float, round_s: float) -> _Steps:
+    def of(cls, table: JobTable, now_s: float, round_s: float) -> _Steps:
         """As many whole steps as fit in a round after a restart."""
-        rows = books.active[books.held[books.active] > 0]
-        waits_s, rate = np.maximum(0.0, books.since_s[rows] - now_s), books.rate[rows]
-        done = np.minimum(np.floor(rate * np.maximum(0.0, round_s - waits_s)), books.left[rows])
-        return cls(rows, books.serial[rows], books.held_type[rows], done, now_s + (waits_s + done / rate))
+        rows = table.active[table.held[table.active] > 0]
+        waits_s, rate = np.maximum(0.0, table.since_s[rows] - now_s), table.rate[rows]
+        done = np.minimum(np.floor(rate * np.maximum(0.0, round_s - waits_s)), table.left[rows])
+        return cls(rows, table.serial[rows], table.held_type[rows], done, now_s + (waits_s + done / rate))
 
-    def ending(self, books: JobTable) -> list[int]:
+    def ending(self, table: JobTable) -> list[int]:
         """Expect the ends of those that come to theirs in this round, and of nobody else."""
-        ends = self.done >= books.left[self.rows]
-        books.turn[self.rows[ends]] = 0.0  # however it would change its rate before
-        books.finish_s[self.rows] = np.where(ends, self.end_s, _INF)
+        ends = self.done >= table.left[self.rows]
+        table.turn[self.rows[ends]] = 0.0  # however it would change its rate before
+        table.finish_s[self.rows] = np.where(ends, self.end_s, _INF)
         return [int(row) for row in self.rows[ends]]
 
-    def settle(self, books: JobTable, now_s: float) -> frozenset[int]:
+    def settle(self, table: JobTable, now_s: float) -> frozenset[int]:
         """Write down the steps of those that have not ended; returns their rows."""
-        stays = (books.serial[self.rows] == self.serial) & (books.held[self.rows] > 0)
+        stays = (table.serial[self.rows] == self.serial) & (table.held[self.rows] > 0)
         rows = self.rows[stays]
-        books.left[rows] -= self.done[stays]
-        books.since_s[rows] = np.maximum(books.since_s[rows], now_s)
+        table.left[rows] -= self.done[stays]
+        table.since_s[rows] = np.maximum(table.since_s[rows], now_s)
         return frozenset(rows.tolist())

@@ -106,19 +106,19 @@ class PlannedScheduler(RoundScheduler):
 
     def close(self, now_s: float) -> None:
         """Write down what jobs did, and end those that are done or were to be."""
-        books = self.books
+        table = self.table
         for row, until_s in list(self._until_s.items()):
-            worked_s = max(0.0, min(now_s, self._done_s[row]) - float(books.since_s[row]))
-            left = float(books.left[row]) - worked_s * float(books.rate[row])
-            books.settle(row, now_s)
-            books.left[row] = max(0.0, left)
+            worked_s = max(0.0, min(now_s, self._done_s[row]) - float(table.since_s[row]))
+            left = float(table.left[row]) - worked_s * float(table.rate[row])
+            table.settle(row, now_s)
+            table.left[row] = max(0.0, left)
             if left <= 0 or until_s <= now_s:
                 del self._until_s[row]
-                books.turn[row] = 0.0  # however it would change its rate before
+                table.turn[row] = 0.0  # however it would change its rate before
                 self.allocator.finish(row, now_s, self._done_s.pop(row))
         self._last_s, self._change_s = now_s, _INF
         self._num_before += 1
-        if not self.books.num_active and self._renews:
+        if not self.table.num_active and self._renews:
             self._known.clear()
 
     @property
@@ -150,16 +150,16 @@ class PlannedScheduler(RoundScheduler):
 
     def open(self, now_s: float) -> list[int]:
         """All that run lose time."""
-        books, slots, renews = self.books, self.slots, self._renews
+        table, slots, renews = self.table, self.slots, self._renews
         for row in self._until_s:
-            grant = books.grants[row]
+            grant = table.grants[row]
             assert grant is not None
             held = grant.devices[0], len(grant.devices)
             pause_s = slots.pause_s(held[1], self.site.num_devices, held in self._known, renews)
             self._known.add(held)
-            books.set_back(row, 0.0, now_s, pause_s)
+            table.set_back(row, 0.0, now_s, pause_s)
             self._until_s[row] += pause_s
-            books.finish_s[row] = _INF  # it ends when a slot does
+            table.finish_s[row] = _INF  # it ends when a slot does
         if renews:
             self._known.clear()
         return []

@@ -48,12 +48,12 @@ class RestartScheduler(RoundScheduler):
     def open(self, now_s: float) -> list[int]:
         """Let the round begin, with restarts where jobs lie otherwise than in the last one."""
         changed, before, self._spots = super().open(now_s), self._spots, {}
-        for row in self.books.active.tolist():
-            if (grant := self.books.grants[row]) is None:
+        for row in self.table.active.tolist():
+            if (grant := self.table.grants[row]) is None:
                 continue
-            serial, spot = int(self.books.serial[row]), self.allocator.rates.spot(grant)
+            serial, spot = int(self.table.serial[row]), self.allocator.rates.spot(grant)
             self._spots[serial] = spot
             if before.get(serial) != spot:
-                self.books.set_back(row, 0.0, now_s, self._by_model.get(self.books.job(row).model, 0.0))
+                self.table.set_back(row, 0.0, now_s, self._by_model.get(self.table.job(row).model, 0.0))
                 changed.append(row)
         return changed

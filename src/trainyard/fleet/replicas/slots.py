@@ -76,7 +76,7 @@ class SlotScheduler(RoundScheduler):
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
         """When something happens, or the slot ends; without jobs, what the policy wanted to do is void."""
-        happens_s = event_s if len(self.books.active) else arrival_s
+        happens_s = event_s if len(self.table.active) else arrival_s
         return max(happens_s, self._last_s + self.slots.round_s)
 
     def close(self, now_s: float) -> None:
@@ -92,26 +92,26 @@ class SlotScheduler(RoundScheduler):
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
         """Who runs in the slot, after what the starts of the last one took is noted."""
         for row, placed_s, pause_s in self._owed:
-            if self.books.held[row] and self.books.placed_s[row] == placed_s:
-                self.books.set_back(row, pause_s, now_s, 0.0)
+            if self.table.held[row] and self.table.placed_s[row] == placed_s:
+                self.table.set_back(row, pause_s, now_s, 0.0)
                 self._take_service(row, pause_s)
         return super().allocation(rows, now_s, ask)
 
     def open(self, now_s: float) -> list[int]:
         """Note who starts, and renew all if it is time to."""
-        books = self.books
+        table = self.table
         changed = [row for row, *_ in self._owed]
-        running: list[int] = books.active[books.held[books.active] > 0].tolist()
-        pauses_s = {row: self.slots.pause_s(int(books.held[row])) for row in running}
+        running: list[int] = table.active[table.held[table.active] > 0].tolist()
+        pauses_s = {row: self.slots.pause_s(int(table.held[row])) for row in running}
         self._owed = []
         if self._num_before and self._num_before % self.slots.renewed_every == 0:
             for row, pause_s in pauses_s.items():
-                books.set_back(row, 0.0, now_s, pause_s + self.slots.renewal_s)
+                table.set_back(row, 0.0, now_s, pause_s + self.slots.renewal_s)
                 self._take_service(row, pause_s + self.slots.renewal_s)
             return changed + running
-        self._owed = [(row, now_s, pauses_s[row]) for row in running if books.placed_s[row] == now_s]
+        self._owed = [(row, now_s, pauses_s[row]) for row in running if table.placed_s[row] == now_s]
         return changed
 
     def _take_service(self, row: int, pause_s: float) -> None:
-        self.books.attained_s[row] -= pause_s
-        self.books.attained_device_s[row] -= pause_s * self.books.held[row]
+        self.table.attained_s[row] -= pause_s
+        self.table.attained_device_s[row] -= pause_s * self.table.held[row]

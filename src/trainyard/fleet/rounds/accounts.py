@@ -153,10 +153,10 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
     return accounts._replace(received_s=_credited(*known, serial, device_type, received_s))
 
 
-def credited_alone(accounts: Accounts, books: JobTable, gave_s: float) -> Accounts:
+def credited_alone(accounts: Accounts, table: JobTable, gave_s: float) -> Accounts:
     """The same of all jobs that run now, each alone, and all for as long."""
     known = accounts.serial, accounts.received_s
-    return accounts._replace(received_s=_credited_alone(*known, books.active, books.data, gave_s))
+    return accounts._replace(received_s=_credited_alone(*known, table.active, table.data, gave_s))
 
 
 @compiled

@@ -41,7 +41,7 @@ class RoundScheduler:
     """
 
     def __init__(self, round_s: float, allocator: Allocator) -> None:
-        self.round_s, self.allocator, self.books = round_s, allocator, allocator.books
+        self.round_s, self.allocator, self.table = round_s, allocator, allocator.table
         self.accounts: Accounts | None = None
         self.ask_again_s = _INF
         self.begun_s = 0.0
@@ -58,25 +58,25 @@ class RoundScheduler:
         """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
         if event_s == _INF:
             return _INF
-        if len(self.books.active):
+        if len(self.table.active):
             return now_s + self.round_s
         return math.ceil(event_s / self.round_s) * self.round_s
 
     def close(self, now_s: float) -> None:
         """Write down what the round that ends gave."""
-        books, length_s, self.begun_s = self.books, now_s - self.begun_s, now_s
+        table, length_s, self.begun_s = self.table, now_s - self.begun_s, now_s
         if self.accounts is None:
             return
         if not self.partners.of:
-            self.accounts = credited_alone(self.accounts, books, length_s)
+            self.accounts = credited_alone(self.accounts, table, length_s)
             return
-        rows = books.active[books.held[books.active] > 0]
+        rows = table.active[table.held[table.active] > 0]
         serial, first = np.unique(
-            combination(books.serial[rows], self.partners.serial(rows)), return_index=True
+            combination(table.serial[rows], self.partners.serial(rows)), return_index=True
         )
         if len(serial):
             gave_s = np.full(len(serial), length_s)
-            self.accounts = credited(self.accounts, serial, books.held_type[rows][first], gave_s)
+            self.accounts = credited(self.accounts, serial, table.held_type[rows][first], gave_s)
 
     def is_due(self, now_s: float, last: bool) -> bool:
         """Whether the policy is to be asked.
@@ -87,7 +87,7 @@ class RoundScheduler:
         """
         if self.accounts is None or now_s >= self.ask_again_s:
             return True
-        return not np.array_equal(self.books.serial[self.books.active], self.accounts.jobs)
+        return not np.array_equal(self.table.serial[self.table.active], self.accounts.jobs)
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
         """Who runs in the round that begins.
@@ -104,7 +104,7 @@ class RoundScheduler:
             if not isinstance(decision.given, TimeFractions):
                 self.accounts = None
                 return decision
-            serial, kinds = self.books.serial[rows], len(self.site.device_types)
+            serial, kinds = self.table.serial[rows], len(self.site.device_types)
             self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
             self.accounts = opened(self.accounts, serial, decision.given, kinds, now_s)
         numbers, partners, types, waits = self.whose_turn(rows, now_s)
@@ -118,7 +118,7 @@ class RoundScheduler:
 
     def _reasons(self, rows: Ints, waits: Ints) -> Reasons:
         """Why jobs are not among those whose turn it is; of the others, it is for whoever places them to say."""
-        serial, accounts, said = self.books.serial[rows], self.accounts, self._said
+        serial, accounts, said = self.table.serial[rows], self.accounts, self._said
         assert accounts is not None
 
         def why(number: int) -> str:
@@ -134,7 +134,7 @@ class RoundScheduler:
         """
         assert self.accounts is not None
         accounts, room = self.accounts, self.site.devices_of_type
-        serial, wanted = self.books.serial[rows], self.books.num_devices[rows]
+        serial, wanted = self.table.serial[rows], self.table.num_devices[rows]
         if accounts.members is None:
             numbers, types, waits = turn_alone(accounts, now_s, serial, wanted, room)
             return numbers, None, types, waits

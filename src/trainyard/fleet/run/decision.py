@@ -63,8 +63,8 @@ def _alone(job: Job, site: Site, policy: Policy, now_s: float) -> Snapshot:
     """A job that has just come to an empty cluster."""
     allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, now_s)
-    free, books = allocator.free.by_node.copy(), allocator.books
-    return Snapshot(now_s, site, free, policy.needs, books.active.copy(), books)
+    free, table = allocator.free.by_node.copy(), allocator.table
+    return Snapshot(now_s, site, free, policy.needs, table.active.copy(), table)
 
 
 class _Search:
@@ -109,4 +109,4 @@ def _ordinary(snapshot: Snapshot, policy: Policy) -> Snapshot:
     speed = Predicted(training, {1: 1.0})
     job = training_job("ordinary", snapshot.now_s, 1, training, speed, deadline_s=late_s)
     alone = _alone(job, snapshot.site, policy, snapshot.now_s)
-    return replace(snapshot, rows=alone.rows, _books=alone._books)
+    return replace(snapshot, rows=alone.rows, _table=alone._table)

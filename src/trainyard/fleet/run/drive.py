@@ -72,7 +72,7 @@ class Driver:
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
         self.notes = notes or Recorder(keep_spans=True)
         self.allocator = Allocator(site, policy, placement(place), Costs(), self.notes, rates=Observed)
-        self.books = self.allocator.books
+        self.table = self.allocator.table
         self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
@@ -80,7 +80,7 @@ class Driver:
         self.wake_s = 0.0
         self._changed = False
         self.trouble, self.trouble_since_s = "", 0.0
-        self._running = Running(backend, self.books, tell)
+        self._running = Running(backend, self.table, tell)
         self._departures, self.running = self._running.departures, self._running.grants
 
     @property
@@ -91,7 +91,7 @@ class Driver:
     @property
     def names(self) -> list[str]:
         """Jobs that are neither ended nor refused."""
-        return [self.books.job(row).name for row in self.books.active.tolist()]
+        return [self.table.job(row).name for row in self.table.active.tolist()]
 
     @property
     def ending(self) -> frozenset[str]:
@@ -100,18 +100,18 @@ class Driver:
 
     def done(self) -> dict[str, Done]:
         """How far every job was at the last step, by name."""
-        return {self.books.job(row).name: self._done(row) for row in self.books.active.tolist()}
+        return {self.table.job(row).name: self._done(row) for row in self.table.active.tolist()}
 
     def _done(self, row: int) -> Done:
-        books, report = self.books, self.books.reports[row]
-        work = books.job(row).work - float(books.left[row])
+        table, report = self.table, self.table.reports[row]
+        work = table.job(row).work - float(table.left[row])
         timings = () if report is None else report.timings
-        return Done(work, float(books.attained_s[row]), float(books.attained_device_s[row]), timings)
+        return Done(work, float(table.attained_s[row]), float(table.attained_device_s[row]), timings)
 
     def admitted(self) -> frozenset[str]:
         """Jobs that were in a decision, which did not refuse them."""
-        rows = self.books.active
-        return frozenset(self.books.job(row).name for row in rows[self.books.was_admitted(rows)].tolist())
+        rows = self.table.active
+        return frozenset(self.table.job(row).name for row in rows[self.table.was_admitted(rows)].tolist())
 
     def submit(self, job: Job, now_s: float) -> None:
         """A job arrives.
@@ -143,12 +143,12 @@ class Driver:
         self.allocator.enter(job, now_s)
         self._departures.release(job.name)
         self._changed = True
-        row, books = int(self.books.active[-1]), self.books
-        work, books.attained_s[row], books.attained_device_s[row], timings = past.done
+        row, table = int(self.table.active[-1]), self.table
+        work, table.attained_s[row], table.attained_device_s[row], timings = past.done
         if timings:
-            books.reports[row] = training_of(job).remembered(timings)
-        books.left[row] = max(0.0, job.work - work)
-        books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
+            table.reports[row] = training_of(job).remembered(timings)
+        table.left[row] = max(0.0, job.work - work)
+        table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
         if grant is not None and goes_on:
             self.allocator.take_over(row, grant, now_s)
             if self.round_scheduler is not None:
@@ -181,7 +181,7 @@ class Driver:
         FleetError
             If there is none of this name.
         """
-        row = next((r for r in self.books.active.tolist() if self.books.job(r).name == name), None)
+        row = next((r for r in self.table.active.tolist() if self.table.job(r).name == name), None)
         if row is None:
             raise FleetError(f"there is no job {name!r} that waits or runs")
         self._end(row, Happening.CANCELLED, "", now_s)
@@ -189,8 +189,8 @@ class Driver:
 
     def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
         """A job is out for good, which is told when nothing is left of it."""
-        job, grant = self.books.job(row), self._running.drop(row)
-        if self.books.grants[row] is not None:
+        job, grant = self.table.job(row), self._running.drop(row)
+        if self.table.grants[row] is not None:
             self.allocator.stop([row], now_s)
             self._part(row, now_s)
         self._running.forget_failures(row)
@@ -258,15 +258,15 @@ class Driver:
         """Take note of what the jobs did; whether one ended or failed."""
         some = False
         for row in list(self.running):
-            job, progress = self.books.job(row), self._running.progress(row)
+            job, progress = self.table.job(row), self._running.progress(row)
             if progress is None:
                 continue
-            self.books.settle(row, now_s)
-            self.books.left[row] = job.work - progress.steps
+            self.table.settle(row, now_s)
+            self.table.left[row] = job.work - progress.steps
             if progress.step_s is not None:
                 spot = self.allocator.rates.spot(self.running[row])
-                known, training = self.books.reports[row], training_of(job)
-                self.books.reports[row] = training.report(known, spot, progress.step_s, progress.losses)
+                known, training = self.table.reports[row], training_of(job)
+                self.table.reports[row] = training.report(known, spot, progress.step_s, progress.losses)
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
@@ -291,14 +291,14 @@ class Driver:
 
     def _give_up(self, row: int, why: str, now_s: float) -> None:
         """A job that waits or runs has failed for good."""
-        self.given_up[self.books.job(row).name] = why
+        self.given_up[self.table.job(row).name] = why
         self._end(row, Happening.GIVEN_UP, why, now_s)
 
     def _part(self, row: int, now_s: float) -> None:
         """A job has left its devices; one that had them, too, has them for itself until the round ends."""
         if self.round_scheduler is not None:
             for partner in self.round_scheduler.partners.parted(row, now_s):
-                grant = self.books.grants[partner]
+                grant = self.table.grants[partner]
                 assert grant is not None
                 if partner in self.running:
                     self.running[partner] = grant
@@ -307,7 +307,7 @@ class Driver:
         self.wake_s = math.inf
         if self.rounds is not None:
             self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
-        rows = self.books.active.copy() if self.policy.preempts else self.books.waiting()
+        rows = self.table.active.copy() if self.policy.preempts else self.table.waiting()
         if not len(rows):
             return
         if not self.site.num_devices:
@@ -322,7 +322,7 @@ class Driver:
                 rows, now_s, ask if self.round_scheduler.is_due(now_s, last=False) else None
             )
         self.wake_s = min(self.wake_s, allocation.ask_again_s)
-        jobs = {row: self.books.job(row) for row in rows.tolist()}
+        jobs = {row: self.table.job(row) for row in rows.tolist()}
         for number, why in allocation.refused.items():
             row = int(rows[number])
             if row in self.running:
@@ -333,7 +333,7 @@ class Driver:
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
         for name in set(self._cancelled()).intersection(self.names):
             self.cancel(name, now_s)
-        active = set(self.books.active.tolist())
+        active = set(self.table.active.tolist())
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Allocation:
@@ -349,7 +349,7 @@ class Driver:
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
-        wanted = {row: grant for row in jobs if (grant := self.books.grants[row]) is not None}
+        wanted = {row: grant for row in jobs if (grant := self.table.grants[row]) is not None}
         for row, grant in list(self.running.items()):
             if row in jobs and _place(wanted.get(row)) != _place(grant):
                 self._running.take(row, Happening.LEAVES, now_s)

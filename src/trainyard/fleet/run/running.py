@@ -25,13 +25,13 @@ class Running:
 
     Attributes
     ----------
-    grants : devices of the jobs, by row of the books.
+    grants : devices of the jobs, by row of the table.
     waiting : rows of those that are not started yet: they are still somewhere else, or it is too early.
     trouble : what all jobs need and is not there now; whoever has read it empties it.
     """
 
-    def __init__(self, backend: Backend, books: JobTable, tell: Callable[[Event], None]) -> None:
-        self._engine, self._books, self._tell = backend, books, tell
+    def __init__(self, backend: Backend, table: JobTable, tell: Callable[[Event], None]) -> None:
+        self._engine, self._table, self._tell = backend, table, tell
         self.grants: dict[int, Grant] = {}
         self.waiting: set[int] = set()
         self.departures = Departures(backend, tell)
@@ -46,7 +46,7 @@ class Running:
         -------
         Its failure, if it cannot be started and that is its own fault.
         """
-        job, grant = self._books.job(row), self.grants[row]
+        job, grant = self._table.job(row), self.grants[row]
         failures = self._failures.get(job.name)
         if (failures is not None and now_s < failures.retry_s) or self.departures.blocks(job.name, grant):
             self.waiting.add(row)
@@ -69,7 +69,7 @@ class Running:
         if row in self.waiting:
             return None
         try:
-            return self._engine.progress(self._books.job(row).name)
+            return self._engine.progress(self._table.job(row).name)
         except Exception as error:
             if is_infrastructure_fault(error):
                 self.trouble = one_line(error)
@@ -78,11 +78,11 @@ class Running:
 
     def _failed(self, row: int, why: str) -> Progress:
         """A failure of a job that has done what it had at last."""
-        return Progress(int(self._books.job(row).work - float(self._books.left[row])), failure=why)
+        return Progress(int(self._table.job(row).work - float(self._table.left[row])), failure=why)
 
     def note_failure(self, row: int, progress: Progress, now_s: float, patience: Patience) -> str:
         """Count a failure of a job; why it is given up, "" if it is not."""
-        name = self._books.job(row).name
+        name = self._table.job(row).name
         failures = self._failures.setdefault(name, Failures())
         if not failures.note(progress, now_s, patience):
             return ""
@@ -93,17 +93,17 @@ class Running:
 
     def forget_failures(self, row: int) -> None:
         """What a job did until now does not count against it, or never will."""
-        self._failures.pop(self._books.job(row).name, None)
+        self._failures.pop(self._table.job(row).name, None)
 
     def take(self, row: int, what: Happening, now_s: float, why: str = "", *, is_lost: bool = False) -> None:
         """Take a job's devices away, which is told first."""
-        self._tell(Event(now_s, self._books.job(row), what, self.grants[row], why))
+        self._tell(Event(now_s, self._table.job(row), what, self.grants[row], why))
         self.drop(row, is_lost)
 
     def drop(self, row: int, is_lost: bool = False) -> Grant | None:
         """Have a job leave its devices, if it was started, without waiting for it; returns what it had."""
         grant = self.grants.pop(row, None)
         if grant is not None and row not in self.waiting:
-            self.departures.leave(self._books.job(row).name, frozenset(grant.devices), is_lost)
+            self.departures.leave(self._table.job(row).name, frozenset(grant.devices), is_lost)
         self.waiting.discard(row)
         return grant

@@ -57,8 +57,8 @@ def compiled_run_of(
 
     Where nodes or jobs may fail, or decisions are made in rounds, it is not to be asked.
     """
-    compiled, books = traits_of(policy).compiled, allocator.books
-    if compiled is None or not allocator.is_plain or np.isnan(books.gang_rate[books.active]).any():
+    compiled, table = traits_of(policy).compiled, allocator.table
+    if compiled is None or not allocator.is_plain or np.isnan(table.gang_rate[table.active]).any():
         return None
     return CompiledRun(policy, compiled, allocator, arrivals, ends)
 
@@ -71,12 +71,12 @@ class CompiledRun:
     ) -> None:
         self.policy, self.compiled, self.allocator = policy, compiled, allocator
         self.arrivals, self.ends = arrivals, ends
-        self.books, self.notes = allocator.books, allocator.notes
-        rows = self.books.active.tolist()
+        self.table, self.notes = allocator.table, allocator.notes
+        rows = self.table.active.tolist()
         # By serial number, those that are there or will be.
-        self._jobs = {int(self.books.serial[row]): self.books.job(row) for row in rows}
+        self._jobs = {int(self.table.serial[row]): self.table.job(row) for row in rows}
         for row in rows:
-            self.books.mark[row] = self._mark(self.books.job(row))
+            self.table.mark[row] = self._mark(self.table.job(row))
         self._coming, self._num_came = rows_for(0), 0
         self._moment_s = _INF
 
@@ -96,7 +96,7 @@ class CompiledRun:
                 clock.wake_s = min(clock.wake_s, self._moment_s)
                 return why
             if why == loop.ROWS:
-                self.books.grow()
+                self.table.grow()
             elif why not in (loop.COMING, loop.NOTES, loop.DEVICES):
                 return why
 
@@ -113,7 +113,7 @@ class CompiledRun:
             rate = rate_anywhere(job)
             if np.isnan(rate) or job.gang:
                 break
-            self._jobs[self.books.num_entered + num] = job
+            self._jobs[self.table.num_entered + num] = job
             partition = self.allocator.site.partition_index(job.virtual_cluster)
             coming.note(num, job, rate, self.arrivals.bits, partition, self._mark(job))
             num += 1
@@ -125,7 +125,7 @@ class CompiledRun:
         """Enter the loop once."""
         allocator, ends, notes, compiled = self.allocator, self.ends, self.notes, self.compiled
         ends.make_room()
-        self.books.grants.forget_all()
+        self.table.grants.forget_all()
         times = np.zeros(1, loop.CLOCK)
         times[0] = (
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
@@ -147,7 +147,7 @@ class CompiledRun:
         """Write down which have ended, and which rows the others have."""
         for note in self.allocator.pending.take_ended():
             self.allocator.pending.write_end(self._jobs.pop(note.serial), note)
-        books = self.books
-        books.jobs = [None] * len(books.jobs)
-        for row in books.active.tolist():
-            books.jobs[row] = self._jobs[int(books.serial[row])]
+        table = self.table
+        table.jobs = [None] * len(table.jobs)
+        for row in table.active.tolist():
+            table.jobs[row] = self._jobs[int(table.serial[row])]

@@ -12,17 +12,17 @@ _INF = float("inf")
 
 
 class Ends:
-    """Rows of the books by when their jobs end, or change their rate; of one moment, the lowest row first.
+    """Rows of the job table by when their jobs end, or change their rate; of one moment, the lowest row first.
 
-    An end stands as it was when it was last expected; one that is no longer on the books is dropped when it is due.
+    An end stands as it was when it was last expected; one that is no longer in the job table is dropped when it is due.
 
     Attributes
     ----------
     when_s, heap, place, size : the agenda; see `engine/agenda.py`.
     """
 
-    def __init__(self, books: JobTable) -> None:
-        self._books = books
+    def __init__(self, table: JobTable) -> None:
+        self._table = table
         self.when_s = np.zeros(0)
         self.heap = np.zeros(0, np.int64)
         self.place = np.zeros(0, np.int64)
@@ -31,11 +31,11 @@ class Ends:
     def expect(self, rows: Ints) -> None:
         """Look up when jobs end now."""
         self.make_room()
-        self.size = _expect(self._books.finish_s, self.when_s, self.heap, self.place, self.size, rows)
+        self.size = _expect(self._table.finish_s, self.when_s, self.heap, self.place, self.size, rows)
 
     def make_room(self) -> None:
-        """For as many as the books have rows."""
-        more = len(self._books.finish_s) - len(self.when_s)
+        """For as many as the table has rows."""
+        more = len(self._table.finish_s) - len(self.when_s)
         if more > 0:
             self.when_s = np.concatenate((self.when_s, np.zeros(more)))
             self.heap = np.concatenate((self.heap, np.full(more, -1)))
@@ -43,7 +43,7 @@ class Ends:
 
     def next_s(self) -> float:
         """When the next job ends; infinite if none does."""
-        self.size, next_s = next_end(self._books.finish_s, self.when_s, self.heap, self.place, self.size)
+        self.size, next_s = next_end(self._table.finish_s, self.when_s, self.heap, self.place, self.size)
         return float(next_s)
 
     def pop(self) -> int:
@@ -62,7 +62,7 @@ def _expect(finish_s, when_s, heap, place, size, rows):  # type: ignore[no-untyp
 
 @lean
 def next_end(finish_s, when_s, heap, place, size):  # type: ignore[no-untyped-def]
-    """Drop ends that are no longer on the books; returns how many there are, and the first, infinite if there is none."""
+    """Drop ends that are no longer in the job table; returns how many there are, and the first; infinite for none."""
     while size:
         row = heap[0]
         if when_s[row] == finish_s[row]:
