@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,9 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
+from trainyard.fleet.simulation.standing import Standing
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
-from trainyard.fleet.snapshot import Floats, Ints
+from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
@@ -87,41 +87,6 @@ def simulate_fleet(
     )
 
 
-class _Standing(NamedTuple):
-    """How far jobs are.
-
-    Attributes
-    ----------
-    num_ended, num_failures : jobs that are done, and how often jobs lost work that they had done.
-    rows : of the others, with how often each has started, its devices, and its work left.
-    """
-
-    num_ended: int
-    num_failures: int
-    rows: Ints
-    num_starts: Ints
-    held: Ints
-    left: Floats
-
-    @classmethod
-    def of(cls, allocator: Allocator, now_s: float) -> _Standing:
-        table, notes, rows = allocator.table, allocator.notes, allocator.table.active.copy()
-        columns = table.num_starts[rows], table.held[rows], table.left_at(rows, now_s)
-        return cls(len(notes.jobs), notes.num_failures, rows, *columns)
-
-    def starts_without_work(self, before: _Standing) -> int:
-        """How often jobs have started since; 0 if one came, ended, worked, or is left alone to start."""
-        if self.num_failures != before.num_failures or self.is_better(before):
-            return 0
-        stays = (self.held > 0) & (self.num_starts == before.num_starts)
-        return 0 if stays.any() else int((self.num_starts - before.num_starts).sum())
-
-    def is_better(self, before: _Standing) -> bool:
-        """Whether a job came, ended, or has less work left than ever before."""
-        same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
-        return not same or bool((self.left < before.left).any())
-
-
 class _Simulator:
     """The clock: when jobs come and end, and when the policy is asked."""
 
@@ -145,7 +110,7 @@ class _Simulator:
         ]
         heapq.heapify(self.node_changes)
         self.clock = Clock(policy.start(allocator.site))
-        self.standing = self.standing_at_losses = _Standing.of(self.allocator, 0.0)
+        self.standing = self.standing_at_losses = Standing.of(self.allocator, 0.0)
         self.num_losses = 0
 
     def run(self, name: str, placement: str, queues: str) -> FleetRun:
@@ -234,7 +199,9 @@ class _Simulator:
         if self.round_scheduler is not None:
             self.round_scheduler.ask_again_s = now_s
             self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
-        allocator.lose(lost, now_s)
+        for row in lost:
+            allocator.set_back(row, now_s, 0.0)
+        allocator.stop(lost, now_s)
         allocator.change_nodes(away, now_s)
         if lost or 0 < self.table.num_waiting == self.table.num_active:
             self._note_loss(now_s)
@@ -248,7 +215,7 @@ class _Simulator:
         failure_s, row, placed_s = heapq.heappop(self.failing)
         table = self.table
         if table.jobs[row] is not None and table.placed_s[row] == placed_s and table.held[row]:
-            self.allocator.fail(row, failure_s)
+            self.allocator.set_back(row, failure_s, self.allocator.costs.restart_s)
             self._note_loss(failure_s)
             self._expect([row])
             self._foresee(row, failure_s)
@@ -259,7 +226,7 @@ class _Simulator:
         if self.num_losses < _MANY_LOSSES:
             return
         before, self.num_losses = self.standing_at_losses, 0
-        self.standing_at_losses = _Standing.of(self.allocator, now_s)
+        self.standing_at_losses = Standing.of(self.allocator, now_s)
         if not self.standing_at_losses.is_better(before):
             raise FleetError(
                 f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self.allocator.fate.hazards}. Let them "
@@ -288,7 +255,7 @@ class _Simulator:
 
     def _refuse_to_restart_for_ever(self) -> None:
         """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
-        before, self.standing = self.standing, _Standing.of(self.allocator, self.clock.now_s)
+        before, self.standing = self.standing, Standing.of(self.allocator, self.clock.now_s)
         num_starts = self.standing.starts_without_work(before)
         # Nodes that come back may let them work.
         if num_starts >= _LOOK_EVERY // 2 and not self.allocator.site.away:

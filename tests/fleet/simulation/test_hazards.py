@@ -44,10 +44,10 @@ def test_what_was_not_saved_counts_from_the_start() -> None:
     allocator.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
     allocator.apply(allocator.table.active.copy(), Allocation(Queue(np.arange(1))), 0.0)
     allocator.table.settle(0, 150.0)
-    allocator.fail(0, 250.0)
+    allocator.set_back(0, 250.0, allocator.costs.restart_s)
     assert allocator.table.finish_s[0] == 1000.0 + 50.0 + 30.0
     # It has worked for 10 s since it was back.
-    allocator.fail(0, 290.0)
+    allocator.set_back(0, 290.0, allocator.costs.restart_s)
     assert allocator.table.finish_s[0] == 1080.0 + 10.0 + 30.0
 
 

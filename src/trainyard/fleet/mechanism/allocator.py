@@ -17,6 +17,7 @@ from trainyard.fleet.mechanism.pending_notes import PendingNotes
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.queue import Asked, Terms, assignment, bring_about, fill
 from trainyard.fleet.mechanism.rates import Rates
+from trainyard.fleet.mechanism.starts import Starts
 from trainyard.fleet.mechanism.transitions import State
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
@@ -67,12 +68,9 @@ class Allocator:
         self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
-        self._starting: list[int] = []
-        self._feasibility, self._has_gangs, self._has_askers = (
-            Feasibility(site, traits_of(policy).heeds),
-            False,
-            False,
-        )
+        self._starts = Starts(self.table, costs.together_s)
+        self._feasibility = Feasibility(site, traits_of(policy).heeds)
+        self._has_gangs = self._has_askers = False
 
     def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
         """A job is submitted.
@@ -108,22 +106,11 @@ class Allocator:
             written = table.counts["written"]
             written[0] = table.grants.room(num_given, int(written[0]), table.active)
         state = self._state
-        if (
-            state is None
-            or state.table is not table.data
-            or state.written is not table.grants.devices
-            or state.free is not self.free.tables
-        ):
-            state = self._state = State(
-                table.data,
-                table.rows,
-                table.grants.devices,
-                self.free.tables,
-                self.site.devices_of_type,
-                table.counts,
-                self.pending.ended,
-                self.pending.used,
-            )
+        own = table.data, table.grants.devices, self.free.tables
+        if state is None or not (state.table is own[0] and state.written is own[1] and state.free is own[2]):
+            room, notes = self.site.devices_of_type, self.pending
+            state = State(own[0], table.rows, own[1], own[2], room, table.counts, notes.ended, notes.used)
+            self._state = state
         return state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
@@ -271,8 +258,10 @@ class Allocator:
 
     def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
         """Jobs have devices; returns whether it is known how fast they run on these."""
-        costs, rows = self.costs, started.tolist()
-        more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
+        costs, rows, more_s = self.costs, started.tolist(), 0.0
+        if costs.together_s:
+            more_s, delayed = self._starts.beside_others(rows, now_s)
+            self._changed += delayed
         pauses_s = costs.start_s + more_s, costs.restart_s + more_s
         self.table.grants.forget(started)
         state = self.state(num_given=len(given.devices))
@@ -293,16 +282,6 @@ class Allocator:
                 grant = granted(held.devices, place, extras)
                 grants[row] = as_asked(self.table.job(row), grant) if asks else grant
         self.rates.started(started, whole=not (extras or asks))
-
-    def _start_beside_others(self, rows: list[int], now_s: float) -> float:
-        """Those that have not started yet take longer for these; returns how much longer these take."""
-        table, others = self.table, set(self._starting).difference(rows)
-        left = {row: part for row in sorted(others) if (part := table.part_of_start_left(row, now_s)) > 0}
-        for row, part in left.items():
-            table.delay(row, self.costs.together_s * part * len(rows))
-        self._changed += left
-        self._starting = [*left, *rows]
-        return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
 
     def _share(self, wanted: Ints, placed: Placed, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
@@ -371,17 +350,8 @@ class Allocator:
                 self.free.take_these(grant.devices, needs)
         transitions.note_use(self.state(), now_s)
 
-    def fail(self, row: int, now_s: float) -> None:
-        """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
-        self._set_back(row, now_s, self.costs.restart_s)
-
-    def lose(self, rows: Sequence[int], now_s: float) -> None:
-        """The nodes of jobs fail: these lose as much, and wait."""
-        for row in rows:
-            self._set_back(row, now_s, 0.0)
-        self.stop(rows, now_s)
-
-    def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
+    def set_back(self, row: int, now_s: float, restart_s: float) -> None:
+        """A job that runs loses what it did since its last checkpoint, and time to restart."""
         worked_s = now_s - float(self.table.began_s[row])
         unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
         self.table.set_back(row, unsaved_s, now_s, restart_s)
