@@ -156,11 +156,12 @@ def policies_page() -> str:
     from trainyard.fleet.policy import Policy, Priority
     from trainyard.fleet.site import Site
     from trainyard.fleet.snapshot import Snapshot
+    from trainyard.fleet.traits import Traits
     from trainyard.fleet.workload.job import Grant, Job, JobRequest
 
     parts = ["# Policies", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
     parts += ["How to write one: [Write a policy](../guide-write-a-policy.md).", ""]
-    forms = Allocation, Queue, Placed, TimeFractions, Reasons
+    forms = Allocation, Queue, Placed, TimeFractions, Reasons, Traits
     for thing in (Policy, Snapshot, JobRequest, Job, Grant, Site, *forms, Priority):
         parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
