@@ -19,13 +19,14 @@ from mmap import mmap
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
+from numba import config, njit
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
 
 from trainyard.caches import go_without
 
-__all__ = ["compiled", "compiling_is_said", "lean"]
+__all__ = ["compiled", "compiling_is_said", "lean", "records"]
 
 _WHAT = "compiled functions"
 _say: ContextVar[Callable[[], None] | None] = ContextVar("_say", default=None)
@@ -61,6 +62,12 @@ def lean(function: _Function) -> _Function:
     To count who refers to the arrays that a function is given takes longer than what it does.
     """
     return compiled(function, nogil=True, error_model="numpy", _nrt=False)
+
+
+def records(num: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """An array of records for compiled functions, all 0; where nothing is compiled, fields are attributes, too."""
+    made, settings = np.zeros(num, dtype), cast(Any, config)
+    return made.view(np.recarray) if settings.DISABLE_JIT else made
 
 
 @contextmanager

@@ -68,9 +68,10 @@ def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
     driven.step(200.0)
     backend.over["b"] = Progress(100, ended=True)
     driven.step(210.0)
-    moments_s, counts, _ = driven.notes.series
+    run = driven.allocator.result("")
+    moments_s, counts, _ = run.series
     assert dict(zip(moments_s, counts, strict=True)) == {0: 1, 10: 0, 100: 1, 120: 0, 200: 1, 210: 0}
-    assert driven.notes.result("", driven.site).busy == pytest.approx(40 / 210)
+    assert run.busy == pytest.approx(40 / 210)
 
 
 def test_each_worker_of_a_gang_lies_on_one_node() -> None:

@@ -68,12 +68,12 @@ def test_what_happens_does_so_in_order(
         act = getattr(Allocator, name)
 
         def noted(self: Allocator, what: Any, *rest: Any) -> Any:
-            seen.append((rest[-1], name))
+            seen.append((rest[0] if name == "set_back" else rest[-1], name))
             return act(self, what, *rest)
 
         monkeypatch.setattr(Allocator, name, noted)
 
-    acts = "apply", "fail", "stop", "finish"
+    acts = "apply", "set_back", "stop", "finish"
     for name in acts:
         watch(name)
     jobs = [declared_job(str(i), 30.0 * i, 1, 200.0) for i in range(60)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.compiling import records
 from trainyard.fleet.mechanism import job_facts, transitions
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
@@ -102,7 +103,7 @@ class JobTable:
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
-        self.counts = np.zeros(1, transitions.COUNTS)
+        self.counts = records(1, transitions.COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
         self._num_active, self.num_noted = self.counts["active"], self.counts["used"]
         self.data, self.rows = rows_for(0), np.zeros(0, np.int64)
@@ -112,7 +113,8 @@ class JobTable:
     def _grow(self, more: int) -> None:
         """Make room for more jobs; every row has one."""
         before = len(self.data)
-        self.data = np.concatenate((self.data, rows_for(more)))
+        self.data, former = rows_for(before + more), self.data
+        self.data[:before] = former
         for name in _RECORD.names or ():
             setattr(self, name, self.data[name])
         self.rows = np.append(self.rows, before + np.arange(more))
@@ -255,7 +257,7 @@ _RECORD = np.dtype(
 
 def rows_for(num_jobs: int) -> Table:
     """Empty rows."""
-    return np.zeros(num_jobs, _RECORD)
+    return records(num_jobs, _RECORD)
 
 
 _ARRIVAL = [

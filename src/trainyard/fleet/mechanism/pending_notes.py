@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.compiling import records
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote
@@ -26,7 +27,7 @@ class PendingNotes:
 
     def __init__(self, site: Site, table: JobTable, recorder: Recorder) -> None:
         self._table, self._recorder, self.fair = table, recorder, FairTimes(site)
-        self.ended, self.used = np.zeros(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
+        self.ended, self.used = records(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
 
     def make_room(self) -> None:
         """For two more changes of use."""

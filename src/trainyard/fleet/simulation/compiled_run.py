@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.compiling import records
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -126,7 +127,7 @@ class CompiledRun:
         allocator, ends, notes, compiled = self.allocator, self.ends, self.notes, self.compiled
         ends.make_room()
         self.table.grants.forget_all()
-        times = np.zeros(1, loop.CLOCK)
+        times = records(1, loop.CLOCK)
         times[0] = (
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
