@@ -89,9 +89,14 @@ class Allocator:
         self._has_gangs = self._has_gangs or bool(job.gang)
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
         if self.table.num_active == len(self.table.data):
-            self.table.grow()
+            self.grow()
         self._coming.note(0, job, rate_anywhere(job), bits, partition)
         self.table.jobs[transitions.arrive(self.state(), self._coming.rows, 0, now_s)] = job
+
+    def grow(self) -> None:
+        """Make room for twice as many jobs."""
+        self.table.grow()
+        self._state = None
 
     def state(self, num_given: int = 0) -> State:
         """The jobs and devices as they are, for one change of them.
@@ -100,18 +105,17 @@ class Allocator:
         ----------
         num_given : how many devices it may write down.
         """
-        table = self.table
-        self.pending.make_room()
-        if num_given:
-            written = table.counts["written"]
-            written[0] = table.grants.room(num_given, int(written[0]), table.active)
-        state = self._state
-        own = table.data, table.grants.devices, self.free.tables
-        if state is None or not (state.table is own[0] and state.written is own[1] and state.free is own[2]):
-            room, notes = self.site.devices_of_type, self.pending
-            state = State(own[0], table.rows, own[1], own[2], room, table.counts, notes.ended, notes.used)
-            self._state = state
-        return state
+        table, pending = self.table, self.pending
+        if table.num_noted[0] + 2 > pending.most_uses:
+            pending.write_uses(kept=1)
+        if num_given and table.num_written[0] + num_given > len(table.grants.devices):
+            table.num_written[0] = table.grants.make_room(num_given, table.active)
+            self._state = None
+        if self._state is None:
+            devices, room = table.grants.devices, self.site.devices_of_type
+            tables, notes = self.free.tables, (pending.ended, pending.used)
+            self._state = State(table.data, table.rows, devices, tables, room, table.counts, *notes)
+        return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
         """What the run left, after its end."""
@@ -168,8 +172,7 @@ class Allocator:
 
     def terms(self, backfill: bool, one_queue: bool) -> Terms:
         """By which rules a queue is brought about."""
-        pauses_s = self.costs.start_s, self.costs.restart_s
-        return Terms(self.preempts, self.how, backfill, one_queue, pauses_s)
+        return Terms(self.preempts, self.how, backfill, one_queue, (self.costs.start_s, self.costs.restart_s))
 
     def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """The same as `_step_by_step`, in one call."""
@@ -343,7 +346,7 @@ class Allocator:
     def change_nodes(self, away: Iterable[int], now_s: float) -> None:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
         self.site = self.site.without(away)
-        self.free = FreeDevices(self.site)
+        self.free, self._state = FreeDevices(self.site), None
         for row in self.table.active.tolist():
             if (grant := self.table.grants[row]) is not None:
                 needs = needs_of(self.table.job(row)) if self.table.has_auxiliary[row] else None

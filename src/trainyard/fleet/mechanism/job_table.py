@@ -105,7 +105,8 @@ class JobTable:
         self.reports: list[Any] = []
         self.counts = records(1, transitions.COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
-        self._num_active, self.num_noted = self.counts["active"], self.counts["used"]
+        self._num_active = self.counts["active"]
+        self.num_noted, self.num_written = self.counts["used"], self.counts["written"]
         self.data, self.rows = rows_for(0), np.zeros(0, np.int64)
         self._grow(16)
         self.grants = Grants(self.held, self.first_device)

@@ -23,16 +23,13 @@ class PendingNotes:
     ----------
     fair : how long jobs would have taken alone.
     ended, used : the notes, as `State` has them.
+    most_uses : changes of use that there is room for.
     """
 
     def __init__(self, site: Site, table: JobTable, recorder: Recorder) -> None:
         self._table, self._recorder, self.fair = table, recorder, FairTimes(site)
-        self.ended, self.used = records(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
-
-    def make_room(self) -> None:
-        """For two more changes of use."""
-        if self._table.num_noted[0] + 2 > self.used.shape[1]:
-            self.write_uses(kept=1)
+        self.most_uses = 2 * _NUM_NOTES
+        self.ended, self.used = records(_NUM_NOTES, ENDED), np.zeros((3, self.most_uses))
 
     def write_uses(self, kept: int = 0) -> None:
         """Write the changes of use down, but for so many of the last ones, which may change."""

@@ -83,16 +83,14 @@ class Grants:
         found: Ints = devices_of(rows, self.first, self.held, self.devices)
         return found
 
-    def room(self, num_devices: int, num_written: int, rows: Ints) -> int:
-        """Make room for more devices to be written down, after those that are; returns how many are.
+    def make_room(self, num_devices: int, rows: Ints) -> int:
+        """Throw away what was written down of jobs that have it no more; returns how many devices are left.
 
         Parameters
         ----------
         num_devices : how many more there will be at most.
-        rows : of all jobs; what others had is thrown away when there is no more room.
+        rows : of all jobs.
         """
-        if num_written + num_devices <= len(self.devices):
-            return num_written
         kept = self.devices_of(rows)
         self.first[rows] = self.held[rows].cumsum() - self.held[rows]
         self.devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)

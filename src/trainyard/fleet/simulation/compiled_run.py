@@ -97,7 +97,7 @@ class CompiledRun:
                 clock.wake_s = min(clock.wake_s, self._moment_s)
                 return why
             if why == loop.ROWS:
-                self.table.grow()
+                self.allocator.grow()
             elif why not in (loop.COMING, loop.NOTES, loop.DEVICES):
                 return why
 
