@@ -176,10 +176,8 @@ class Allocator:
 
     def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """The same as `_step_by_step`, in one call."""
-        state, terms = (
-            self.state(num_given=self.site.num_devices),
-            self.terms(queue.backfill, queue.one_queue),
-        )
+        state = self.state(num_given=self.site.num_devices)
+        terms = self.terms(queue.backfill, queue.one_queue)
         done = bring_about(state, rows, Asked.of(queue), terms, now_s)
         if len(done.leaving):
             self.table.forget(done.leaving)

@@ -236,31 +236,24 @@ def ramp_left(
     per_rank = min(num_microbatches / num_ranks, 2.0)
     few = math.ceil(per_rank) * ranks if per_rank >= 1 else max(1, round(per_rank * ranks))
     made = schedule, ranks, few, stages_per_rank
-    return _ramp_left(*made, of_forward, of_weights if _splits_backward(*made) else 0.0)
+    return _ramp_left(made, of_forward, of_weights if _splits_backward(made) else 0.0)
 
 
 @lru_cache(maxsize=4096)
-def _splits_backward(schedule: str, num_ranks: int, num_microbatches: int, stages_per_rank: int) -> bool:
-    actions = make_schedule(schedule, num_ranks, num_microbatches, stages_per_rank).actions
-    return any(action.kind == "W" for own in actions for action in own)
+def _splits_backward(made: tuple[str, int, int, int]) -> bool:
+    return any(action.kind == "W" for own in make_schedule(*made).actions for action in own)
 
 
 @lru_cache(maxsize=4096)
-def _ramp_left(
-    schedule: str,
-    num_ranks: int,
-    num_microbatches: int,
-    stages_per_rank: int,
-    of_forward: float,
-    of_weights: float,
-) -> float:
+def _ramp_left(made: tuple[str, int, int, int], of_forward: float, of_weights: float) -> float:
+    _, num_ranks, num_microbatches, stages_per_rank = made
     seconds: dict[Kind, float] = {
         "F": of_forward,
         "B": 1 - of_forward,
         "I": max(0.0, 1 - of_forward - of_weights),
         "W": of_weights,
     }
-    run = dry_run(make_schedule(schedule, num_ranks, num_microbatches, stages_per_rank), seconds)
+    run = dry_run(make_schedule(*made), seconds)
     return max(0.0, run.makespan_s - num_microbatches * stages_per_rank) / (num_ranks - 1)
 
 
