@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.compiled_policy import CompiledPolicy, in_known_order, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Traits
+from trainyard.fleet.traits import ORDERED, HoldsUp, Traits
 
 
 class Policy(Protocol):
@@ -68,10 +68,8 @@ class Priority:
     @property
     def traits(self) -> Traits:
         """It only puts jobs in an order, also in compiled code where there is a key for that."""
-        holds_up: Literal["same nodes", "all"] = "all" if self.one_queue else "same nodes"
-        return Traits(
-            holds_up="nobody" if self.backfill else holds_up, heeds=ORDERED, compiled=self._compiled
-        )
+        holds_up: HoldsUp = "nobody" if self.backfill else "all" if self.one_queue else "same nodes"
+        return Traits(holds_up=holds_up, heeds=ORDERED, compiled=self._compiled)
 
     @property
     def _compiled(self) -> CompiledPolicy | None:

@@ -15,6 +15,9 @@ Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
 """What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
 sizes, or if these are equal; that it lies in its pinned cell; and that it lies on nodes of its partition."""
 
+HoldsUp = Literal["nobody", "same nodes", "all"]
+"""Whom a job may hold up that finds no place: those that could have some of the same nodes, or all."""
+
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """What those heed that leave placement to others, and give jobs as many devices as they ask for."""
 
@@ -35,7 +38,7 @@ class Traits:
     places : whether it chooses the devices of all its jobs itself, so that no placement is asked.
     places_by : by what it says of some jobs how they are to be placed, in words; empty if it does of none.
     without_placing : makes the same policy, which leaves that to the run.
-    holds_up : whom a job may hold up that finds no place: those that could have some of the same nodes, or all.
+    holds_up : whom a job may hold up that finds no place; see `HoldsUp`.
     heeds : what it heeds of what jobs may ask for; from a policy that does not, jobs that ask for it are kept away. The
         placement that policies share heeds equal workers.
     compiled : the same policy in compiled code.
@@ -47,7 +50,7 @@ class Traits:
     places: bool = False
     places_by: str = ""
     without_placing: Callable[[], Any] | None = None
-    holds_up: Literal["nobody", "same nodes", "all"] = "nobody"
+    holds_up: HoldsUp = "nobody"
     heeds: frozenset[Wish] = frozenset()
     compiled: CompiledPolicy | None = None
 
