@@ -160,6 +160,9 @@ def _call(
             use_interface()
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
         results.put((rank, True, function(rank, *args)))
+        if dist.is_initialized():
+            with suppress(Exception):  # another has failed, and says so
+                dist.barrier()  # who leaves resets what others still read from it
     except Exception:
         results.put((rank, False, traceback.format_exc()))
     finally:
