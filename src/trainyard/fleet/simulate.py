@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.asking import ask
+from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
@@ -21,7 +21,7 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
-from trainyard.fleet.simulation.standing import Standing
+from trainyard.fleet.simulation.run_progress import RunProgress
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.traits import traits_of
@@ -110,7 +110,7 @@ class _Simulator:
         ]
         heapq.heapify(self.node_changes)
         self.clock = Clock(policy.start(allocator.site))
-        self.standing = self.standing_at_losses = Standing.of(self.allocator, 0.0)
+        self.progress = self.progress_at_losses = RunProgress.of(self.allocator, 0.0)
         self.num_losses = 0
 
     def run(self, name: str, placement: str, queues: str) -> FleetRun:
@@ -225,9 +225,9 @@ class _Simulator:
         self.num_losses += 1
         if self.num_losses < _MANY_LOSSES:
             return
-        before, self.num_losses = self.standing_at_losses, 0
-        self.standing_at_losses = Standing.of(self.allocator, now_s)
-        if not self.standing_at_losses.is_better(before):
+        before, self.num_losses = self.progress_at_losses, 0
+        self.progress_at_losses = RunProgress.of(self.allocator, now_s)
+        if not self.progress_at_losses.is_better(before):
             raise FleetError(
                 f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self.allocator.fate.hazards}. Let them "
                 "fail less often, or write checkpoints more often"
@@ -255,8 +255,8 @@ class _Simulator:
 
     def _refuse_to_restart_for_ever(self) -> None:
         """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
-        before, self.standing = self.standing, Standing.of(self.allocator, self.clock.now_s)
-        num_starts = self.standing.starts_without_work(before)
+        before, self.progress = self.progress, RunProgress.of(self.allocator, self.clock.now_s)
+        num_starts = self.progress.starts_without_work(before)
         # Nodes that come back may let them work.
         if num_starts >= _LOOK_EVERY // 2 and not self.allocator.site.away:
             raise FleetError(
@@ -344,7 +344,7 @@ class _Simulator:
 
     def _ask(self, rows: Ints) -> Allocation:
         policy, clock = self.policy, self.clock
-        allocation, clock.state = ask(
+        allocation, clock.state = ask_policy(
             self.allocator,
             rows,
             clock.now_s,

@@ -11,14 +11,14 @@ from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.feasibility import Feasibility
-from trainyard.fleet.mechanism.job_table import Arriving, Bools, Ints, JobTable
+from trainyard.fleet.mechanism.job_table import ArrivalRows, Bools, Ints, JobTable
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.pending_notes import PendingNotes
 from trainyard.fleet.mechanism.placed import changes
-from trainyard.fleet.mechanism.queue import Asked, Terms, assignment, bring_about, fill
+from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, apply_queue, assignment, fill
 from trainyard.fleet.mechanism.rates import Rates
-from trainyard.fleet.mechanism.starts import Starts
-from trainyard.fleet.mechanism.transitions import State
+from trainyard.fleet.mechanism.simultaneous_starts import SimultaneousStarts
+from trainyard.fleet.mechanism.transitions import FleetState
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
@@ -62,13 +62,13 @@ class Allocator:
         self.rates = rates(site, self.table, self.fate, crowding or Crowding())
         self.leases = Leases(self.table)
         self.pending = PendingNotes(site, self.table, notes)
-        self._coming = Arriving(1)
-        self._state: State | None = None
+        self._coming = ArrivalRows(1)
+        self._state: FleetState | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
-        self._starts = Starts(self.table, costs.together_s)
+        self._starts = SimultaneousStarts(self.table, costs.together_s)
         self._feasibility = Feasibility(site, traits_of(policy).heeds)
         self._has_gangs = self._has_askers = False
 
@@ -98,7 +98,7 @@ class Allocator:
         self.table.grow()
         self._state = None
 
-    def state(self, num_given: int = 0) -> State:
+    def state(self, num_given: int = 0) -> FleetState:
         """The jobs and devices as they are, for one change of them.
 
         Parameters
@@ -114,7 +114,7 @@ class Allocator:
         if self._state is None:
             devices, room = table.grants.devices, self.site.devices_of_type
             tables, notes = self.free.tables, (pending.ended, pending.used)
-            self._state = State(table.data, table.rows, devices, tables, room, table.counts, *notes)
+            self._state = FleetState(table.data, table.rows, devices, tables, room, table.counts, *notes)
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
@@ -170,15 +170,17 @@ class Allocator:
         """Whether a queue comes down to devices that jobs lose and get, so that one compiled call can do it all."""
         return self.notes.spans is None and not (self._has_gangs or self.costs.together_s)
 
-    def terms(self, backfill: bool, one_queue: bool) -> Terms:
+    def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
         """By which rules a queue is brought about."""
-        return Terms(self.preempts, self.how, backfill, one_queue, (self.costs.start_s, self.costs.restart_s))
+        return QueueRules(
+            self.preempts, self.how, backfill, one_queue, (self.costs.start_s, self.costs.restart_s)
+        )
 
     def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """The same as `_step_by_step`, in one call."""
         state = self.state(num_given=self.site.num_devices)
-        terms = self.terms(queue.backfill, queue.one_queue)
-        done = bring_about(state, rows, Asked.of(queue), terms, now_s)
+        rules = self.queue_rules(queue.backfill, queue.one_queue)
+        done = apply_queue(state, rows, QueueArrays.of(queue), rules, now_s)
         if len(done.leaving):
             self.table.forget(done.leaving)
             self.rates.left(done.leaving)
@@ -227,9 +229,9 @@ class Allocator:
         taken = self.free.taken()
         return np.zeros_like(taken) if self.preempts else taken
 
-    def _asked(self, rows: Ints, queue: Queue) -> Asked:
+    def _asked(self, rows: Ints, queue: Queue) -> QueueArrays:
         """What the policy wants; jobs of several workers have a placement of their own."""
-        asked = Asked.of(queue)
+        asked = QueueArrays.of(queue)
         if not self._has_gangs:
             return asked
         gangs = [self.table.job(row).gang for row in rows[asked.order].tolist()]

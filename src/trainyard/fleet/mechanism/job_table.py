@@ -274,7 +274,7 @@ _ARRIVAL = [
 ]
 
 
-class Arriving:
+class ArrivalRows:
     """Rows in which is written down what is known of jobs that come; all else in them is 0."""
 
     def __init__(self, num_jobs: int) -> None:

@@ -22,7 +22,7 @@ class PendingNotes:
     Attributes
     ----------
     fair : how long jobs would have taken alone.
-    ended, used : the notes, as `State` has them.
+    ended, used : the notes, as `FleetState` has them.
     most_uses : changes of use that there is room for.
     """
 

@@ -46,9 +46,9 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    asked : columns as in `Asked`.
+    asked : columns as in `QueueArrays`.
     rows : of the snapshot that the order is of.
-    state : `State`.
+    state : `FleetState`.
     how : placement of jobs for which none is named, or -1.
     backfill : whether a job may run before one that is more urgent and does not fit.
 

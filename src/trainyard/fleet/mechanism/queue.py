@@ -12,7 +12,7 @@ from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Queue
 from trainyard.fleet.mechanism.job_facts import needs_of_rows
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
-from trainyard.fleet.mechanism.transitions import State, note_use, start, wait
+from trainyard.fleet.mechanism.transitions import FleetState, note_use, start, wait
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 _NONE = np.zeros(0, np.int64)
 
 
-class Asked(NamedTuple):
+class QueueArrays(NamedTuple):
     """What a policy that does not place for itself wants: columns in the order of urgency, empty for the usual.
 
     Attributes
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     hows: Ints
 
     @classmethod
-    def of(cls, queue: Queue) -> Asked:
+    def of(cls, queue: Queue) -> QueueArrays:
         """The columns of a queue."""
         order = np.asarray(queue.order, np.int64)
         counts = _NONE if queue.num_devices is None else np.asarray(queue.num_devices, np.int64)
@@ -65,7 +65,7 @@ class Assignment(NamedTuple):
     stopping: Ints
 
 
-def assignment(state: State, rows: Ints, asked: Asked, how: int, backfill: bool) -> Assignment:
+def assignment(state: FleetState, rows: Ints, asked: QueueArrays, how: int, backfill: bool) -> Assignment:
     """Give devices back and take others; in the job table jobs have what they had.
 
     Parameters
@@ -78,7 +78,7 @@ def assignment(state: State, rows: Ints, asked: Asked, how: int, backfill: bool)
     return Assignment(places, Laid(devices, sizes), *_losing(rows, outcome, state.table))
 
 
-class Done(NamedTuple):
+class QueueChanges(NamedTuple):
     """What became of a queue.
 
     Attributes
@@ -94,7 +94,7 @@ class Done(NamedTuple):
     known: bool
 
 
-class Terms(NamedTuple):
+class QueueRules(NamedTuple):
     """By which rules a queue is brought about.
 
     Attributes
@@ -112,7 +112,9 @@ class Terms(NamedTuple):
     pauses_s: tuple[float, float]
 
 
-def bring_about(state: State, rows: Ints, asked: Asked, terms: Terms, now_s: float) -> Done:
+def apply_queue(
+    state: FleetState, rows: Ints, asked: QueueArrays, rules: QueueRules, now_s: float
+) -> QueueChanges:
     """Find out who gets and who loses devices, and write all that down, in one compiled call.
 
     To call a compiled function for each of these takes longer than what it does, and policies that look at the jobs again
@@ -124,30 +126,30 @@ def bring_about(state: State, rows: Ints, asked: Asked, terms: Terms, now_s: flo
     """
     # To return an array takes far longer than to write to one.
     found = np.empty((3, max(len(asked.order), len(rows))), np.int64)
-    num_started, num_leaving, known = _bring_about(state, rows, asked, terms, now_s, found)
-    return Done(found[0, :num_started], found[1, :num_started], found[2, :num_leaving], known)
+    num_started, num_leaving, known = _apply_queue(state, rows, asked, rules, now_s, found)
+    return QueueChanges(found[0, :num_started], found[1, :num_started], found[2, :num_leaving], known)
 
 
 @compiled
-def _bring_about(state, rows, asked, terms, now_s, found):  # type: ignore[no-untyped-def]
-    started, places, leaving, known = brought_about(state, rows, asked, terms, now_s)
+def _apply_queue(state, rows, asked, rules, now_s, found):  # type: ignore[no-untyped-def]
+    started, places, leaving, known = queue_applied(state, rows, asked, rules, now_s)
     note_use(state, now_s)
     found[0, : len(started)], found[1, : len(started)], found[2, : len(leaving)] = started, places, leaving
     return len(started), len(leaving), known
 
 
 @compiled
-def brought_about(state, rows, asked, terms, now_s):  # type: ignore[no-untyped-def]
-    """`bring_about`, for compiled functions; returns what `Done` has."""
+def queue_applied(state, rows, asked, rules, now_s):  # type: ignore[no-untyped-def]
+    """`apply_queue`, for compiled functions; returns what `QueueChanges` has."""
     leaving = empty(0, int64)
-    if terms.preempts:
-        places, given, sizes, outcome = assign(asked, rows, state, terms.how, terms.backfill)
+    if rules.preempts:
+        places, given, sizes, outcome = assign(asked, rows, state, rules.how, rules.backfill)
         leaving, stopped = _losing(rows, outcome, state.table)
         wait(state, stopped, now_s)
     else:
-        places, given, sizes = fill(state, rows, asked, terms.how, terms.backfill, terms.one_queue)
+        places, given, sizes = fill(state, rows, asked, rules.how, rules.backfill, rules.one_queue)
     started = rows[asked.order[places]]
-    known = start(state, started, given, sizes, now_s, terms.pauses_s)
+    known = start(state, started, given, sizes, now_s, rules.pauses_s)
     state.table.has_auxiliary[started] = state.free[3].shape[1] > 0
     return started, places, leaving, known
 

@@ -1,6 +1,6 @@
 """What happens to jobs and their devices: one arrives, starts, works at a rate, loses its devices, ends or leaves.
 
-Simulations in Python and in compiled code and runs for real all change a run's `State` by these functions.
+Simulations in Python and in compiled code and runs for real all change a run's `FleetState` by these functions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EndNote(NamedTuple):
 ENDED = np.dtype(list(get_type_hints(EndNote).items()), align=True)
 
 
-class State(NamedTuple):
+class FleetState(NamedTuple):
     """The jobs of a run and its devices, as compiled functions take them.
 
     Attributes

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.queue import Asked
+from trainyard.fleet.mechanism.queue import QueueArrays
 from trainyard.fleet.place.auxiliary import asks_for_more
 from trainyard.fleet.snapshot import Ints
 
@@ -34,7 +34,7 @@ class _Seen:
         self.allocator, self.rows, self.waiting = allocator, rows, waiting
         given = allocation.given
         queue = given if isinstance(given, Queue) else Queue(given.order)
-        self.asked, self.backfill = Asked.of(queue), queue.backfill
+        self.asked, self.backfill = QueueArrays.of(queue), queue.backfill
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:

@@ -30,7 +30,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
-from trainyard.fleet.replicas.planned_ends import PlacedUntil, PlannedEnds
+from trainyard.fleet.replicas.planned_ends import PlacedWithEnds, PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
 from trainyard.fleet.site import FleetError, Site
@@ -121,7 +121,7 @@ class ElasticFlowProgram:
             accumulate(shares[i].num for i in runs),
             np.flatnonzero(snapshot.site.is_usable).tolist(),
         )
-        placed = PlacedUntil(
+        placed = PlacedWithEnds(
             np.array(runs, np.int64),
             [tuple(usable[end - shares[i].num : end]) for i, end in zip(runs, ends, strict=True)],
             until_s=np.array([snapshot.now_s + shares[i].plan.until_s for i in runs]),

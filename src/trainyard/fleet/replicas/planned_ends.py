@@ -31,7 +31,7 @@ _LARGE = 256
 """A cluster of so many devices takes longer to start jobs."""
 
 
-class PlacedUntil(Placed):
+class PlacedWithEnds(Placed):
     """Jobs with their devices, and when each is planned to be done.
 
     Attributes
@@ -134,7 +134,7 @@ class PlannedScheduler(RoundScheduler):
         """Who runs in the slot, and until when."""
         allocation = super().allocation(rows, now_s, ask)
         placed = allocation.given
-        if not isinstance(placed, PlacedUntil) or placed.until_s is None:
+        if not isinstance(placed, PlacedWithEnds) or placed.until_s is None:
             raise FleetError(
                 "jobs can end as planned only under a policy that plans their ends, as ElasticFlowProgram does; give "
                 "this one no rounds, or Rounds of a length"

@@ -9,7 +9,7 @@ from functools import partial
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.asking import ask
+from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
@@ -337,7 +337,7 @@ class Driver:
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Allocation:
-        allocation, self.state = ask(
+        allocation, self.state = ask_policy(
             self.allocator,
             rows,
             now_s,

@@ -15,7 +15,7 @@ from trainyard.compiling import records
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.job_table import Arriving, rows_for
+from trainyard.fleet.mechanism.job_table import ArrivalRows, rows_for
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
@@ -109,7 +109,7 @@ class CompiledRun:
         """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
         if self._num_came < len(self._coming):
             return True
-        coming, num = Arriving(_NUM_COMING), 0
+        coming, num = ArrivalRows(_NUM_COMING), 0
         while num < _NUM_COMING and (job := self.arrivals.job) is not None:
             rate = rate_anywhere(job)
             if np.isnan(rate) or job.gang:
@@ -134,8 +134,11 @@ class CompiledRun:
         )  # fmt: skip
         state = allocator.state(num_given=len(allocator.site.node_of))
         tables = loop.Tables(state, ends.when_s, ends.heap, ends.place, self._coming, times)
-        terms, is_last = allocator.terms(compiled.backfill, compiled.one_queue), self.arrivals.job is None
-        rules = loop.Rules(terms, compiled.stands, compiled.blocks, look_every, is_last)
+        queue_rules, is_last = (
+            allocator.queue_rules(compiled.backfill, compiled.one_queue),
+            self.arrivals.job is None,
+        )
+        rules = loop.RunRules(queue_rules, compiled.stands, compiled.blocks, look_every, is_last)
         why, clock.state = loop.run(compiled.decide, compiled.options, clock.state, rules, tables)
         (
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,

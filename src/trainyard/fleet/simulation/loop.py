@@ -15,8 +15,8 @@ from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.compiled_policy import Seen
 from trainyard.fleet.mechanism.job_facts import waiting_rows
 from trainyard.fleet.mechanism.job_table import Floats, Ints, Table
-from trainyard.fleet.mechanism.queue import Asked, Terms, brought_about
-from trainyard.fleet.mechanism.transitions import State, arrive, end, note_use
+from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, queue_applied
+from trainyard.fleet.mechanism.transitions import FleetState, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.simulation.ends import next_end
 
@@ -52,7 +52,7 @@ class Tables(NamedTuple):
     clock : one of `CLOCK`.
     """
 
-    state: State
+    state: FleetState
     when_s: Floats
     heap: Ints
     place: Ints
@@ -60,7 +60,7 @@ class Tables(NamedTuple):
     clock: Table
 
 
-class Rules(NamedTuple):
+class RunRules(NamedTuple):
     """What stays as it is in a run.
 
     Attributes
@@ -71,7 +71,7 @@ class Rules(NamedTuple):
     is_last : whether no jobs come after those that are known.
     """
 
-    queue: Terms
+    queue: QueueRules
     stands: bool
     blocks: bool
     look_every: int
@@ -186,8 +186,8 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
     hows = np.empty(len(consolidate), np.int64)
     for i in range(len(hows)):
         hows[i] = -1 if consolidate[i] < 0 else (CONSOLIDATED if consolidate[i] else ANYWHERE)
-    asked = Asked(order, none, none, hows)
-    started, _, _, _ = brought_about(state, rows, asked, rules.queue, now_s)
+    asked = QueueArrays(order, none, none, hows)
+    started, _, _, _ = queue_applied(state, rows, asked, rules.queue, now_s)
     for row in started:
         finish_s = state.table.finish_s[row]
         clock.num_ends = expect(tables.when_s, tables.heap, tables.place, clock.num_ends, row, finish_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainyard.fleet.mechanism.job_table import JobTable
 
 
-class Starts:
+class SimultaneousStarts:
     """The jobs that have devices and do no work yet.
 
     Parameters

@@ -10,7 +10,7 @@ from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.snapshot import Floats, Ints
 
 
-class Standing(NamedTuple):
+class RunProgress(NamedTuple):
     """How far jobs are.
 
     Attributes
@@ -27,19 +27,19 @@ class Standing(NamedTuple):
     left: Floats
 
     @classmethod
-    def of(cls, allocator: Allocator, now_s: float) -> Standing:
+    def of(cls, allocator: Allocator, now_s: float) -> RunProgress:
         table, notes, rows = allocator.table, allocator.notes, allocator.table.active.copy()
         columns = table.num_starts[rows], table.held[rows], table.left_at(rows, now_s)
         return cls(len(notes.jobs), notes.num_failures, rows, *columns)
 
-    def starts_without_work(self, before: Standing) -> int:
+    def starts_without_work(self, before: RunProgress) -> int:
         """How often jobs have started since; 0 if one came, ended, worked, or is left alone to start."""
         if self.num_failures != before.num_failures or self.is_better(before):
             return 0
         stays = (self.held > 0) & (self.num_starts == before.num_starts)
         return 0 if stays.any() else int((self.num_starts - before.num_starts).sum())
 
-    def is_better(self, before: Standing) -> bool:
+    def is_better(self, before: RunProgress) -> bool:
         """Whether a job came, ended, or has less work left than ever before."""
         same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
         return not same or bool((self.left < before.left).any())

@@ -16,7 +16,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need, Snapshot
 
 
-def ask(
+def ask_policy(
     allocator: Allocator,
     rows: Ints,
     now_s: float,
