@@ -32,26 +32,26 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job, by_arrival
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.gavel import read_gavel, read_throughputs
 from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.hardware.cluster import Cluster
 
 _EVENT_POLICIES = ("fifo", "sjf", "srtf", "las", "tiresias")
 _GAVEL_POLICIES = (
     "gavel_max_min", "gavel_fifo", "gavel_makespan", "gavel_finish_time", "gavel_cost", "gavel_throughput",
     "gavel_water_filling", "gavel_hierarchical",
 )  # fmt: skip
-_ROOMY = Site.uniform(300, 8)
-_GAVEL_SITE = Site.of_pools([("v100", 36, 1), ("p100", 36, 1), ("k80", 36, 1)])
-_TESTBED_SITE = Site.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
-_LARGE_GAVEL_SITE = Site.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80", 85, 8)])
-_POLLUX_SITE, _LARGE_POLLUX_SITE = (Site.uniform(nodes, 4, "T4") for nodes in (16, 512))
-_SIA_SITE = Site.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
-_LARGE_SIA_SITE = Site.of_pools([("aws", 256, 4), ("dgx-ext", 64, 8), ("rtx", 64, 8)])
+_ROOMY = Cluster.uniform(300, 8)
+_GAVEL_CLUSTER = Cluster.of_pools([("v100", 36, 1), ("p100", 36, 1), ("k80", 36, 1)])
+_TESTBED_CLUSTER = Cluster.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
+_LARGE_GAVEL_CLUSTER = Cluster.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80", 85, 8)])
+_POLLUX_CLUSTER, _LARGE_POLLUX_CLUSTER = (Cluster.uniform(nodes, 4, "T4") for nodes in (16, 512))
+_SIA_CLUSTER = Cluster.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
+_LARGE_SIA_CLUSTER = Cluster.of_pools([("aws", 256, 4), ("dgx-ext", 64, 8), ("rtx", 64, 8)])
 _NUM_DECISIONS = 6
 # A run that is shorter counts as the fastest of three: a shared machine may be half as fast for a second.
 _SHORT_S = 2.0
@@ -79,8 +79,8 @@ class FirstDecisions:
     def preempts(self) -> bool:
         return self.policy.preempts
 
-    def start(self, site: Site) -> Any:
-        return self.policy.start(site)
+    def start(self, cluster: Cluster) -> Any:
+        return self.policy.start(cluster)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         began = time.process_time()
@@ -113,13 +113,13 @@ def timed(run: Callable[[], FleetRun]) -> tuple[FleetRun, float]:
     return found, time.process_time() - began
 
 
-def measure(name: str, jobs: Sequence[Job], site: Site, place: str | None = None) -> dict[str, float]:
+def measure(name: str, jobs: Sequence[Job], cluster: Cluster, place: str | None = None) -> dict[str, float]:
     """One policy on a workload."""
     scheduler = scheduler_of(name, place)
-    scheduler.simulate(jobs[:30] if scheduler.rounds else jobs[:_FIRST_JOBS], site)
-    run, seconds = timed(lambda: scheduler.simulate(jobs, site))
+    scheduler.simulate(jobs[:30] if scheduler.rounds else jobs[:_FIRST_JOBS], cluster)
+    run, seconds = timed(lambda: scheduler.simulate(jobs, cluster))
     for _ in range(2 if seconds < _SHORT_S else 0):
-        seconds = min(seconds, timed(lambda: scheduler.simulate(jobs, site))[1])
+        seconds = min(seconds, timed(lambda: scheduler.simulate(jobs, cluster))[1])
     return {
         "num_jobs": len(jobs),
         "jobs_per_s": len(jobs) / seconds,
@@ -128,19 +128,19 @@ def measure(name: str, jobs: Sequence[Job], site: Site, place: str | None = None
     }
 
 
-def next_to_plain(jobs: Sequence[Job], site: Site) -> dict[str, float]:
+def next_to_plain(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float]:
     """FIFO next to the plain simulator."""
     began = time.process_time()
-    ends_s = plain_fifo(jobs, site.num_devices)
+    ends_s = plain_fifo(jobs, cluster.num_devices)
     plain_s = time.process_time() - began
-    simulate_fleet(jobs[:_FIRST_JOBS], site, parse_policy("fifo"), place="anywhere")
-    run, seconds = timed(lambda: simulate_fleet(jobs, site, parse_policy("fifo"), place="anywhere"))
+    simulate_fleet(jobs[:_FIRST_JOBS], cluster, parse_policy("fifo"), place="anywhere")
+    run, seconds = timed(lambda: simulate_fleet(jobs, cluster, parse_policy("fifo"), place="anywhere"))
     if not np.allclose(np.sort(run.finish_s), np.sort(ends_s)):
         raise AssertionError("the plain simulator and ours disagree")
     return {"plain_jobs_per_s": len(jobs) / plain_s, "jobs_per_s": len(jobs) / seconds}
 
 
-def large_decisions(name: str, jobs: Sequence[Job], site: Site) -> dict[str, float]:
+def large_decisions(name: str, jobs: Sequence[Job], cluster: Cluster) -> dict[str, float]:
     """Processor seconds of decisions about 2,048 jobs that all come at once."""
     copies = range(-(-2048 // len(jobs)))
     at_once = [replace(job, name=f"{job.name}-{i}", arrival_s=0.0) for i in copies for job in jobs][:2048]
@@ -148,25 +148,25 @@ def large_decisions(name: str, jobs: Sequence[Job], site: Site) -> dict[str, flo
     for wanted in (1, _NUM_DECISIONS):  # the first compiles and loads
         timed = FirstDecisions(scheduler.policy, wanted)
         with suppress(DecidedError):
-            replace(scheduler, policy=timed).simulate(at_once, site)
+            replace(scheduler, policy=timed).simulate(at_once, cluster)
     return {
         "num_jobs": len(at_once),
-        "num_devices": site.num_devices,
+        "num_devices": cluster.num_devices,
         "first_s": timed.seconds[0],
         "mean_s": sum(timed.seconds) / len(timed.seconds),
         "slowest_s": max(timed.seconds),
     }
 
 
-def event_workloads(folder: Path | None) -> dict[str, tuple[list[Job], Site]]:
+def event_workloads(folder: Path | None) -> dict[str, tuple[list[Job], Cluster]]:
     """Jobs of Philly and of ElasticFlow's ten clusters, or drawn like the first; and a cluster that they keep busy."""
     if folder is None:
-        return {"like philly": (list(philly_jobs(20_000)), Site.uniform(64, 8))}
+        return {"like philly": (list(philly_jobs(20_000)), Cluster.uniform(64, 8))}
     files = sorted((folder / "elasticflow-traces" / "raw").glob("*.csv"))
     ten = [replace(job, name=f"{file.stem}-{job.name}") for file in files for job in read_workload(file)]
     return {
-        "philly": (list(read_workload(folder / "pollux" / "traces" / "philly.csv")), Site.uniform(64, 8)),
-        "elasticflow": (list(by_arrival(ten)), Site.uniform(160, 8)),
+        "philly": (list(read_workload(folder / "pollux" / "traces" / "philly.csv")), Cluster.uniform(64, 8)),
+        "elasticflow": (list(by_arrival(ten)), Cluster.uniform(160, 8)),
     }
 
 
@@ -192,7 +192,7 @@ def pollux_jobs(folder: Path) -> list[Job]:
 def sia_jobs(folder: Path) -> list[Job]:
     """The first workload of Sia, whose jobs run on three types of devices."""
     trace = folder / "sia" / "workloads" / "philly" / "workload-1.csv"
-    return list(read_pollux(trace, folder / "sia" / "traces", device_types=_SIA_SITE.device_types))
+    return list(read_pollux(trace, folder / "sia" / "traces", device_types=_SIA_CLUSTER.device_types))
 
 
 def main() -> None:
@@ -212,22 +212,22 @@ def main() -> None:
             note(f"events, {trace}, {name}, busy cluster", measure(name, jobs, busy))
     gavel = round_jobs(folder, 400, 1200.0)
     for name in _GAVEL_POLICIES:
-        note(f"rounds, {name}", measure(name, gavel, _GAVEL_SITE, place="anywhere"))
+        note(f"rounds, {name}", measure(name, gavel, _GAVEL_CLUSTER, place="anywhere"))
     if folder is not None:
         for name in _GAVEL_POLICIES:
             note(
                 f"rounds, the authors' trace, {name}",
-                measure(name, testbed_jobs(folder), _TESTBED_SITE, place="anywhere"),
+                measure(name, testbed_jobs(folder), _TESTBED_CLUSTER, place="anywhere"),
             )
     many = round_jobs(folder, 2048, 1.0)
     for name in _GAVEL_POLICIES:
-        note(f"large decisions, {name}", large_decisions(name, many, _LARGE_GAVEL_SITE))
+        note(f"large decisions, {name}", large_decisions(name, many, _LARGE_GAVEL_CLUSTER))
     if folder is not None:
-        for name, jobs, site, large in (
-            ("pollux", pollux_jobs(folder), _POLLUX_SITE, _LARGE_POLLUX_SITE),
-            ("sia", sia_jobs(folder), _SIA_SITE, _LARGE_SIA_SITE),
+        for name, jobs, cluster, large in (
+            ("pollux", pollux_jobs(folder), _POLLUX_CLUSTER, _LARGE_POLLUX_CLUSTER),
+            ("sia", sia_jobs(folder), _SIA_CLUSTER, _LARGE_SIA_CLUSTER),
         ):
-            note(f"rounds, {name}", measure(name, jobs, site))
+            note(f"rounds, {name}", measure(name, jobs, cluster))
             note(f"large decisions, {name}", large_decisions(name, jobs, large))
     print(write_record("fleet", results))
 

@@ -154,15 +154,15 @@ def policies_page() -> str:
     """What a policy of the fleet sees, and what it says."""
     from trainyard.fleet.allocation import Allocation, Placed, Queue, Reasons, TimeFractions
     from trainyard.fleet.policy import Policy, Priority
-    from trainyard.fleet.site import Site
     from trainyard.fleet.snapshot import Snapshot
     from trainyard.fleet.traits import Traits
     from trainyard.fleet.workload.job import Grant, Job, JobRequest
+    from trainyard.hardware.cluster import Cluster
 
     parts = ["# Policies", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
     parts += ["How to write one: [Write a policy](../guide-write-a-policy.md).", ""]
     forms = Allocation, Queue, Placed, TimeFractions, Reasons, Traits
-    for thing in (Policy, Snapshot, JobRequest, Job, Grant, Site, *forms, Priority):
+    for thing in (Policy, Snapshot, JobRequest, Job, Grant, Cluster, *forms, Priority):
         parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
 

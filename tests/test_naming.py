@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from trainyard.fleet.catalog import split_policies
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.plan import PlanError
 

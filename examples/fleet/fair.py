@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Shares:
     needs = frozenset()  # nothing that has to be measured or declared
     preempts = True
 
-    def start(self, site: Site) -> tuple[float, Counter[str]]:
+    def start(self, cluster: Cluster) -> tuple[float, Counter[str]]:
         return 0.0, Counter()  # when it decided last, and devices that users had until then, on average
 
     def decide(self, snapshot: Snapshot, state: tuple[float, Counter[str]]):

@@ -17,9 +17,9 @@ from trainyard.fleet.allocation import Placed
 from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.policies.hived.virtual import Layout
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 DESIGN = """
 physicalCluster:
@@ -86,7 +86,7 @@ virtualClusters:
 class Seen:
     """What this policy looks at in a snapshot."""
 
-    site: Site
+    cluster: Cluster
     serial: NDArray[np.int64]
     jobs: tuple[Job, ...]
     grants: tuple[Grant | None, ...]
@@ -101,10 +101,10 @@ class Seen:
 
 def names_of(layout: Layout) -> list[tuple[str, str, int]]:
     """Node, type, and number in the node of every device."""
-    site = layout.site
+    cluster = layout.cluster
     return [
         (layout.node_names[node], host.device_type, number)
-        for node, host in enumerate(site.hosts)
+        for node, host in enumerate(cluster.nodes)
         for number in range(host.num_devices)
     ]
 
@@ -128,14 +128,14 @@ class Driver:
             old = names_of(self.layout)
             kept = {serial: [new.get(old[d], -1) for d in g.devices] for serial, g in self.grants.items()}
         self.grants = {s: Grant(tuple(sorted(found))) for s, found in kept.items() if min(found) >= 0}
-        self.layout, self.policy, self.site = layout, HiveD(layout), layout.site
-        self.state = self.policy.start(layout.site)
+        self.layout, self.policy, self.cluster = layout, HiveD(layout), layout.cluster
+        self.state = self.policy.start(layout.cluster)
 
     def only(self, *names: str) -> None:
         """From now on these nodes are there, and no others; jobs of the others wait."""
         away = [node for node, name in enumerate(self.layout.node_names) if name not in names]
-        self.site = self.layout.site.without(away)
-        usable = self.site.is_usable
+        self.cluster = self.layout.cluster.without(away)
+        usable = self.cluster.is_usable
         self.grants = {s: grant for s, grant in self.grants.items() if usable[list(grant.devices)].all()}
         self.decide()
 
@@ -155,7 +155,7 @@ class Driver:
     def decide(self) -> None:
         serials = sorted(self.jobs)
         jobs, grants = tuple(self.jobs[s] for s in serials), tuple(self.grants.get(s) for s in serials)
-        seen = Seen(self.site, np.array(serials, np.int64), jobs, grants)
+        seen = Seen(self.cluster, np.array(serials, np.int64), jobs, grants)
         allocation, self.state = self.policy.decide(cast(Snapshot, seen), self.state)
         placed = allocation.given
         assert isinstance(placed, Placed)
@@ -171,11 +171,13 @@ class Driver:
 
     def where(self, name: str) -> dict[str, list[int]]:
         """Devices of a job, by node, counted from 0 in each."""
-        grant, site = self.grants.get(self.serial_of[name]), self.layout.site
+        grant, cluster = self.grants.get(self.serial_of[name]), self.layout.cluster
         found: dict[str, list[int]] = {}
         for device in grant.devices if grant else ():
-            node = int(site.node_of[device])
-            found.setdefault(self.layout.node_names[node], []).append(device - int(site.first_device[node]))
+            node = int(cluster.node_of[device])
+            found.setdefault(self.layout.node_names[node], []).append(
+                device - int(cluster.first_device[node])
+            )
         return found
 
     def is_guaranteed(self, name: str) -> bool:

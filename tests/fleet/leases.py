@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Lending:
     preempts: bool = False
     needs: frozenset[Need] = frozenset()
 
-    def start(self, site: Site) -> None:
+    def start(self, cluster: Cluster) -> None:
         return None
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass
@@ -25,8 +25,8 @@ class Probe:
     def preempts(self) -> bool:
         return self.policy.preempts
 
-    def start(self, site: Site) -> Any:
-        return self.policy.start(site)
+    def start(self, cluster: Cluster) -> Any:
+        return self.policy.start(cluster)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         return self.policy.decide(snapshot, state)

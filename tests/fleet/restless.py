@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
-SITE = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])
+CLUSTER = Cluster.of_pools([("V100", 3, 8), ("K80", 3, 4)])
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Restless:
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
 
-    def start(self, site: Site) -> int:
+    def start(self, cluster: Cluster) -> int:
         return 0
 
     def decide(self, snapshot: Snapshot, state: int) -> tuple[Allocation, int]:

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.fleet import simulate
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 POLICIES = (
     "fifo",
@@ -29,7 +31,7 @@ POLICIES = (
     "gandiva(pack=False, grow=False)",
     "edf",
 )
-SITE = Site.uniform(2, 4)
+CLUSTER = Cluster.uniform(2, 4)
 
 
 def drawn(seed: int) -> list[Job]:
@@ -72,7 +74,7 @@ def test_waits_restarts_and_work_are_the_time_of_a_job(
     jobs = drawn(seed)
     hazards = Hazards(failure_every_s=5e3, node_failure_every_s=4e3, checkpoint_every_s=100.0, seed=seed)
     run = scheduler_of(policy).simulate(
-        jobs, SITE, costs=Costs(11.0, start_s), hazards=hazards if failing else None
+        jobs, CLUSTER, costs=Costs(11.0, start_s), hazards=hazards if failing else None
     )
     check_adds_up(run, jobs)
 
@@ -83,7 +85,7 @@ def test_compiled_code_counts_as_well(policy: str, monkeypatch: pytest.MonkeyPat
     few = list(philly_jobs(200, mean_gap_s=60.0, most_devices=8))
     jobs = [replace(job, num_devices=50) if number % 9 == 5 else job for number, job in enumerate(few)]
     jobs[30] = replace(jobs[30], cpus=1e6)
-    run = scheduler_of(policy).simulate(jobs, Site.parse("2x4@64cpu"), costs=Costs(11.0, 7.0))
+    run = scheduler_of(policy).simulate(jobs, parse_cluster("2x4@64cpu"), costs=Costs(11.0, 7.0))
     check_adds_up(run, jobs)
     reasons = {each.job.name: each.reason for each in run.left_out}
     assert "more processors" in reasons.pop(jobs[30].name)
@@ -95,14 +97,14 @@ def test_times_count_from_the_first_arrival() -> None:
     """Of times since 1970, too."""
     jobs = [declared_job("a", 5, 1, 20.0), declared_job("b", 10, 2, 40.0)]
     later = [replace(job, arrival_s=job.arrival_s + 2.0**30) for job in jobs]
-    runs = [scheduler_of("fifo").simulate(each, Site.uniform(1, 2)) for each in (jobs, later)]
+    runs = [scheduler_of("fifo").simulate(each, Cluster.uniform(1, 2)) for each in (jobs, later)]
     assert [(run.makespan_s, run.busy) for run in runs] == [(60.0, 100 / 120)] * 2
 
 
 def test_a_job_that_is_lost_most_of_the_time() -> None:
     """Of 100 s with devices 40 s are starts: 60 s are useful, of 120 s that there are."""
     jobs = [declared_job("a", 0, 1, 20.0), declared_job("b", 0, 1, 40.0)]
-    run = scheduler_of("fifo").simulate(jobs, Site.uniform(1, 2), costs=Costs(start_s=20.0))
+    run = scheduler_of("fifo").simulate(jobs, Cluster.uniform(1, 2), costs=Costs(start_s=20.0))
     assert run.waiting_s.tolist() == [0.0, 0.0]
     assert run.lost_s.tolist() == [20.0, 20.0]
     assert run.busy == pytest.approx(100 / 120)
@@ -112,8 +114,8 @@ def test_a_job_that_is_lost_most_of_the_time() -> None:
 def test_strict_stops_at_a_job_that_never_fits() -> None:
     jobs = [declared_job("a", 0, 1, 20.0), declared_job("b", 5, 200, 40.0)]
     with pytest.raises(FleetError, match="'b' asks for 200 devices"):
-        scheduler_of("fifo").simulate(jobs, SITE, strict=True)
-    run = scheduler_of("fifo").simulate(jobs, SITE)
+        scheduler_of("fifo").simulate(jobs, CLUSTER, strict=True)
+    run = scheduler_of("fifo").simulate(jobs, CLUSTER)
     assert (run.names, [each.job.name for each in run.left_out]) == (("a",), ["b"])
 
 
@@ -125,7 +127,7 @@ def test_what_really_happened_is_a_run() -> None:
         declared_job("c", 30, 4, 50.0),
         declared_job("d", 40, 9, 50.0, started_s=45.0),
     ]
-    run = recorded_run(jobs, SITE)
+    run = recorded_run(jobs, CLUSTER)
     assert run is not None
     assert run.names == ("a", "b")
     assert run.first_wait_s.tolist() == run.waiting_s.tolist() == [10.0, 90.0]
@@ -137,11 +139,12 @@ def test_what_really_happened_is_a_run() -> None:
     assert run.num_jobs == 4
     series = [column.tolist() for column in run.series]
     assert series == [[0.0, 10.0, 20.0, 110.0, 160.0], [0.0, 8.0, 8.0, 4.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0]]
-    assert recorded_run(jobs[2:3], SITE) is None
+    assert recorded_run(jobs[2:3], CLUSTER) is None
     # A queue that decides as the recorded one did gives the same run, fairness and all.
-    again = scheduler_of("fifo").simulate([replace(job, started_s=None) for job in jobs[:2]], SITE)
+    again = scheduler_of("fifo").simulate([replace(job, started_s=None) for job in jobs[:2]], CLUSTER)
     exact = recorded_run(
-        [replace(job, started_s=start_s) for job, start_s in zip(jobs[:2], (0.0, 100.0), strict=True)], SITE
+        [replace(job, started_s=start_s) for job, start_s in zip(jobs[:2], (0.0, 100.0), strict=True)],
+        CLUSTER,
     )
     assert exact is not None
     for column in ("finish_s", "waiting_s", "fair_s", "alone_s", "device_s"):

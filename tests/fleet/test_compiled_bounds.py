@@ -11,11 +11,11 @@ import pytest
 
 from trainyard.fleet import simulate
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.generate import philly_jobs
+from trainyard.hardware.parse import parse_cluster
 
 POLICIES = ("fifo(backfill=True)", "srtf", "las", "tiresias", "tiresias(promote_knob=1.0)")
-SITES = ("4x4", "4x4@16cpu,64GB", "2x4xV100+2x2xA100")
+CLUSTERS = ("4x4", "4x4@16cpu,64GB", "2x4xV100+2x2xA100")
 
 
 def completions() -> list[float]:
@@ -23,7 +23,11 @@ def completions() -> list[float]:
     simulate._COMPILED_AFTER = 5
     few = list(philly_jobs(60, mean_gap_s=300.0, most_devices=8))
     jobs = [replace(job, cpus=6.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(few)]
-    runs = (scheduler_of(policy).simulate(jobs, Site.parse(site)) for policy in POLICIES for site in SITES)
+    runs = (
+        scheduler_of(policy).simulate(jobs, parse_cluster(cluster))
+        for policy in POLICIES
+        for cluster in CLUSTERS
+    )
     return [run.mean_completion_s for run in runs]
 
 

@@ -13,12 +13,14 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.drawn import PUBLISHED_SLACK, drawn_jobs, resampled, with_deadlines
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.generate import gavel
 from trainyard.fleet.workload.job import declared_job
 from trainyard.fleet.workload.read import read_workload
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.uniform(4, 8)
+CLUSTER = Cluster.uniform(4, 8)
 TRACE = Path(__file__).parents[2] / "examples" / "fleet" / "jobs.csv"
 DATA = Path(__file__).parents[3] / "shared" / "data" / "cluster"
 
@@ -37,20 +39,20 @@ def throughputs(tmp_path: Path) -> Path:
 
 
 def test_the_load_of_tiresias_is_what_was_asked_for() -> None:
-    jobs = drawn_jobs("tiresias", 20_000, 0.6, SITE, seed=1)
+    jobs = drawn_jobs("tiresias", 20_000, 0.6, CLUSTER, seed=1)
     device_s = sum(job.num_devices * job.work for job in jobs)
-    assert device_s / (jobs[-1].arrival_s * SITE.num_devices) == pytest.approx(0.6, rel=0.05)
-    assert max(job.num_devices for job in drawn_jobs("tiresias", 100, 0.6, Site.uniform(1, 4), 1)) == 4
+    assert device_s / (jobs[-1].arrival_s * CLUSTER.num_devices) == pytest.approx(0.6, rel=0.05)
+    assert max(job.num_devices for job in drawn_jobs("tiresias", 100, 0.6, Cluster.uniform(1, 4), 1)) == 4
 
 
 def test_the_load_of_gavel_counts_the_fastest_devices(throughputs: Path) -> None:
-    site = Site.parse("2x4xk80+2x2xv100")
-    jobs = drawn_jobs("gavel", 20_000, 0.6, site, 1, throughputs)
+    cluster = parse_cluster("2x4xk80+2x2xv100")
+    jobs = drawn_jobs("gavel", 20_000, 0.6, cluster, 1, throughputs)
     assert Counter(job.num_devices for job in jobs).keys() == {1, 2, 4, 8}, "all eight K80s are a gang"
     # A gang of eight has only K80s; the others are twice as fast on the four V100s.
     device_s = sum(job.num_devices * job.work / (1.0 if job.num_devices == 8 else 2.0) for job in jobs)
-    assert device_s / (jobs[-1].arrival_s * site.num_devices) == pytest.approx(0.6, rel=0.05)
-    small = drawn_jobs("gavel", 2_000, 0.6, Site.parse("1x2xv100"), 1, throughputs)
+    assert device_s / (jobs[-1].arrival_s * cluster.num_devices) == pytest.approx(0.6, rel=0.05)
+    small = drawn_jobs("gavel", 2_000, 0.6, parse_cluster("1x2xv100"), 1, throughputs)
     shares = Counter(job.num_devices for job in small)
     assert shares.keys() == {1, 2}
     assert shares[1] / 2_000 == pytest.approx(7 / 8, abs=0.03)
@@ -58,11 +60,11 @@ def test_the_load_of_gavel_counts_the_fastest_devices(throughputs: Path) -> None
 
 def test_what_a_generator_needs(throughputs: Path) -> None:
     with pytest.raises(FleetError, match="'gavel' needs `profiles`: throughputs of Gavel"):
-        drawn_jobs("gavel", 10, 0.5, SITE, 0)
+        drawn_jobs("gavel", 10, 0.5, CLUSTER, 0)
     with pytest.raises(FleetError, match="'helios' needs no profiles"):
-        drawn_jobs("helios", 10, 0.5, SITE, 0, throughputs)
+        drawn_jobs("helios", 10, 0.5, CLUSTER, 0, throughputs)
     with pytest.raises(FleetError, match="no job of gavel runs on cluster '4x8xdevice'"):
-        drawn_jobs("gavel", 10, 0.5, SITE, 0, throughputs)
+        drawn_jobs("gavel", 10, 0.5, CLUSTER, 0, throughputs)
 
 
 def test_jobs_are_drawn_from_a_trace_with_its_arrivals() -> None:
@@ -92,7 +94,7 @@ def test_deadlines_are_drawn_in_lengths_of_the_job() -> None:
     jobs = [declared_job(str(i), 3.0 * i, 1, 100.0 + i) for i in range(4_000)]
     kept = replace(jobs[7], deadline_s=1.0)
     jobs[7] = kept
-    given = list(with_deadlines(jobs, SITE, 5))
+    given = list(with_deadlines(jobs, CLUSTER, 5))
     assert given[7] == kept
     assert [replace(job, deadline_s=None) for job in given if job != kept] == [j for j in jobs if j != kept]
     factors = np.array(
@@ -101,9 +103,9 @@ def test_deadlines_are_drawn_in_lengths_of_the_job() -> None:
     assert (factors.min(), factors.max()) == pytest.approx(PUBLISHED_SLACK, abs=0.01)
     assert factors.mean() == pytest.approx(1.0, abs=0.02)
     assert factors.var() == pytest.approx(1 / 12, rel=0.05)
-    assert list(with_deadlines(jobs, SITE, 5)) == given != list(with_deadlines(jobs, SITE, 6))
+    assert list(with_deadlines(jobs, CLUSTER, 5)) == given != list(with_deadlines(jobs, CLUSTER, 6))
     with pytest.raises(FleetError, match=r"two numbers of lengths, as 0\.5,1\.5; got 2,1"):
-        list(with_deadlines(jobs, SITE, 5, (2.0, 1.0)))
+        list(with_deadlines(jobs, CLUSTER, 5, (2.0, 1.0)))
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.catalog import CATALOG, Entry, find, parse_policies, parse_policy
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)

@@ -18,16 +18,16 @@ from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
 # Pollux searches for long in every round. What must hold here, holds of what it finds soon.
 BRIEF = {"pollux": {"num_generations": 3, "population": 8}}
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
-SITE = Site.uniform(3, 4)
+CLUSTER = Cluster.uniform(3, 4)
 COLUMNS = (
     "serial", "arrival_s", "num_devices", "allowed", "held", "weight", "attained_s", "attained_device_s", "waiting_s",
     "first_start_s", "rows", "free",
@@ -78,7 +78,7 @@ def shares(entry: Entry, variant: str) -> bool:
 
 
 def run(scheduler: Scheduler, seed: int) -> FleetRun:
-    return scheduler.simulate(workload(seed), SITE, keep_spans=True)
+    return scheduler.simulate(workload(seed), CLUSTER, keep_spans=True)
 
 
 @cache
@@ -169,7 +169,7 @@ def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None
 
 
 def check_no_device_is_given_twice(done: FleetRun) -> None:
-    free_from_s = dict.fromkeys(range(SITE.num_devices), 0.0)
+    free_from_s = dict.fromkeys(range(CLUSTER.num_devices), 0.0)
     for span in sorted(done.spans, key=lambda span: span.start_s):
         assert len(set(span.devices)) == len(span.devices)
         for device in span.devices:

@@ -11,19 +11,20 @@ import pytest
 from test_fleet_conformance import BRIEF, EVERY, Watched, name_of, shares
 
 from trainyard.fleet.catalog import CATALOG, Entry
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need
 from trainyard.fleet.workload.application import Application, SelfTuned
 from trainyard.fleet.workload.goodput import Limits
 from trainyard.fleet.workload.job import Adaptive, Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.long))])
 TYPES = ("V100", "K80")
-MIXED = Site.of_pools((("V100", 2, 4), ("K80", 3, 2)))
-ALIKE = Site.uniform(3, 4, "V100")
+MIXED = Cluster.of_pools((("V100", 2, 4), ("K80", 3, 2)))
+ALIKE = Cluster.uniform(3, 4, "V100")
 TENANTS = {
     "hived": {"quotas": (("a", 4, 1), ("b", 4, 1))},
     "antman": {"quotas": (("a", 6),)},
@@ -79,7 +80,7 @@ def workload(seed: int) -> list[Job]:
     return jobs
 
 
-def site_for(policy: Policy) -> Site:
+def cluster_for(policy: Policy) -> Cluster:
     """Two types of devices, if the policy is for that."""
     try:
         policy.start(MIXED)
@@ -90,10 +91,10 @@ def site_for(policy: Policy) -> Site:
     return MIXED
 
 
-def jobs_for(site: Site, seed: int) -> list[Job]:
+def jobs_for(cluster: Cluster, seed: int) -> list[Job]:
     """On two types, some jobs run on the second alone."""
     jobs = workload(seed)
-    if site is MIXED:
+    if cluster is MIXED:
         return [replace(job, device_types=("K80",)) if i % 7 == 2 else job for i, job in enumerate(jobs)]
     return jobs
 
@@ -104,8 +105,8 @@ def text_of(entry: Entry, variant: str) -> str:
 
 
 def run(scheduler: Scheduler, seed: int) -> FleetRun:
-    site = site_for(scheduler.policy)
-    return scheduler.simulate(jobs_for(site, seed), site, keep_spans=True)
+    cluster = cluster_for(scheduler.policy)
+    return scheduler.simulate(jobs_for(cluster, seed), cluster, keep_spans=True)
 
 
 @cache
@@ -119,7 +120,7 @@ def plain_run(text: str, seed: int) -> FleetRun:
 def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed: int) -> None:
     done = plain_run(text_of(entry, variant), seed)
     worked = check_jobs_end_on_devices_that_they_can_have(done, seed, shares(entry, variant))
-    jobs = {job.name: job for job in jobs_for(done.site, seed)}
+    jobs = {job.name: job for job in jobs_for(done.cluster, seed)}
     for name in done.names:
         if shares(entry, variant):  # A span does not say how much of its devices it had.
             assert worked[name] >= jobs[name].work - 1e-6 or isinstance(jobs[name].profile, Adaptive)
@@ -131,16 +132,16 @@ def check_jobs_end_on_devices_that_they_can_have(
     done: FleetRun, seed: int, shared: bool = False
 ) -> dict[str, float]:
     """Each as a whole on one type, none on devices of another; returns the time that each had its devices."""
-    site = done.site
-    jobs = {job.name: job for job in jobs_for(site, seed)}
+    cluster = done.cluster
+    jobs = {job.name: job for job in jobs_for(cluster, seed)}
     assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
     assert len(done.names) + len(done.refused) == len(jobs)
     assert all(why for _, why in done.refused)
     assert len(done.names) >= len(jobs) // 2
-    worked, free_from_s = dict.fromkeys(done.names, 0.0), dict.fromkeys(range(len(site.node_of)), 0.0)
+    worked, free_from_s = dict.fromkeys(done.names, 0.0), dict.fromkeys(range(len(cluster.node_of)), 0.0)
     for span in sorted(done.spans, key=lambda span: span.start_s):
         job = jobs[span.job]
-        types = {site.hosts[node].device_type for node in site.node_of[list(span.devices)].tolist()}
+        types = {cluster.nodes[node].device_type for node in cluster.node_of[list(span.devices)].tolist()}
         assert len(types) == 1
         assert types <= set(job.device_types or TYPES)
         assert job.least_devices <= len(set(span.devices)) == len(span.devices) <= job.most_devices

@@ -7,19 +7,21 @@ from collections import Counter
 import numpy as np
 import pytest
 from runs import finished
-from test_fleet_conformance import EVERY, SITE, text_of
+from test_fleet_conformance import CLUSTER, EVERY, text_of
 
 from trainyard.fleet.catalog import Entry, parse_policy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED, PLACEMENTS, WORKER, workers_for
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-THREES = Site.uniform(3, 3)
+THREES = Cluster.uniform(3, 3)
 HOWS = pytest.mark.parametrize("how", PLACEMENTS.values(), ids=PLACEMENTS)
 
 
@@ -58,11 +60,11 @@ def test_workers_that_no_node_can_hold_have_no_place() -> None:
         assert not len(workers_for(how + WORKER * 4, free, 8, free, np.zeros(4, np.int64), False))
 
 
-def devices_by_node(run: FleetRun, site: Site) -> dict[str, list[list[int]]]:
+def devices_by_node(run: FleetRun, cluster: Cluster) -> dict[str, list[list[int]]]:
     """Of every span of each job, how many devices it had on each of its nodes."""
     found: dict[str, list[list[int]]] = {}
     for span in run.spans or ():
-        counts = Counter(site.node_of[list(span.devices)].tolist())
+        counts = Counter(cluster.node_of[list(span.devices)].tolist())
         found.setdefault(span.job, []).append(sorted(counts.values()))
     return found
 
@@ -105,11 +107,11 @@ def check_heeds_workers_or_refuses_them(scheduler: Scheduler) -> None:
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"
         ):
-            scheduler.simulate(jobs, SITE, strict=True)
+            scheduler.simulate(jobs, CLUSTER, strict=True)
         return
-    run = scheduler.simulate(jobs, SITE, keep_spans=True)
+    run = scheduler.simulate(jobs, CLUSTER, keep_spans=True)
     assert len(run.names) == len(jobs)
-    for name, spans in devices_by_node(run, SITE).items():
+    for name, spans in devices_by_node(run, CLUSTER).items():
         worker = max(1, int(name[0]))
         assert all(count % worker == 0 for span in spans for count in span), name
 
@@ -131,17 +133,17 @@ def test_what_cannot_be_heeded_is_refused(asked: dict[str, object], said: str) -
 
 def test_workers_may_lie_on_one_type_of_device() -> None:
     """The nodes of the first type are too small for them."""
-    site = Site.of_pools([("small", 8, 1), ("large", 2, 4)])
-    run = scheduler_of("fifo").simulate([declared_job("a", 0, 4, 5, gang=(2, 2))], site, keep_spans=True)
-    assert devices_by_node(run, site)["a"] == [[4]]
+    cluster = Cluster.of_pools([("small", 8, 1), ("large", 2, 4)])
+    run = scheduler_of("fifo").simulate([declared_job("a", 0, 4, 5, gang=(2, 2))], cluster, keep_spans=True)
+    assert devices_by_node(run, cluster)["a"] == [[4]]
     small = declared_job("a", 0, 4, 5, gang=(2, 2), device_types=("small",))
     with pytest.raises(FleetError, match="no nodes of one type with room"):
-        scheduler_of("fifo").simulate([small], site, strict=True)
+        scheduler_of("fifo").simulate([small], cluster, strict=True)
 
 
 def test_real_jobs_are_refused_before_they_run() -> None:
     job = training_job("a", 0.0, 4, Training("gpt-tiny", 4, 5), gang=(2, 2))
-    site = Site.parse("2x2xlocal")
-    check_runnable([job], site, parse_policy("tiresias"))
+    cluster = parse_cluster("2x2xlocal")
+    check_runnable([job], cluster, parse_policy("tiresias"))
     with pytest.raises(FleetError, match="without regard to that"):
-        check_runnable([job], site, parse_policy("pollux"))
+        check_runnable([job], cluster, parse_policy("pollux"))

@@ -8,12 +8,13 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job, JobRequest, declared_job
+from trainyard.hardware.cluster import Cluster
 
 JOB = declared_job(
     "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
@@ -64,12 +65,12 @@ def test_what_is_not_declared_is_not_told(name: str) -> None:
     ],
 )
 def test_a_policy_that_peeks_is_refused(key: Callable[[Snapshot], np.ndarray], need: Need) -> None:
-    jobs, site = [declared_job("a", 0, 1, 10, deadline_s=30.0)], Site.uniform(1, 1)
+    jobs, cluster = [declared_job("a", 0, 1, 10, deadline_s=30.0)], Cluster.uniform(1, 1)
     with pytest.raises(FleetError, match=f"asks for '{need}' must declare it"):
-        simulate_fleet(jobs, site, Priority(key))
-    assert simulate_fleet(jobs, site, Priority(key, frozenset({need}))).finish_s.tolist() == [10.0]
+        simulate_fleet(jobs, cluster, Priority(key))
+    assert simulate_fleet(jobs, cluster, Priority(key, frozenset({need}))).finish_s.tolist() == [10.0]
 
 
 def test_anybody_can_read_how_far_jobs_are() -> None:
-    run = simulate_fleet([declared_job("a", 0, 1, 10)], Site.uniform(1, 1), Priority(lambda s: s.done))
+    run = simulate_fleet([declared_job("a", 0, 1, 10)], Cluster.uniform(1, 1), Priority(lambda s: s.done))
     assert run.finish_s.tolist() == [10.0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from probe import Probe
-from test_fleet_conformance import EVERY, SITE, plain_run, text_of, workload
+from test_fleet_conformance import CLUSTER, EVERY, plain_run, text_of, workload
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import Entry
@@ -20,9 +20,10 @@ from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 
 @dataclass
@@ -32,10 +33,10 @@ class Heard(Probe):
     away: dict[float, frozenset[int]] = field(default_factory=dict)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-        self.away[snapshot.now_s] = snapshot.site.away
-        assert snapshot.free[list(snapshot.site.away)].sum() == 0
+        self.away[snapshot.now_s] = snapshot.cluster.away
+        assert snapshot.free[list(snapshot.cluster.away)].sum() == 0
         for grant in snapshot.grants:
-            assert grant is None or snapshot.site.is_usable[list(grant.devices)].all()
+            assert grant is None or snapshot.cluster.is_usable[list(grant.devices)].all()
         return super().decide(snapshot, state)
 
 
@@ -50,7 +51,7 @@ def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, varian
     )
     run = simulate_fleet(
         workload(1),
-        SITE,
+        CLUSTER,
         heard,
         place=scheduler.place,
         rounds=scheduler.rounds,
@@ -65,13 +66,13 @@ def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, varian
     for span in run.spans:
         if span.start_s in heard.away:
             away = [
-                node for node in heard.away[span.start_s] if set(SITE.node_of[list(span.devices)]) & {node}
+                node for node in heard.away[span.start_s] if set(CLUSTER.node_of[list(span.devices)]) & {node}
             ]
             assert not away, (span, heard.away[span.start_s])
 
 
 def test_what_is_left_of_a_cluster() -> None:
-    whole = Site.parse("2x4xV100+2x2xK80")
+    whole = parse_cluster("2x4xV100+2x2xK80")
     left = whole.without({0, 3})
     assert (left.num_devices, left.devices_per_node.tolist()) == (6, [0, 4, 2, 0])
     assert left.devices_of_type.tolist() == [4, 2]
@@ -82,7 +83,7 @@ def test_what_is_left_of_a_cluster() -> None:
 
 
 def test_no_placement_uses_what_is_away() -> None:
-    left = Site.uniform(3, 4).without({1})
+    left = Cluster.uniform(3, 4).without({1})
     free = FreeDevices(left)
     assert (free.total, free.by_node.tolist()) == (8, [4, 0, 4])
     none = np.zeros(0, np.int64)
@@ -98,13 +99,13 @@ def test_hived_moves_a_guaranteed_job_to_a_healthy_cell() -> None:
 
     class Gone(HiveD):
         def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
-            return super().decide(replace(snapshot, site=snapshot.site.without(away)), state)
+            return super().decide(replace(snapshot, cluster=snapshot.cluster.without(away)), state)
 
     jobs = [replace(declared_job(name, 0.0, 4, 100.0), virtual_cluster=name) for name in ("a", "b")]
-    run = simulate_fleet(jobs, SITE, Gone(quotas=(("a", 4, 1), ("b", 4, 1))), keep_spans=True)
+    run = simulate_fleet(jobs, CLUSTER, Gone(quotas=(("a", 4, 1), ("b", 4, 1))), keep_spans=True)
     assert sorted(span.devices[0] // 4 for span in run.spans) == [1, 2]
     # With one node left for both, the second has it when the first is done.
-    run = simulate_fleet(jobs, Site.uniform(2, 4), Gone(quotas=(("a", 4, 1), ("b", 4, 1))))
+    run = simulate_fleet(jobs, Cluster.uniform(2, 4), Gone(quotas=(("a", 4, 1), ("b", 4, 1))))
     assert run.finish_s.tolist() == [100.0, 200.0]
 
 
@@ -113,7 +114,7 @@ def test_elasticflow_refuses_nobody_for_nodes_that_will_be_back() -> None:
         declared_job(f"job{i}", 3000.0 * i, 8, 60.0, deadline_s=3000.0 * i + 30 * 86400) for i in range(31)
     ]
     hazards = Hazards(node_failure_every_s=20_000.0, node_repair_s=600.0, seed=3)
-    run = scheduler_of("elasticflow").simulate(jobs, Site.uniform(2, 4), hazards=hazards)
+    run = scheduler_of("elasticflow").simulate(jobs, Cluster.uniform(2, 4), hazards=hazards)
     assert len(run.names) == 31
     assert max(run.first_wait_s) > 0
 
@@ -139,6 +140,6 @@ def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
     ]
     hazards = Hazards(checkpoint_every_s=60.0, node_failure_every_s=6000.0, node_repair_s=2000.0, seed=1)
     run = simulate_fleet(
-        jobs, Site.uniform(2, 4), Asked(FinishTimeFairness()), rounds=Rounds(360.0), hazards=hazards
+        jobs, Cluster.uniform(2, 4), Asked(FinishTimeFairness()), rounds=Rounds(360.0), hazards=hazards
     )
     assert run.num_failures > 2

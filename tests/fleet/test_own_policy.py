@@ -15,9 +15,9 @@ from trainyard.cli.main import main
 from trainyard.fleet.catalog import parse_policies, parse_policy, split_policies
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
 from trainyard.fleet.workload.read import read_workload
+from trainyard.hardware.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ class Nobody:
     preempts: bool = field(default=True, init=False)
     traits: Traits = field(default=Traits(places=True), init=False)
 
-    def start(self, site):
+    def start(self, cluster):
         return None
 
     def decide(self, snapshot, state):
@@ -84,7 +84,7 @@ def file(tmp_path: Path) -> Path:
 def test_an_object_or_what_makes_one(file: Path, named: str, first: str) -> None:
     scheduler = scheduler_of(f"{file}:{named}", round_s=4.0)
     assert scheduler.text == f"{file}:{named}"
-    run = scheduler.simulate(JOBS, Site.uniform(1, 2))
+    run = scheduler.simulate(JOBS, Cluster.uniform(1, 2))
     assert run.names[0] == first
     assert str(file.parent) not in sys.path
 
@@ -142,9 +142,9 @@ def test_the_policy_of_the_guide_shares_the_cluster_among_users() -> None:
     """Jobs of those who have a few do not wait behind the sweep."""
     jobs = tuple(read_workload(ROOT / "examples" / "fleet" / "users.csv"))
     watched = Watched(parse_policy(f"{ROOT}/examples/fleet/fair.py:Shares"))
-    fair = replace(scheduler_of("fifo"), policy=watched).simulate(jobs, Site.uniform(2, 4))
+    fair = replace(scheduler_of("fifo"), policy=watched).simulate(jobs, Cluster.uniform(2, 4))
     assert watched.num_reasons > 0
-    fifo = scheduler_of("fifo").simulate(jobs, Site.uniform(2, 4))
+    fifo = scheduler_of("fifo").simulate(jobs, Cluster.uniform(2, 4))
     assert mean_s(fair, ("bob", "cy")) < 0.5 * mean_s(fifo, ("bob", "cy"))
     assert fair.worst_unfairness < 0.5 * fifo.worst_unfairness
 

@@ -7,8 +7,8 @@ import pytest
 from plain_simulator import INF, Key, Ran, run
 
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 
 KEYS: dict[str, tuple[Key, dict[str, object]]] = {
     "fifo": (lambda j: (j.arrival_s, j.number), {"preempts": False, "blocks": True}),
@@ -45,7 +45,7 @@ def test_all_jobs_end_at_the_same_second(policy: str, place: str) -> None:
     run(plain, nodes, width, key, by_node=place == "consolidated", **how)  # type: ignore[arg-type]
     done = scheduler_of(policy, place).simulate(
         [declared_job(str(number), *job[:3], limit_s=job[3]) for number, job in enumerate(drawn)],
-        Site.uniform(nodes, width),
+        Cluster.uniform(nodes, width),
     )
     ended = dict(zip(done.names, zip(done.first_start_s, done.finish_s, strict=True), strict=True))
     assert {job.number for job in plain if job.end_s < INF} == {int(name) for name in ended}

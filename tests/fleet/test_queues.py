@@ -12,17 +12,19 @@ from probe import Probe
 from runs import finished
 
 from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-SITES = {"60_job.csv": Site.uniform(4, 4), "cluster01_job.csv": Site.uniform(32, 4)}
+CLUSTERS = {"60_job.csv": Cluster.uniform(4, 4), "cluster01_job.csv": Cluster.uniform(32, 4)}
 POLICIES: dict[str, Callable[[], Priority]] = {
     "fifo": fifo,
     "fjf": lambda: fifo(backfill=True),
@@ -53,7 +55,7 @@ def test_as_the_authors_simulator(
                 for r in csv.DictReader(file)
             ]
         )
-    run = simulate_fleet(jobs, SITES[trace], POLICIES[name](), place="anywhere")
+    run = simulate_fleet(jobs, CLUSTERS[trace], POLICIES[name](), place="anywhere")
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
@@ -63,7 +65,7 @@ def test_a_blocked_queue_is_looked_at_again_when_devices_become_free() -> None:
     """Not before; and when it is not blocked any more, as many may be free as when it was."""
     jobs = [declared_job("a", 0.0, 3, 10.0), declared_job("blocks", 1.0, 2, 50.0)]
     jobs += [declared_job("late", 3.0, 1, 50.0), declared_job("later", 11.0, 1, 5.0)]
-    run = simulate_fleet(jobs, Site.uniform(1, 4), fifo())
+    run = simulate_fleet(jobs, Cluster.uniform(1, 4), fifo())
     assert dict(zip(run.names, run.first_start_s, strict=True)) == {
         "a": 0,
         "blocks": 10,
@@ -75,12 +77,12 @@ def test_a_blocked_queue_is_looked_at_again_when_devices_become_free() -> None:
 
 def test_shortest_waiting_job_goes_first_and_nothing_is_taken_away() -> None:
     jobs = [declared_job("a", 0, 1, 9), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 3)]
-    assert simulate_fleet(jobs, Site.uniform(1, 1), sjf()).names == ("a", "c", "b")
+    assert simulate_fleet(jobs, Cluster.uniform(1, 1), sjf()).names == ("a", "c", "b")
 
 
 def test_least_attained_service_shares_in_turns() -> None:
     jobs = [declared_job("a", 0, 1, 2), declared_job("b", 0, 1, 2), declared_job("c", 0, 1, 1)]
-    run = simulate_fleet(jobs, Site.uniform(1, 1), las(quantum_s=1.0))
+    run = simulate_fleet(jobs, Cluster.uniform(1, 1), las(quantum_s=1.0))
     assert finished(run) == {"c": 3.0, "a": 4.0, "b": 5.0}
 
 
@@ -105,7 +107,7 @@ def test_the_shortest_job_takes_least_time_and_not_fewest_steps(
     job: Callable[..., Job], policy: Priority
 ) -> None:
     jobs = [job("slow", 0, 100, V100=1.0), job("quick", 0, 1000, V100=100.0)]
-    assert finished(simulate_fleet(jobs, Site.parse("1x1xV100"), policy)) == {"quick": 10, "slow": 110}
+    assert finished(simulate_fleet(jobs, parse_cluster("1x1xV100"), policy)) == {"quick": 10, "slow": 110}
 
 
 @JOBS_OF
@@ -113,7 +115,7 @@ def test_the_shortest_job_takes_least_time_and_not_fewest_steps(
 def test_what_a_running_job_has_done_counts(job: Callable[..., Job], steps: int, first: str) -> None:
     """When the quick one comes, the slow one would take 50 s more, and the quick one 40 s or 60 s."""
     jobs = [job("slow", 0, 100, V100=1.0), job("quick", 50, steps, V100=10.0)]
-    assert simulate_fleet(jobs, Site.parse("1x1xV100"), srtf()).names[0] == first
+    assert simulate_fleet(jobs, parse_cluster("1x1xV100"), srtf()).names[0] == first
 
 
 class Watched(Probe):
@@ -135,26 +137,26 @@ def test_on_several_types_the_fastest_one_counts(policy: Priority) -> None:
     jobs += [declared_job("declared", 0, 1, 20.0), stepping("varied", 0, 100, K80=1.0, V100=10.0)]
     watched = Watched(policy)
     with pytest.raises(FleetError, match="waiting for ever, 'nowhere' first"):
-        simulate_fleet(jobs, Site.parse("1x1xK80+1x1xV100"), watched)
+        simulate_fleet(jobs, parse_cluster("1x1xK80+1x1xV100"), watched)
     assert watched.left_s[0] == [float("inf"), 30.0, 20.0, 10.0]
 
 
 def test_every_type_has_a_queue_unless_there_is_one_for_all() -> None:
     """A job of one type does not wait behind those that wait for another, as under Slurm with a partition for each."""
-    site = Site.parse("1x2xA100+1x2xV100")
+    cluster = parse_cluster("1x2xA100+1x2xV100")
     jobs = [
         declared_job("a", 0, 2, 100, device_types=("A100",)),
         declared_job("b", 1, 2, 100, device_types=("A100",)),
         declared_job("c", 2, 2, 10, device_types=("V100",)),
         declared_job("either", 3, 1, 10),
     ]
-    assert finished(simulate_fleet(jobs, site, fifo())) == {"a": 100, "c": 12, "b": 200, "either": 22}
-    one = finished(simulate_fleet(jobs, site, fifo(one_queue=True)))
+    assert finished(simulate_fleet(jobs, cluster, fifo())) == {"a": 100, "c": 12, "b": 200, "either": 22}
+    one = finished(simulate_fleet(jobs, cluster, fifo(one_queue=True)))
     assert one == {"a": 100, "b": 200, "c": 110, "either": 120}
 
 
 def test_easy_has_a_reservation_for_every_type_unless_there_is_one_queue() -> None:
-    site = Site.parse("1x2xA100+1x4xV100")
+    cluster = parse_cluster("1x2xA100+1x4xV100")
     jobs = [
         declared_job(name, arrival_s, size, length_s, device_types=(kind,), limit_s=length_s)
         for name, kind, arrival_s, size, length_s in (
@@ -166,7 +168,7 @@ def test_easy_has_a_reservation_for_every_type_unless_there_is_one_queue() -> No
         )
     ]
     each, one = (
-        simulate_fleet(jobs, site, fifo(backfill="easy", one_queue=is_one)) for is_one in (False, True)
+        simulate_fleet(jobs, cluster, fifo(backfill="easy", one_queue=is_one)) for is_one in (False, True)
     )
     assert finished(each) == {"a": 100, "first": 200, "b": 102, "wide": 202, "long": 702}
     assert finished(one) == {"a": 100, "first": 200, "b": 102, "wide": 604, "long": 504}
@@ -175,11 +177,11 @@ def test_easy_has_a_reservation_for_every_type_unless_there_is_one_queue() -> No
 
 def test_nothing_is_taken_for_a_job_that_can_have_a_type_that_is_free() -> None:
     jobs = [declared_job("long", 0, 2, 300, device_types=("A100",)), declared_job("either", 190, 1, 10)]
-    run = simulate_fleet(jobs, Site.parse("1x2xA100+1x1xV100"), srtf())
+    run = simulate_fleet(jobs, parse_cluster("1x2xA100+1x1xV100"), srtf())
     assert finished(run) == {"either": 200, "long": 300}
     # Where none is free, the first type is: the job that needs both devices of it waits.
     jobs.insert(1, declared_job("other", 100, 1, 200, device_types=("V100",)))
-    run = simulate_fleet(jobs, Site.parse("1x2xA100+1x1xV100"), srtf())
+    run = simulate_fleet(jobs, parse_cluster("1x2xA100+1x1xV100"), srtf())
     assert finished(run) == {"either": 200, "other": 300, "long": 310}
 
 
@@ -188,7 +190,7 @@ def test_easy_starts_jobs_without_a_limit() -> None:
     jobs = [declared_job("a", 0, 2, 100), declared_job("b", 1, 4, 10), declared_job("c", 2, 1, 10)]
     limited = declared_job("d", 3, 1, 10, limit_s=20.0)
     easy = fifo(backfill="easy")
-    assert finished(simulate_fleet(jobs, Site.uniform(1, 4), easy)) == {"a": 100, "b": 110, "c": 12}
+    assert finished(simulate_fleet(jobs, Cluster.uniform(1, 4), easy)) == {"a": 100, "b": 110, "c": 12}
     jobs[0] = declared_job("a", 0, 2, 100, limit_s=100.0)
-    done = finished(simulate_fleet([*jobs, limited], Site.uniform(1, 4), easy))
+    done = finished(simulate_fleet([*jobs, limited], Cluster.uniform(1, 4), easy))
     assert done == {"a": 100, "b": 110, "c": 120, "d": 13}

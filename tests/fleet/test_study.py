@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.drawn import drawn_jobs
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.study import Interval, study
+from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_groups import parts_of
 from trainyard.report.fleet_league import run_document
 from trainyard.report.fleet_study import standing_document, study_page
 
-SITE = Site.uniform(4, 8)
+CLUSTER = Cluster.uniform(4, 8)
 
 
 def test_intervals_hold_the_mean_in_95_of_100_cases() -> None:
@@ -31,18 +32,18 @@ def test_intervals_hold_the_mean_in_95_of_100_cases() -> None:
 
 def test_the_load_is_what_was_asked_for() -> None:
     """Over many jobs, device time that comes in over the time in which it comes."""
-    jobs = drawn_jobs("philly", 20_000, 0.7, SITE, seed=5)
+    jobs = drawn_jobs("philly", 20_000, 0.7, CLUSTER, seed=5)
     device_s = sum(job.num_devices * job.work for job in jobs)
-    assert device_s / (jobs[-1].arrival_s * SITE.num_devices) == pytest.approx(
+    assert device_s / (jobs[-1].arrival_s * CLUSTER.num_devices) == pytest.approx(
         0.7, rel=0.25
     )  # lengths have a heavy tail
-    assert max(job.num_devices for job in jobs) <= SITE.num_devices
+    assert max(job.num_devices for job in jobs) <= CLUSTER.num_devices
 
 
 def test_policies_are_compared_on_the_same_jobs() -> None:
     told: list[tuple[int, int]] = []
-    drawn = partial(drawn_jobs, "helios", 80, 0.9, SITE)
-    found = study("fifo,srtf", drawn, SITE, range(3), lambda *done: told.append(done))
+    drawn = partial(drawn_jobs, "helios", 80, 0.9, CLUSTER)
+    found = study("fifo,srtf", drawn, CLUSTER, range(3), lambda *done: told.append(done))
     first, second = found.standings
     assert (first.policy, second.policy) == ("srtf", "fifo")
     assert first.to_best == Interval(1.0, 0.0)
@@ -57,14 +58,14 @@ def test_policies_are_compared_on_the_same_jobs() -> None:
 
 def test_every_virtual_cluster_has_its_intervals() -> None:
     """They are of the figures that single runs give for it, with the same costs, and the failures of the seed."""
-    drawn, costs = partial(drawn_jobs, "philly", 60, 0.9, SITE), Costs(60.0, 30.0)
+    drawn, costs = partial(drawn_jobs, "philly", 60, 0.9, CLUSTER), Costs(60.0, 30.0)
     hazards = Hazards(failure_every_s=50_000.0)
-    done = study("las", drawn, SITE, (3, 4), costs=costs, hazards=hazards)
+    done = study("las", drawn, CLUSTER, (3, 4), costs=costs, hazards=hazards)
     (found,) = done.standings
     documents = []
     for seed in (3, 4):
         wrong = replace(hazards, seed=seed)
-        run = scheduler_of("las").simulate(drawn(seed), SITE, costs=costs, hazards=wrong)
+        run = scheduler_of("las").simulate(drawn(seed), CLUSTER, costs=costs, hazards=wrong)
         documents.append(run_document(run, parts=parts_of([run], run)))
     assert found.completion_s.mean == np.mean([each["mean_completion_s"] for each in documents])
     assert found.unfairness.mean == np.mean([each["worst_unfairness"] for each in documents])
@@ -90,16 +91,16 @@ def test_every_virtual_cluster_has_its_intervals() -> None:
 
 def test_bad_studies_are_refused() -> None:
     with pytest.raises(FleetError, match="there are philly, helios"):
-        drawn_jobs("phily", 10, 0.5, SITE, 0)
+        drawn_jobs("phily", 10, 0.5, CLUSTER, 0)
     with pytest.raises(FleetError, match="load above 0"):
-        drawn_jobs("philly", 10, 0.0, SITE, 0)
+        drawn_jobs("philly", 10, 0.0, CLUSTER, 0)
 
 
 def test_who_refuses_jobs_is_not_the_best() -> None:
     """However short the mean of the others."""
-    drawn = partial(drawn_jobs, "helios", 40, 0.9, SITE)
+    drawn = partial(drawn_jobs, "helios", 40, 0.9, CLUSTER)
     refuses = "antman(quotas=(('', 16),))"
-    found = study(f"{refuses},fifo", drawn, SITE, range(2))
+    found = study(f"{refuses},fifo", drawn, CLUSTER, range(2))
     first, second = found.standings
     assert (first.policy, second.policy) == ("fifo", refuses)
     assert second.completion_s.mean < first.completion_s.mean
@@ -110,9 +111,9 @@ def test_who_refuses_jobs_is_not_the_best() -> None:
 
 def test_a_policy_that_cannot_run_leaves_the_others_alone() -> None:
     """Least attained service takes devices away before a restart of ten quanta is over."""
-    drawn = partial(drawn_jobs, "helios", 40, 0.9, SITE)
+    drawn = partial(drawn_jobs, "helios", 40, 0.9, CLUSTER)
     found = study(
-        "las(quantum_s=60.0),fifo,gandiva", drawn, SITE, range(2), place="packed", costs=Costs(600.0)
+        "las(quantum_s=60.0),fifo,gandiva", drawn, CLUSTER, range(2), place="packed", costs=Costs(600.0)
     )
     assert [each.policy for each in found.standings] == ["fifo"]
     assert found.baseline == "fifo"

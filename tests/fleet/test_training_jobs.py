@@ -7,9 +7,9 @@ import pytest
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Spot, spot_of
 from trainyard.fleet.workload.training import Predicted, Training, on_places, training_job
+from trainyard.hardware.cluster import Cluster
 
 TRAINING = Training("gpt-tiny", 8, 60_000)
 
@@ -43,7 +43,9 @@ def test_pollux_widens_what_gets_faster_by_it(speeds: dict[int, float], widths: 
     """One job on four idle devices is tried on two, and goes to four if that paid, else back."""
     profile = Predicted(TRAINING, speeds)
     job = training_job("a", 0.0, 1, TRAINING, profile, min_devices=1, max_devices=4)
-    run = simulate_fleet([job], Site.uniform(1, 4, "local"), Pollux(), rounds=Rounds(60.0), keep_spans=True)
+    run = simulate_fleet(
+        [job], Cluster.uniform(1, 4, "local"), Pollux(), rounds=Rounds(60.0), keep_spans=True
+    )
     assert [len(span.devices) for span in run.spans] == widths
 
 

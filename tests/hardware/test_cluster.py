@@ -134,12 +134,10 @@ fabric: {{name: line, links: [{link}, {link}], edges: [[node0, node1, 0], [node1
     [
         ("", "NODESxDEVICESxNAME"),
         ("A100-80G", "NODESxDEVICESxNAME"),
-        ("8xA100", "A100-40G, A100-80G"),
         ("0x8xA100-80G", "at least 1 x 1"),
         ("8x0xA100-80G", "at least 1 x 1"),
-        ("100000x8xA100-80G", "at most"),
-        ("1x512xH100", "several nodes"),
-        ("8xH100@fast", "@100Gb"),
+        ("1000000x8xA100-80G", "at most"),
+        ("8xH100@fast", "100Gb"),
         ("8xH100@0Gb", "more than zero"),
         ("8xH100@0x100Gb", "at least one"),
         ("2x8xH100+", "kinds of nodes joined by"),
@@ -170,7 +168,7 @@ def test_bad_structures_are_refused() -> None:
         Cluster("x", (Node(alone, (device,)),) * 2)
     with pytest.raises(HardwareError, match="places"):
         Node(alone, (device, device))
-    with pytest.raises(HardwareError, match="no nodes"):
+    with pytest.raises(HardwareError, match="no devices"):
         Cluster("x", ())
     with pytest.raises(HardwareError, match="crosses link 1"):
         NodeTopology("n", 1, (wire,), (Edge("gpu0", NETWORK, 1),))

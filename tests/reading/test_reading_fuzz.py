@@ -14,8 +14,8 @@ import pytest
 import yaml
 from damage import damaged
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.config import read_hived
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.gavel import read_throughputs

@@ -12,8 +12,8 @@ from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_measured import measured_jobs, measured_table, measurement_document
 
 JOBS = [
@@ -25,7 +25,7 @@ JOBS = [
 
 def run(policy: Policy, **costs: float) -> FleetRun:
     """A run; one under another policy, or with other costs, stands for what was measured."""
-    return simulate_fleet(JOBS, Site.uniform(1, 2), policy, costs=Costs(**costs))
+    return simulate_fleet(JOBS, Cluster.uniform(1, 2), policy, costs=Costs(**costs))
 
 
 def test_jobs_stand_in_the_order_in_which_they_really_ended() -> None:
@@ -58,5 +58,5 @@ def test_table_and_document_say_the_same() -> None:
 
 
 def test_nothing_in_common() -> None:
-    empty = simulate_fleet([], Site.uniform(1, 2), fifo())
+    empty = simulate_fleet([], Cluster.uniform(1, 2), fifo())
     assert measured_jobs(run(fifo()), empty) == ()

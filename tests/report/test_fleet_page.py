@@ -19,8 +19,8 @@ from web_browser import errors_shown, rendered
 from trainyard.cli.main import main
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 from trainyard.report import fleet_gantt
 from trainyard.report.fleet_page import fleet_page
 from trainyard.report.fleet_stints import Stints
@@ -76,7 +76,9 @@ def drawn_runs(*policies: str) -> tuple[list[FleetRun], Figures]:
         declared_job(f"job{i}", float(arrivals_s[i]), int(rng.choice([1, 2, 4])), float(lengths_s[i]))
         for i in range(80)
     ]
-    runs = [scheduler_of(policy).simulate(jobs, Site.uniform(1, 4), keep_spans=True) for policy in policies]
+    runs = [
+        scheduler_of(policy).simulate(jobs, Cluster.uniform(1, 4), keep_spans=True) for policy in policies
+    ]
     return runs, figures_of(fleet_page("title", runs, {}))
 
 

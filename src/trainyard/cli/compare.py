@@ -52,6 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "no strategies given; --strategies takes names separated by commas, such as auto,zero"
         )
     cluster = parse_cluster(options.cluster)
+    cluster.require_known()
     with screen.waiting(f"planning with {len(names)} strategies"):
         model = load_model(options.model, options.rows)
         optimizer = options.optimizer_config()

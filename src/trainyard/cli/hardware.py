@@ -44,7 +44,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "cluster": cluster.name,
             "num_devices": cluster.num_devices,
             "num_nodes": cluster.num_nodes,
-            "devices": {device.name: device.to_dict() for device in cluster.devices},
+            "devices": {device.name: device.to_dict() for node in cluster.nodes for device in node.devices},
         }
         return Outcome(document, (text.rstrip(),))
     return _this_machine(screen)

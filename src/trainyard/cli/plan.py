@@ -43,6 +43,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.hardware import parse_cluster
 
     place = parse_cluster(options.cluster)  # before PyTorch is loaded, which takes seconds
+    place.require_known()
     from trainyard.job.plan import DoesNotFitError
     from trainyard.job.planning import load_model, plan
     from trainyard.report.prediction import (

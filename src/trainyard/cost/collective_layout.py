@@ -104,7 +104,7 @@ def group_layout(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[npt.NDArray[
         return order, Layout(sizes, ())
     size = sizes[0]
     first = tuple(places[:size].tolist())
-    topology = cluster.nodes[int(nodes[0])].topology
+    topology = cluster.topologies[int(nodes[0])]
     if topology.direct_bandwidth and not _same_everywhere(
         cluster, nodes[starts], places.reshape(-1, size), topology
     ):
@@ -115,9 +115,7 @@ def group_layout(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[npt.NDArray[
 def _same_everywhere(
     cluster: Cluster, nodes: npt.NDArray[np.int64], places: npt.NDArray[np.int64], topology: NodeTopology
 ) -> bool:
-    return bool((places == places[0]).all()) and all(
-        cluster.nodes[node].topology == topology for node in nodes
-    )
+    return bool((places == places[0]).all()) and all(cluster.topologies[node] == topology for node in nodes)
 
 
 @lru_cache(maxsize=4096)

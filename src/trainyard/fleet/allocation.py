@@ -28,7 +28,7 @@ class Queue(NamedTuple):
     ----------
     order : numbers (in the snapshot) of the jobs that may run, most urgent first.
     num_devices : of each; by default what it asks for.
-    device_type : index into ``site.device_types`` of each; -1, the default, is any one type.
+    device_type : index into ``cluster.device_types`` of each; -1, the default, is any one type.
     consolidate : 1 for each that must lie on as few nodes as it can, 0 for one that may lie anywhere, -1, the default,
         for one of which the placement of the run decides.
     until_s : when each gives its devices back, unless a decision lets it have them for longer: a lease. The policy is
@@ -77,7 +77,7 @@ class TimeFractions(NamedTuple):
     ----------
     order : number (in the snapshot) of the job of every entry. A job may have an entry for every type, of which at most
         one runs at a time.
-    device_type : index into ``site.device_types`` of each.
+    device_type : index into ``cluster.device_types`` of each.
     fraction : of the time that each should have as many of these as its job asks for.
     partner : number of the job that has the same devices at the same time as each entry; -1 is none.
     leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
@@ -32,7 +33,6 @@ from trainyard.fleet.policies.sia.policy import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 from trainyard.fleet.traits import traits_of
 from trainyard.naming import Names

@@ -10,11 +10,12 @@ from types import MappingProxyType
 
 import numpy as np
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.fair import alone_s
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import gavel_jobs, helios_jobs, philly_jobs, tiresias_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.gavel import read_throughputs
+from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
 
 _SAMPLE = 50_000
@@ -36,12 +37,12 @@ class Generator:
     profiles: str = ""
 
     def jobs(
-        self, num_jobs: int, seed: int, site: Site, profiles: Path | None, mean_gap_s: float = 1.0
+        self, num_jobs: int, seed: int, cluster: Cluster, profiles: Path | None, mean_gap_s: float = 1.0
     ) -> Iterator[Job]:
         """Jobs for a cluster; gangs larger than it are not drawn."""
         more = {"profiles": profiles} if self.profiles else {}
         return self.draw(
-            num_jobs, seed, mean_gap_s=mean_gap_s, most_devices=int(site.devices_of_type.max()), **more
+            num_jobs, seed, mean_gap_s=mean_gap_s, most_devices=int(cluster.devices_of_type.max()), **more
         )
 
 
@@ -66,7 +67,7 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
 
 
 def drawn_jobs(
-    workload: str, num_jobs: int, load: float, site: Site, seed: int, profiles: Path | None = None
+    workload: str, num_jobs: int, load: float, cluster: Cluster, seed: int, profiles: Path | None = None
 ) -> list[Job]:
     """Jobs whose arrivals would keep a share of a cluster busy for ever.
 
@@ -92,20 +93,20 @@ def drawn_jobs(
             if generator.profiles
             else f"workload {workload!r} needs no profiles; leave {profiles} out"
         )
-    gap_s = _mean_device_s(workload, site, profiles) / (load * site.num_devices)
-    return list(generator.jobs(num_jobs, seed, site, profiles, gap_s))
+    gap_s = _mean_device_s(workload, cluster, profiles) / (load * cluster.num_devices)
+    return list(generator.jobs(num_jobs, seed, cluster, profiles, gap_s))
 
 
 @cache
-def _mean_device_s(workload: str, site: Site, profiles: Path | None) -> float:
+def _mean_device_s(workload: str, cluster: Cluster, profiles: Path | None) -> float:
     """Of the distribution, so that all seeds have the same load; of jobs that can run."""
-    sample = GENERATORS[workload].jobs(_SAMPLE, 0, site, profiles)
-    device_s = np.array([job.num_devices * alone_s(job, site) for job in sample])
+    sample = GENERATORS[workload].jobs(_SAMPLE, 0, cluster, profiles)
+    device_s = np.array([job.num_devices * alone_s(job, cluster) for job in sample])
     device_s = device_s[np.isfinite(device_s)]
     if not len(device_s):
         raise FleetError(
-            f"no job of {workload} runs on cluster {site.name!r}; it has devices of type {', '.join(site.device_types)}, "
-            "which the profiles do not know"
+            f"no job of {workload} runs on cluster {cluster.name!r}; it has devices of type "
+            f"{', '.join(cluster.device_types)}, which the profiles do not know"
         )
     return float(device_s.mean())
 
@@ -122,7 +123,7 @@ def resampled(jobs: Sequence[Job], seed: int) -> Iterator[Job]:
 
 
 def with_deadlines(
-    jobs: Iterable[Job], site: Site, seed: int, slack: tuple[float, float] = PUBLISHED_SLACK
+    jobs: Iterable[Job], cluster: Cluster, seed: int, slack: tuple[float, float] = PUBLISHED_SLACK
 ) -> Iterator[Job]:
     """Give jobs that have none a deadline: after their arrival, their time alone times a number drawn evenly.
 
@@ -140,7 +141,7 @@ def with_deadlines(
         raise FleetError(f"deadlines are between two numbers of lengths, as 0.5,1.5; got {least:g},{most:g}")
     rng = np.random.default_rng([seed, 1])  # the jobs are the same with and without
     for job in jobs:
-        factor, length_s = rng.uniform(least, most), alone_s(job, site)
+        factor, length_s = rng.uniform(least, most), alone_s(job, cluster)
         if job.deadline_s is None and length_s < float("inf"):
             job = replace(job, deadline_s=job.arrival_s + factor * length_s)
         yield job

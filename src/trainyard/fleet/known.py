@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from operator import attrgetter
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, JobRequest, Profile
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, get_args
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 from trainyard.user_file import user_module
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 
 def check_pairs(option: str, given: object, allowed: str, is_allowed: Callable[[Any], bool]) -> None:

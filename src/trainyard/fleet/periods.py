@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.reading.limits import LEAST_PERIOD_S, LONGEST_S
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.compiled_policy import CompiledPolicy, in_known_order, in_order
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, HoldsUp, Traits
+from trainyard.hardware.cluster import Cluster
 
 
 class Policy(Protocol):
@@ -32,7 +32,7 @@ class Policy(Protocol):
         """Whether it takes devices away from running jobs."""
         ...
 
-    def start(self, site: Site) -> Any:
+    def start(self, cluster: Cluster) -> Any:
         """The state before the first decision; immutable, like all states."""
         ...
 
@@ -85,7 +85,7 @@ class Priority:
     def _blocks(self) -> bool:
         return self.in_turn and not self.backfill
 
-    def start(self, site: Site) -> tuple[Ints, Ints]:
+    def start(self, cluster: Cluster) -> tuple[Ints, Ints]:
         """Serial numbers of the jobs of the last decision, and the place of each in its order; nobody was there."""
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
 

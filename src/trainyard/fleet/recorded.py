@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import UnfitJobError
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
-from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job, rate_anywhere
 from trainyard.fleet.workload.lengths import check_times
+from trainyard.hardware.cluster import Cluster
 
 __all__ = ["AS_RECORDED", "recorded_run"]
 
@@ -24,7 +25,7 @@ AS_RECORDED = "as recorded"
 _ALL_WISHES: frozenset[Wish] = frozenset({"gang", "equal workers", "pinned cell"})
 
 
-def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
+def recorded_run(jobs: Sequence[Job], cluster: Cluster) -> FleetRun | None:
     """The jobs as they ran, without interruption, from the starts in the trace; None where it has no start.
 
     Jobs of which start or length were not recorded, and those that are too large for the cluster, are left out.
@@ -32,13 +33,13 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     Parameters
     ----------
     jobs : in the order of arrival.
-    site : the cluster of the simulations. What ran may have had more devices than it has.
+    cluster : the cluster of the simulations. What ran may have had more devices than it has.
     """
     if not any(job.started_s is not None for job in jobs):
         return None
     notes, feasibility, ran = (
         Recorder(keep_spans=False),
-        Feasibility(site, _ALL_WISHES),
+        Feasibility(cluster, _ALL_WISHES),
         list[tuple[float, float, Job, int]](),
     )
     for job in jobs:
@@ -58,7 +59,7 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     arrivals_s = np.array([job.arrival_s for _, _, job, _ in ran])
     starts_s, ends_s = (np.array([each[i] for each in ran]) for i in (1, 0))
     sizes = np.array([float(job.num_devices) for _, _, job, _ in ran])
-    fair = FairTimes(site)
+    fair = FairTimes(cluster)
     job_s = _area(arrivals_s, ends_s, np.ones(len(ran)))
     for (end_s, start_s, job, bits), own_job_s in zip(ran, job_s.tolist(), strict=True):
         wait_s, device_s = start_s - job.arrival_s, (end_s - start_s) * job.num_devices
@@ -70,7 +71,7 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     found = np.array([every_s, _at(every_s, moments_s, in_use), _at(every_s, waiting_s, waiting)])
     changes = (found[1:, 1:] != found[1:, :-1]).any(axis=0)
     notes.uses(found[:, np.append(np.ones(min(1, len(every_s)), np.bool_), changes)])
-    return notes.result(AS_RECORDED, site, "")
+    return notes.result(AS_RECORDED, cluster, "")
 
 
 def _over_time(from_s: Floats, until_s: Floats, weights: Floats) -> tuple[Floats, Floats]:

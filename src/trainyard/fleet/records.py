@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class FleetRun:
     policy: str
     placement: str
     queues: str
-    site: Site
+    cluster: Cluster
     jobs: tuple[Submitted, ...]
     arrival_s: Floats
     first_start_s: Floats
@@ -236,7 +236,7 @@ class FleetRun:
     @property
     def busy(self) -> float:
         """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
-        whole_s = self.makespan_s * self.site.num_devices
+        whole_s = self.makespan_s * self.cluster.num_devices
         return self.busy_device_s / whole_s if whole_s > 0 else 0.0
 
     @property
@@ -290,7 +290,7 @@ class Recorder:
         for notes, more in zip(self.series, found.tolist(), strict=True):
             notes.extend(more)
 
-    def result(self, policy: str, site: Site, placement: str = "", queues: str = "") -> FleetRun:
+    def result(self, policy: str, cluster: Cluster, placement: str = "", queues: str = "") -> FleetRun:
         """The notes as a value."""
         values = np.array(self.values).reshape(-1, len(COLUMNS))
         columns = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
@@ -299,7 +299,7 @@ class Recorder:
             policy,
             placement,
             queues,
-            site,
+            cluster,
             tuple(self.jobs),
             num_preempted=preempted,
             num_starts=started,

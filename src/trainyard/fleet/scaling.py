@@ -23,7 +23,7 @@ def scaling(snapshot: Snapshot, number: int, only_faster: bool = True) -> Scalin
     only_faster : leave out numbers of devices on which it is no faster than on fewer.
     """
     job = snapshot.job(number)
-    most = min(job.most_devices, snapshot.site.whole.num_devices)
+    most = min(job.most_devices, snapshot.cluster.whole.num_devices)
     counts = [1 << k for k in range(most.bit_length()) if job.least_devices <= 1 << k <= most]
     kept: list[tuple[int, float]] = []
     for count in counts or [job.least_devices]:

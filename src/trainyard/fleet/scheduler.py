@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainyard.fleet.catalog import find, parse_policy, split_policies
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.place.nodes import placement
@@ -16,9 +17,9 @@ from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Scheduler:
     def simulate(
         self,
         jobs: Iterable[Job],
-        site: Site,
+        cluster: Cluster,
         *,
         costs: Costs | None = None,
         hazards: Hazards | None = None,
@@ -56,7 +57,7 @@ class Scheduler:
         """Run a workload in simulation; see `simulate_fleet`."""
         return simulate_fleet(
             jobs,
-            site,
+            cluster,
             self.policy,
             name=self.text,
             place=self.place,

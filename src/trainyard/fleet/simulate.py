@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
+from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
@@ -22,11 +23,11 @@ from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.simulation.run_progress import RunProgress
-from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
+from trainyard.hardware.cluster import Cluster
 
 _INF = float("inf")
 # Moments at which the policy may be asked.
@@ -39,7 +40,7 @@ _COMPILED_AFTER = 5000
 
 def simulate_fleet(
     jobs: Iterable[Job],
-    site: Site,
+    cluster: Cluster,
     policy: Policy,
     *,
     name: str = "",
@@ -81,9 +82,9 @@ def simulate_fleet(
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
-    allocator = Allocator(site, policy, how, costs or Costs(), notes, fate, crowding)
+    allocator = Allocator(cluster, policy, how, costs or Costs(), notes, fate, crowding)
     return _Simulator(jobs, policy, allocator, rounds, strict).run(
-        name, traits.placement_text(place), traits.queues_text(site)
+        name, traits.placement_text(place), traits.queues_text(cluster)
     )
 
 
@@ -105,11 +106,11 @@ class _Simulator:
         # When nodes go away or come back.
         self.node_changes = [
             (change_s, node)
-            for node in range(len(allocator.site.hosts))
+            for node in range(len(allocator.cluster.nodes))
             if (change_s := allocator.fate.time_to_node_failure_s()) < _INF
         ]
         heapq.heapify(self.node_changes)
-        self.clock = Clock(policy.start(allocator.site))
+        self.clock = Clock(policy.start(allocator.cluster))
         self.progress = self.progress_at_losses = RunProgress.of(self.allocator, 0.0)
         self.num_losses = 0
 
@@ -179,7 +180,7 @@ class _Simulator:
         next_s = min(
             self.arrivals.next_s, self.ends.next_s(), self.clock.wake_s, self.allocator.leases.next_s()
         )
-        if self.node_changes and (next_s < _INF or self.allocator.site.away):
+        if self.node_changes and (next_s < _INF or self.allocator.cluster.away):
             next_s = min(next_s, self.node_changes[0][0])
         if self.round_scheduler is None:
             return next_s
@@ -194,7 +195,7 @@ class _Simulator:
         """A node goes away, or comes back; the policy is asked at its next chance."""
         now_s, node = heapq.heappop(self.node_changes)
         allocator, fate = self.allocator, self.allocator.fate
-        away = allocator.site.away ^ {node}
+        away = allocator.cluster.away ^ {node}
         lost = allocator.on_lost_nodes(away)
         if self.round_scheduler is not None:
             self.round_scheduler.ask_again_s = now_s
@@ -258,7 +259,7 @@ class _Simulator:
         before, self.progress = self.progress, RunProgress.of(self.allocator, self.clock.now_s)
         num_starts = self.progress.starts_without_work(before)
         # Nodes that come back may let them work.
-        if num_starts >= _LOOK_EVERY // 2 and not self.allocator.site.away:
+        if num_starts >= _LOOK_EVERY // 2 and not self.allocator.cluster.away:
             raise FleetError(
                 f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until "
                 f"{self.clock.now_s:g} s: their devices are taken away again while they restart. Let a restart take "
@@ -298,7 +299,7 @@ class _Simulator:
 
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
-        if not self.allocator.site.num_devices:
+        if not self.allocator.cluster.num_devices:
             return False
         if self.policy.preempts:
             return self.table.num_active > 0 and (self.table.num_waiting > 0 or not self.clock.stands)
@@ -337,7 +338,7 @@ class _Simulator:
             and not self.allocator.rates.adaptive
         )
         # Of several pools others may have room still, for jobs that come.
-        blocked = blocked and self.table.num_waiting > 0 and self.allocator.site.is_one_pool
+        blocked = blocked and self.table.num_waiting > 0 and self.allocator.cluster.is_one_pool
         self.clock.free_when_blocked = (
             self.allocator.free.total if blocked and self.round_scheduler is None else -1
         )

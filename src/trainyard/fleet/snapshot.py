@@ -14,8 +14,8 @@ from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.mechanism import job_facts
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.trial import TrialPlacement
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,13 +42,13 @@ class Snapshot:
     Attributes
     ----------
     now_s : the moment.
-    site : the cluster.
+    cluster : the cluster.
     free : devices that nobody has, by node.
     needs : what the policy declared; asking for anything else is an error.
     """
 
     now_s: float
-    site: Site
+    cluster: Cluster
     free: Ints
     needs: frozenset[Need]
     rows: Ints
@@ -109,7 +109,7 @@ class Snapshot:
 
     @cached_property
     def allowed(self) -> Ints:
-        """Device types that every job can run on, as bits by their index in ``site.device_types``."""
+        """Device types that every job can run on, as bits by their index in ``cluster.device_types``."""
         return self._table.allowed[self.rows]
 
     @cached_property
@@ -120,7 +120,7 @@ class Snapshot:
     def allowed_types(self, number: int) -> list[int]:
         """Device types that one job can run on, by their index."""
         bits = int(self.allowed[number])
-        return [kind for kind in range(len(self.site.device_types)) if (bits >> kind) & 1]
+        return [kind for kind in range(len(self.cluster.device_types)) if (bits >> kind) & 1]
 
     @cached_property
     def held(self) -> Ints:
@@ -280,12 +280,12 @@ class Snapshot:
         return job.profile.rest_s(spot, grant, done, job.work)
 
     def _spot(self, grant: Grant, device_type: int) -> Spot:
-        per_node = self.site.compact(grant.num_devices, device_type)
-        return spot_of(self.site.device_types[device_type], per_node)
+        per_node = self.cluster.compact(grant.num_devices, device_type)
+        return spot_of(self.cluster.device_types[device_type], per_node)
 
     def gang_speeds(self, number: int) -> Floats:
         """Work per second of a job's gang by device type, 0 where it can never run; needs "speed"."""
-        job, found = self._job(number), np.zeros(len(self.site.device_types))
+        job, found = self._job(number), np.zeros(len(self.cluster.device_types))
         grant = Grant(tuple(range(job.num_devices)))
         for kind in self._kinds(number):
             found[kind] = self.speed(number, grant, kind)
@@ -293,7 +293,7 @@ class Snapshot:
 
     def _kinds(self, number: int) -> list[int]:
         """Types of device of which a job may have its gang, and there are enough when all nodes are there."""
-        sizes, allowed = self.site.whole.devices_of_type.tolist(), int(self.allowed[number])
+        sizes, allowed = self.cluster.whole.devices_of_type.tolist(), int(self.allowed[number])
         wanted = self.job(number).num_devices
         return [kind for kind, size in enumerate(sizes) if wanted <= size and (allowed >> kind) & 1]
 

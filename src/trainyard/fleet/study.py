@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.groups import DIMENSIONS, groups
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun, Scheduler, baseline_of, schedulers_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
@@ -131,7 +132,7 @@ Group = tuple[str, str]
 def study(
     policies: str,
     workload: Callable[[int], Sequence[Job]],
-    site: Site,
+    cluster: Cluster,
     seeds: Sequence[int],
     tell: Callable[[int, int], None] = lambda done, count: None,
     *,
@@ -172,7 +173,7 @@ def study(
         number, seed = case
         wrong = replace(hazards or Hazards(), seed=seed)
         conditions = {"costs": costs, "hazards": wrong, "crowding": crowding, "strict": strict}
-        return _simulated(schedulers[number], workload(seed), site, conditions)
+        return _simulated(schedulers[number], workload(seed), cluster, conditions)
 
     found: list[_Figures | _Failure] = []
     for result in map_forked(simulated, cases):
@@ -199,11 +200,11 @@ class _Failure(NamedTuple):
 
 
 def _simulated(
-    scheduler: Scheduler, jobs: Sequence[Job], site: Site, conditions: Mapping[str, Any]
+    scheduler: Scheduler, jobs: Sequence[Job], cluster: Cluster, conditions: Mapping[str, Any]
 ) -> _Figures | _Failure:
     """A run of the study; ``conditions`` are options of `Scheduler.simulate`."""
     try:
-        run = scheduler.simulate(jobs, site, **conditions)
+        run = scheduler.simulate(jobs, cluster, **conditions)
     except FleetError as error:
         return _Failure(str(error), conditions["strict"] and isinstance(error, UnfitJobError))
     parts = {

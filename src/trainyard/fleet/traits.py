@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from trainyard.fleet.compiled_policy import CompiledPolicy
     from trainyard.fleet.rounds.rounds import Rounds
-    from trainyard.fleet.site import Site
+    from trainyard.hardware.cluster import Cluster
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
 """What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
@@ -65,13 +65,13 @@ class Traits:
             return "its own"
         return f"{self.places_by}, else {place}" if self.places_by else place
 
-    def queues_text(self, site: Site) -> str:
+    def queues_text(self, cluster: Cluster) -> str:
         """Which queues there are, in words; empty where there can be but one, or none holds up anybody."""
-        if site.is_one_pool or self.holds_up == "nobody":
+        if cluster.is_one_pool or self.holds_up == "nobody":
             return ""
         if self.holds_up == "all":
             return "one"
-        pools = {"device type": len(site.device_types) > 1, "partition": bool(site.partitions)}
+        pools = {"device type": len(cluster.device_types) > 1, "partition": bool(cluster.partitions)}
         return f"one per {' and '.join(pool for pool, is_one in pools.items() if is_one)}"
 
 

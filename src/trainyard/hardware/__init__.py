@@ -1,7 +1,7 @@
 """What machines are: devices, links, clusters, presets, measuring this one."""
 
 from trainyard.hardware.cluster import Cluster, Node
-from trainyard.hardware.devices import DTYPES, DeviceSpec, Efficiency
+from trainyard.hardware.devices import DTYPES, DeviceSpec, Efficiency, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.interconnects import INTERCONNECTS, Interconnect, interconnect_named
@@ -34,6 +34,7 @@ __all__ = [
     "MatmulSample",
     "MemoryOverhead",
     "MemorySample",
+    "NamedDevice",
     "Node",
     "NodeTopology",
     "cluster_of_profile",

@@ -1,12 +1,12 @@
-"""A cluster: devices by rank, the nodes they are in, and the links between them."""
+"""A cluster: nodes with devices, numbered through, and the links between them. It is the place of all three levels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -15,47 +15,30 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from trainyard.hardware.devices import DeviceSpec
+from trainyard.hardware.devices import DeviceSpec, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
+from trainyard.hardware.node import Node
+from trainyard.hardware.presets import unknown_device
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
-from trainyard.hardware.topology import Link, NodeTopology
+from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
+from trainyard.reading import shown
 
-__all__ = ["Cluster", "Node"]
+__all__ = ["Bools", "Cluster", "Ints", "Node"]
 
-
-@dataclass(frozen=True)
-class Node:
-    """One machine: a topology and the devices at its places.
-
-    Parameters
-    ----------
-    topology
-        The inside of the node.
-    devices
-        One for each place of the topology.
-    """
-
-    topology: NodeTopology
-    devices: tuple[DeviceSpec, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.devices) != self.topology.num_devices:
-            raise HardwareError(
-                f"node {self.topology.name!r} has {self.topology.num_devices} places and "
-                f"{len(self.devices)} devices; "
-                "give one device for each place"
-            )
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices by rank and the links between them.
+    """Nodes with devices, and the links between them.
 
-    Ranks count through the nodes in order. The route between two ranks is computed from the structure (inside
-    a node from its graph, between nodes as out of one, across the fabric, into the other), so it is cheap for
-    thousands.
+    Devices are numbered through the nodes in order: a rank of level 1 is such a number. The route between two is
+    computed from the structure (inside a node from its graph, between nodes as out of one, across the fabric, into the
+    other), so it is cheap for thousands. Where only the names of devices are known, jobs can share them, but whatever
+    asks how fast they are is refused.
 
     Parameters
     ----------
@@ -67,35 +50,87 @@ class Cluster:
         What joins them; by default a non-blocking switch, whose only limits are the NICs.
     profile
         Measurements, where the cluster is this machine.
+    partitions
+        Names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual cluster
+        is called so has nodes of that partition only.
+    away
+        Numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     """
 
     name: str
     nodes: tuple[Node, ...]
     fabric: Fabric = NON_BLOCKING
     profile: MachineProfile | None = None
+    partitions: tuple[tuple[str, frozenset[int]], ...] = ()
+    away: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if not self.nodes:
-            raise HardwareError(f"cluster {self.name!r} has no nodes; give at least one, e.g. 1x8xA100-80G")
+        if not any(node.devices for node in self.nodes):
+            raise HardwareError(
+                f"cluster {self.name!r} has no devices; give at least one node with one, e.g. 1x8xA100-80G"
+            )
         if len(self.nodes) > 1:
             for index, topology in enumerate(node.topology for node in self.nodes):
-                if not topology.has_network:
+                if topology is not None and not topology.has_network:
                     raise HardwareError(
-                        f"node {index} ({topology.name!r}) of cluster {self.name!r} has no network, but "
-                        "there are "
+                        f"node {index} ({topology.name!r}) of cluster {self.name!r} has no network, but there are "
                         f"{len(self.nodes)} nodes; add NICs to it"
                     )
         self.fabric.check(len(self.nodes))
 
-    @cached_property
-    def devices(self) -> tuple[DeviceSpec, ...]:
-        """Devices by rank."""
-        return tuple(device for node in self.nodes for device in node.devices)
+    @classmethod
+    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = "device") -> Cluster:
+        """Nodes that are all the same, of which only the name of their devices is known."""
+        return cls.of_pools([(device_type, num_nodes, devices_per_node)])
+
+    @classmethod
+    def of_pools(cls, pools: Sequence[tuple[str, int, int]]) -> Cluster:
+        """Nodes of (name of their devices, number of nodes, devices per node), in this order."""
+        nodes = tuple(node for kind, count, size in pools for node in (Node.named(kind, size),) * count)
+        return cls("+".join(f"{count}x{size}x{kind}" for kind, count, size in pools), nodes)
+
+    def without(self, away: Iterable[int]) -> Cluster:
+        """The same cluster while these nodes, and no others, cannot be used."""
+        return replace(self, away=frozenset(away))
 
     @cached_property
-    def node_of(self) -> tuple[int, ...]:
-        """Node of each rank."""
-        return tuple(index for index, node in enumerate(self.nodes) for _ in node.devices)
+    def whole(self) -> Cluster:
+        """The same cluster when all its nodes are there."""
+        return self.without(()) if self.away else self
+
+    @cached_property
+    def devices(self) -> tuple[DeviceSpec, ...]:
+        """What every device can do, by rank.
+
+        Raises
+        ------
+        HardwareError
+            If of some only the name is known, or some cannot be used now.
+        """
+        self.require_known()
+        return tuple(d for node in self.nodes for d in node.devices if isinstance(d, DeviceSpec))
+
+    def require_known(self) -> None:
+        """Refuse a cluster of which it is not known how fast its devices and links are.
+
+        Raises
+        ------
+        HardwareError
+            If of a device only the name is known, a node is larger than links are known of, or cannot be used now.
+        """
+        for index, node in enumerate(self.nodes):
+            if index in self.away or not node.devices:
+                why = "has no devices that can be used now; leave it out"
+            elif named := [device.name for device in node.devices if isinstance(device, NamedDevice)]:
+                raise unknown_device(named[0])
+            elif node.topology is None:
+                why = (
+                    f"has {node.num_devices} devices, and links are known between at most {MAX_NODE_DEVICES}; a larger "
+                    "machine is several nodes"
+                )
+            else:
+                continue
+            raise HardwareError(f"node {index} of cluster {shown(self.name)} {why}")
 
     @cached_property
     def local_of(self) -> tuple[int, ...]:
@@ -105,17 +140,23 @@ class Cluster:
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """All links: those of each node in turn, then those of the fabric."""
-        return tuple(link for node in self.nodes for link in node.topology.links) + self.fabric.links
+        return tuple(link for topology in self.topologies for link in topology.links) + self.fabric.links
 
     @cached_property
     def routes(self) -> RouteTable:
         """Routes and link rates as arrays, for many pairs at once."""
-        return RouteTable.of([node.topology for node in self.nodes], self.fabric, self.links)
+        return RouteTable.of(self.topologies, self.fabric, self.links)
 
-    @property
+    @cached_property
+    def topologies(self) -> tuple[NodeTopology, ...]:
+        """The inside of every node; refuses as `devices` does."""
+        self.require_known()
+        return tuple(node.topology for node in self.nodes if node.topology is not None)
+
+    @cached_property
     def num_devices(self) -> int:
-        """Number of devices."""
-        return len(self.devices)
+        """Number of devices that can be used now."""
+        return int(self.devices_per_node.sum())
 
     @property
     def num_nodes(self) -> int:
@@ -130,7 +171,100 @@ class Cluster:
     @cached_property
     def is_homogeneous(self) -> bool:
         """Whether all devices are the same and all nodes are the same."""
-        return len(set(self.devices)) == 1 and len(set(self.nodes)) == 1
+        return (
+            len(set(self.devices)) == 1 and len({(node.topology, node.devices) for node in self.nodes}) == 1
+        )
+
+    @cached_property
+    def node_of(self) -> Ints:
+        """Node of every device."""
+        return np.repeat(np.arange(len(self.nodes)), [node.num_devices for node in self.nodes])
+
+    @cached_property
+    def first_device(self) -> Ints:
+        """First device of every node, and the number of devices."""
+        return np.concatenate(([0], np.cumsum([node.num_devices for node in self.nodes]))).astype(np.int64)
+
+    @cached_property
+    def devices_per_node(self) -> Ints:
+        """Devices of every node that can be used now."""
+        return np.array(
+            [0 if n in self.away else node.num_devices for n, node in enumerate(self.nodes)], np.int64
+        )
+
+    @cached_property
+    def is_usable(self) -> Bools:
+        """Whether every device, by its number, can be used now."""
+        usable: Bools = self.devices_per_node[self.node_of] > 0
+        return usable
+
+    @cached_property
+    def device_types(self) -> tuple[str, ...]:
+        """Names of its devices, in the order in which they first occur; all of one name are a pool."""
+        return tuple(dict.fromkeys(node.device_type for node in self.nodes if node.devices))
+
+    @cached_property
+    def type_of_node(self) -> Ints:
+        """Index into `device_types` of every node; 0 for one without devices."""
+        index = {name: number for number, name in enumerate(self.device_types)}
+        return np.array([index.get(node.device_type, 0) for node in self.nodes], np.int64)
+
+    @cached_property
+    def kind_of_device(self) -> tuple[int, ...]:
+        """Index into `device_types` of every device; -1 where its node cannot be used now."""
+        return tuple(np.where(self.is_usable, self.type_of_node[self.node_of], -1).tolist())
+
+    @cached_property
+    def devices_of_type(self) -> Ints:
+        """Number of devices in every pool that can be used now."""
+        return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
+
+    @cached_property
+    def rack_of_node(self) -> Ints:
+        """Index of the rack of every node; 0 of all where nothing is said of racks."""
+        racks = {name: number for number, name in enumerate(dict.fromkeys(node.rack for node in self.nodes))}
+        return np.array([racks[node.rack] for node in self.nodes], np.int64)
+
+    @cached_property
+    def is_one_pool(self) -> bool:
+        """Whether all jobs can have all devices: these are of one type, and there are no partitions."""
+        return len(self.device_types) == 1 and not self.partitions
+
+    @cached_property
+    def members(self) -> Ints:
+        """A row for every partition, after one for the whole cluster: 1 for each of its nodes, 0 for others."""
+        found = np.ones((1 + len(self.partitions), len(self.nodes)), np.int64)
+        for row, (_, nodes) in enumerate(self.partitions, 1):
+            found[row] = [node in nodes for node in range(len(self.nodes))]
+        return found
+
+    def partition_index(self, name: str) -> int:
+        """Row of a partition among `members`; 0 for none, where there is none of that name."""
+        return self._partition_indices.get(name, 0)
+
+    @cached_property
+    def _partition_indices(self) -> dict[str, int]:
+        return {name: row for row, (name, _) in enumerate(self.partitions, 1)}
+
+    def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
+        """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
+        whole, rest = divmod(num_devices, self._largest_nodes[kind])
+        return (self._largest_nodes[kind],) * whole + ((rest,) if rest else ())
+
+    @cached_property
+    def _largest_nodes(self) -> tuple[int, ...]:
+        """Devices of the largest node of every type, whether it can be used or not."""
+        largest = dict.fromkeys(self.device_types, 0)
+        for node in self.nodes:
+            if node.devices:
+                largest[node.device_type] = max(largest[node.device_type], node.num_devices)
+        return tuple(largest.values())
+
+    def type_bits(self, names: Sequence[str]) -> int:
+        """Device types as bits, by their index; no names are all types. Types that no node has are left out."""
+        if not names:
+            return -1
+        return sum(1 << self.device_types.index(name) for name in set(names) & set(self.device_types))
 
     def device(self, rank: int) -> DeviceSpec:
         """Device of a rank.
@@ -173,37 +307,6 @@ class Cluster:
                 f"{self.num_devices - 1}"
             )
 
-    def describe(self) -> str:
-        """A few lines for people: devices, nodes, links.
-
-        Returns
-        -------
-        str
-            Text of several lines.
-        """
-        devices = Counter(device.name for device in self.devices)
-        lines = [f"{self.name}: {self.num_devices} devices in {self.num_nodes} nodes"]
-        for name, count in devices.items():
-            spec = next(device for device in self.devices if device.name == name)
-            half = spec.reference_peak_flops_per_s
-            lines.append(
-                f"  {count} x {name}: {spec.memory_bytes / 2**30:.0f} GiB, {half / 1e12:.3g} Tflop/s (16 "
-                "bit), "
-                f"{spec.peak('float32') / 1e12:.3g} Tflop/s (float32), "
-                f"memory {spec.memory_bandwidth_bytes_per_s / 1e9:.4g} GB/s"
-            )
-        for node, count in Counter(self.nodes).items():
-            slowest = min(node.topology.links, key=lambda link: link.bandwidth_bytes_per_s, default=None)
-            wires = (
-                ""
-                if slowest is None
-                else f", slowest link {slowest.name} {slowest.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-            )
-            lines.append(f"  {count} x node of {len(node.devices)}: {node.topology.name}{wires}")
-        if self.fabric.links:
-            lines.append(f"  fabric {self.fabric.name}: {len(self.fabric.links)} links")
-        return "\n".join(lines)
-
     @cached_property
     def _fingerprint(self) -> str:
         plain = self.to_dict()
@@ -223,6 +326,25 @@ class Cluster:
     def __hash__(self) -> int:
         return hash(self._fingerprint)
 
+    def describe(self) -> str:
+        """A few lines for people: devices, nodes, links."""
+        lines = [f"{self.name}: {self.num_devices} devices in {self.num_nodes} nodes"]
+        for device, count in Counter(d for node in self.nodes for d in node.devices).items():
+            lines.append(f"  {count} x {device.describe()}")
+        for (topology, num_devices), count in Counter(
+            (n.topology, n.num_devices) for n in self.nodes
+        ).items():
+            line = f"  {count} x node of {num_devices}"
+            if topology is not None:
+                slowest = min(topology.links, key=lambda link: link.bandwidth_bytes_per_s, default=None)
+                line += f": {topology.name}"
+                if slowest is not None:
+                    line += f", slowest link {slowest.name} {slowest.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
+            lines.append(line)
+        if self.fabric.links:
+            lines.append(f"  fabric {self.fabric.name}: {len(self.fabric.links)} links")
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """The cluster in numbers, strings, lists and mappings.
 
@@ -231,16 +353,21 @@ class Cluster:
         dict
             `trainyard.hardware.parse.cluster_from_dict` reads it back.
         """
-        devices = list(dict.fromkeys(self.devices))
-        topologies = list(dict.fromkeys(node.topology for node in self.nodes))
+        devices = list(dict.fromkeys(device for node in self.nodes for device in node.devices))
+        topologies = list(dict.fromkeys(node.topology for node in self.nodes if node.topology is not None))
         device_index = {device: i for i, device in enumerate(devices)}
         topology_index = {topology: i for i, topology in enumerate(topologies)}
         nodes = []
         for node, same in groupby(self.nodes):
-            places = [device_index[device] for device in node.devices]
-            nodes.append(
-                {"topology": topology_index[node.topology], "devices": places, "count": len(list(same))}
+            of_node: dict[str, Any] = (
+                {} if node.topology is None else {"topology": topology_index[node.topology]}
             )
+            of_node |= {
+                "devices": [device_index[device] for device in node.devices],
+                "count": len(list(same)),
+            }
+            host = {"cpus": node.cpus, "memory_bytes": node.memory_bytes, "rack": node.rack}
+            nodes.append(of_node | {name: value for name, value in host.items() if value})
         plain: dict[str, Any] = {
             "name": self.name,
             "devices": [device.to_dict() for device in devices],
@@ -255,14 +382,10 @@ class Cluster:
             }
         if self.profile is not None:
             plain["profile"] = self.profile.to_dict()
+        if self.partitions:
+            plain["partitions"] = {name: ",".join(map(str, sorted(nodes))) for name, nodes in self.partitions}
         return plain
 
     def to_yaml(self) -> str:
-        """The cluster as YAML.
-
-        Returns
-        -------
-        str
-            A YAML document; `parse_cluster` reads a file of it.
-        """
+        """The cluster as YAML; `parse_cluster` reads a file of it."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=120)

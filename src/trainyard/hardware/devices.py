@@ -11,7 +11,7 @@ from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.reading import Section, raised_as
 
-__all__ = ["DTYPES", "DeviceSpec", "Efficiency"]
+__all__ = ["DTYPES", "DeviceSpec", "Efficiency", "NamedDevice"]
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 """Keys of `DeviceSpec.peak_flops_per_s`."""
@@ -50,6 +50,21 @@ class Efficiency:
         for name in ("half_matmul_flops", "half_memory_bytes"):
             if getattr(self, name) < 0.0:
                 raise HardwareError(f"{name} is {getattr(self, name)}; allowed: zero or more")
+
+
+@dataclass(frozen=True)
+class NamedDevice:
+    """A device of which only the name is known: enough to run many jobs, too little to say how fast one is."""
+
+    name: str
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"{self.name}: known by name only"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form, for YAML and JSON."""
+        return {"name": self.name}
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,14 @@ class DeviceSpec:
         # one.
         half_flops = self.efficiency.half_matmul_flops * self.peak(dtype) / self.reference_peak_flops_per_s
         return ceiling * flops / (flops + half_flops)
+
+    def describe(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.name}: {self.memory_bytes / 2**30:.0f} GiB, {self.reference_peak_flops_per_s / 1e12:.3g} Tflop/s (16 "
+            f"bit), {self.peak('float32') / 1e12:.3g} Tflop/s (float32), "
+            f"memory {self.memory_bandwidth_bytes_per_s / 1e9:.4g} GB/s"
+        )
 
     @property
     def usable_bytes(self) -> int:

@@ -8,31 +8,43 @@ The full form names every device, node and link once::
     nodes: [{topology: 0, devices: [0, 0], count: 2}]  # indices into the two lists above
     fabric: {name: ..., links: [...], edges: [[node0, spine, 0], ...]}   # optional
 
-The short form is the text form under one key: ``cluster: 16x8xA100-80G``.
+A device of which only the name is known is ``{name: V100}``, and a node with such devices has no topology. Nodes may
+say what their hosts have, ``cpus: 96``, ``memory_bytes: 5e11`` and ``rack: r1``.
+
+The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions::
+
+    cluster: 8x8xV100@96cpu,1440GiB+4x8xA100@128cpu,2000GiB
+    partitions:
+      gpu: 0-7          # nodes are numbered from 0, in the order of the line above
+      a100: 8-11
+      debug: 0,8        # a node may be in several
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainyard.hardware.cluster import Cluster, Node
-from trainyard.hardware.devices import DeviceSpec
+from trainyard.hardware.devices import DeviceSpec, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.presets import device_named
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.text import cluster_from_text
-from trainyard.hardware.topology import MAX_DEVICES, Link, NodeTopology, edges_from
+from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology, edges_from
 from trainyard.reading import Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.limits import MOST_DEVICES
 
 __all__ = ["cluster_from_dict", "cluster_from_yaml", "is_described_by_name", "parse_cluster"]
 
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
 _MAX_INCLUDED = 8
-_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile")
+_NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions")
 _MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
@@ -42,8 +54,10 @@ def parse_cluster(text: str | Path) -> Cluster:
     Parameters
     ----------
     text
-        - nodes x devices per node x device: ``16x8xA100-80G``; ``8xA100-80G`` is one node;
+        - nodes x devices per node x device: ``16x8xA100-80G``; ``8xA100-80G`` is one node; of devices that have no
+          preset, as in ``16x4`` or ``2x8xV100``, only the name is known;
         - with a network: ``4x8xV100-32G@100Gb`` (one NIC a node), ``4x8xA100-80G@4x200Gb`` (four);
+        - with what a host has, and how many nodes are in a rack: ``16x4@24cpu,500GB,4/rack``;
         - several kinds of nodes: ``2x8xA100-80G+1x4xT4``;
         - ``local`` (a process for each core of this machine) or ``local:4``;
         - the path of a YAML file.
@@ -147,22 +161,39 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
     with raised_as(HardwareError):
         given = Section.of(plain, "a cluster")
         if "cluster" in given:
-            given.refuse_unknown(("cluster",))
-            return _cluster_within(given.text("cluster"), within)
+            given.refuse_unknown(("cluster", "partitions"))
+            cluster = _cluster_within(given.text("cluster"), within)
+            return replace(cluster, partitions=_partitions(given, cluster.num_nodes) or cluster.partitions)
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
         profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
-        return Cluster(given.text("name", "cluster"), nodes, fabric, profile)
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, _partitions(given, len(nodes)))
+
+
+def _partitions(given: Section, num_nodes: int) -> tuple[tuple[str, frozenset[int]], ...]:
+    """Names of partitions, each with its nodes, ``0-7,9`` or one number."""
+    if "partitions" not in given:
+        return ()
+    partitions, found = given.section("partitions"), []
+    for name in partitions:
+        nodes: set[int] = set()
+        for part in str(partitions[name]).split(","):
+            match = _NODES.fullmatch(part.strip())
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last < num_nodes:
+                raise partitions.error(name, f"nodes such as 0-7,9, from 0 to {num_nodes - 1}")
+            nodes.update(range(first, last + 1))
+        found.append((str(name), frozenset(nodes)))
+    return tuple(found)
 
 
 def _nodes(given: Section) -> tuple[Node, ...]:
     """The nodes; how many there are is known before they are made."""
     devices = [_device(entry, given, i) for i, entry in enumerate(given.items_of("devices"))]
     topologies = [NodeTopology.from_dict(entry) for entry in given.sections("topologies")]
-    for key, known in (("devices", devices), ("topologies", topologies)):
-        if not known:
-            raise given.error(key, "a list with at least one")
+    if not devices:
+        raise given.error("devices", "a list with at least one")
     work = sum((topology.num_devices + 1) * len(topology.edges) for topology in topologies)
     if work > _MOST_ROUTING:
         raise given.error(
@@ -171,28 +202,33 @@ def _nodes(given: Section) -> tuple[Node, ...]:
     nodes: list[Node] = []
     num_devices = 0
     for entry in given.sections("nodes"):
-        entry.refuse_unknown(("topology", "devices", "count"))
+        entry.refuse_unknown(("topology", "devices", "count", "cpus", "memory_bytes", "rack"))
         places = Section(
             entry.source, entry.line, {str(i): x for i, x in enumerate(entry.items_of("devices"))}
         )
         places.what = "devices of a node"
         here = tuple(devices[places.whole(i, 0, len(devices) - 1)] for i in places)
-        topology = topologies[entry.whole("topology", 0, len(topologies) - 1)]
-        count = entry.whole("count", 1, MAX_DEVICES, 1)
+        is_linked = len(here) <= MAX_NODE_DEVICES and any(isinstance(device, DeviceSpec) for device in here)
+        topology = None
+        if is_linked or "topology" in entry:
+            topology = topologies[entry.whole("topology", 0, len(topologies) - 1)]
+        count = entry.whole("count", 1, MOST_DEVICES, 1)
         num_devices += count * max(1, len(here))
-        if num_devices > MAX_DEVICES:
-            raise entry.error("count", f"a number with which a cluster has at most {MAX_DEVICES:,} devices")
-        nodes += [Node(topology, here)] * count
+        if num_devices > MOST_DEVICES:
+            raise entry.error("count", f"a number with which a cluster has at most {MOST_DEVICES:,} devices")
+        host = entry.number("cpus", 0.0, default=0.0), entry.number("memory_bytes", 0.0, default=0.0)
+        nodes += [Node(topology, here, *host, entry.text("rack", ""))] * count
     return tuple(nodes)
 
 
-def _device(entry: Any, given: Section, index: int) -> DeviceSpec:
-    """A device by the name of a preset, or by its fields."""
+def _device(entry: Any, given: Section, index: int) -> DeviceSpec | NamedDevice:
+    """A device by the name of a preset, or by its fields, of which the name alone is enough."""
     if isinstance(entry, str):
         return device_named(entry)
     if not isinstance(entry, Mapping):
         raise given.error("devices", "a list of mappings, or of names of presets")
-    return DeviceSpec.from_dict(Section.of(entry, f"{given.place('devices')}[{index}]"))
+    fields = Section.of(entry, f"{given.place('devices')}[{index}]")
+    return NamedDevice(fields.text("name")) if set(fields) == {"name"} else DeviceSpec.from_dict(fields)
 
 
 def _fabric(given: Section) -> Fabric:

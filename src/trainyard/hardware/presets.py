@@ -26,7 +26,15 @@ from trainyard.hardware.nodes import cube_mesh_node, pcie_node, switched_node, t
 from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.hardware.topology import NodeTopology
 
-__all__ = ["DEVICES", "NODE_PRESETS", "NodePreset", "device_named", "node_topology"]
+__all__ = [
+    "DEVICES",
+    "NODE_PRESETS",
+    "NodePreset",
+    "device_named",
+    "find_device",
+    "node_topology",
+    "unknown_device",
+]
 
 _GIB = 2**30
 # One wave of thread blocks fills and drains in about 4 us on large GPUs, and memory takes about 2 us to
@@ -177,15 +185,20 @@ def device_named(name: str) -> DeviceSpec:
     HardwareError
         If the name is not known; the message lists those that are.
     """
-    for known, spec in DEVICES.items():
-        if known.lower() == name.lower():
-            return spec
-    raise unknown_name(
-        "device",
-        name,
-        DEVICES,
-        "or describe your own in a YAML file, such as `trainyard hardware --yaml` writes",
-    )
+    if (spec := find_device(name)) is None:
+        raise unknown_device(name)
+    return spec
+
+
+def unknown_device(name: str) -> HardwareError:
+    """The error where it matters how fast a device is of which only the name is known."""
+    advice = "or describe your own in a YAML file, such as `trainyard hardware --yaml` writes"
+    return unknown_name("device", name, DEVICES, advice)
+
+
+def find_device(name: str) -> DeviceSpec | None:
+    """The same, and None for a name that is not known."""
+    return next((spec for known, spec in DEVICES.items() if known.lower() == name.lower()), None)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from math import exp, log
 from typing import Any, TypeVar
 
 from trainyard.hardware.errors import HardwareError, unknown_name
-from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.reading import ReadingError, Section, parse_json
+from trainyard.reading.limits import MOST_DEVICES
 
 __all__ = ["CollectiveSample", "MachineProfile", "MatmulSample", "MemorySample"]
 
@@ -125,7 +125,7 @@ class MachineProfile:
             given.whole("version", PROFILE_VERSION, PROFILE_VERSION)
             return cls(
                 cpu=given.text("cpu"),
-                num_cores=given.whole("num_cores", 1, MAX_DEVICES),
+                num_cores=given.whole("num_cores", 1, MOST_DEVICES),
                 memory_bytes=int(given.positive("memory_bytes")),
                 torch_version=given.text("torch_version"),
                 op_s=given.positive("op_s"),
@@ -255,7 +255,7 @@ def _samples(given: Section, key: str, kind: type[_Sample]) -> tuple[_Sample, ..
         values: dict[str, Any] = {
             name: entry.text(name)
             if each == "str"
-            else entry.whole(name, 1, MAX_DEVICES)
+            else entry.whole(name, 1, MOST_DEVICES)
             if each == "int"
             else entry.positive(name)
             for name, each in known.items()

@@ -10,17 +10,15 @@ from typing import Any
 
 from trainyard.hardware.errors import HardwareError
 from trainyard.reading import Section, raised_as, shown
+from trainyard.reading.limits import MOST_DEVICES
 
-__all__ = ["MAX_DEVICES", "MAX_NODE_DEVICES", "NETWORK", "Edge", "Link", "NodeTopology", "edges_from"]
+__all__ = ["MAX_NODE_DEVICES", "NETWORK", "Edge", "Link", "NodeTopology", "edges_from"]
 
 NETWORK = "network"
 """Vertex of every node graph that stands for everything outside the node."""
 
 MAX_NODE_DEVICES = 256
 """Routes inside a node are tabulated; a larger machine is several nodes."""
-
-MAX_DEVICES = 2**17
-"""Of a cluster; one of a million is a typing error."""
 
 _ROUTE_PROBE_BYTES = 2**20  # routes are the fastest ones for a message of this size
 
@@ -254,7 +252,7 @@ class NodeTopology:
             given.refuse_unknown(("name", "num_devices", "links", "edges"))
             return cls(
                 name=given.text("name"),
-                num_devices=given.whole("num_devices", 1, MAX_DEVICES),
+                num_devices=given.whole("num_devices", 1, MOST_DEVICES),
                 links=tuple(Link.from_dict(link) for link in given.sections("links")),
                 edges=edges_from(given),
             )

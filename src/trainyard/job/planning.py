@@ -156,7 +156,13 @@ def make_setting(
     ----------
     progress : hears what they are doing, and how much of it is done.
     all_devices : see `Setting`.
+
+    Raises
+    ------
+    HardwareError
+        If it is not known how fast the cluster is.
     """
+    place.require_known()
     tell = progress or (lambda what, done: None)
     return SimulatedSetting(
         task, place, published=published_strategies(), all_devices=all_devices, progress=tell

@@ -54,4 +54,7 @@ MOST_STEPS = 10**12
 """Of a training: 30,000 years at one a second."""
 
 MOST_DEVICES = 1_000_000
-"""Of a cluster that jobs are scheduled on, and of a job. The largest have about 100,000."""
+"""Of a cluster, and of a job. The largest have about 100,000."""
+
+MOST_RANKS = 2**17
+"""Of a plan."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_axes import TimeAxis, layout
 from trainyard.report.fleet_stints import DrawnRun, Stints
 from trainyard.report.page import PALETTE, Figure
@@ -62,10 +62,10 @@ def what_ran_where(shown: DrawnRun, labels: Sequence[str], axis: TimeAxis, most_
     heading = f"Use by node, and what ran where: {run.policy}"
     if not len(stints.job) or axis.end_s <= 0:
         return Figure(heading, [], {})
-    row_of_device, rows = _rows(run.site)
+    row_of_device, rows = _rows(run.cluster)
     edges_s = np.linspace(0.0, axis.end_s, _NUM_PARTS + 1)
     share = stints.busy(edges_s, row_of_device) / np.bincount(row_of_device)[:, None]
-    bounds = np.append(np.flatnonzero(np.diff(row_of_device, prepend=-1)), run.site.num_devices) - 0.5
+    bounds = np.append(np.flatnonzero(np.diff(row_of_device, prepend=-1)), run.cluster.num_devices) - 0.5
     origin, per_s = axis.scale
     density = {
         "type": "heatmap",
@@ -83,13 +83,11 @@ def what_ran_where(shown: DrawnRun, labels: Sequence[str], axis: TimeAxis, most_
         "hovertemplate": "%{text}<br>%{x}: %{z} % in use<extra></extra>",
     }  # fmt: skip
     kept, note = _kept(stints, most_bars)
-    drawn = layout("", "device", height=_height(run.site), showlegend=False)
+    drawn = layout("", "device", height=_height(run.cluster), showlegend=False)
     drawn["margin"]["t"] = 40  # room for the buttons
     drawn["xaxis"] |= axis.layout
-    drawn["yaxis"] |= {"range": [run.site.num_devices - 0.5, -0.5], "showgrid": False}
-    said = (
-        f"The colour is the share of {_what(rows, run.site)} in use, over {duration_text(edges_s[1])} each."
-    )
+    drawn["yaxis"] |= {"range": [run.cluster.num_devices - 0.5, -0.5], "showgrid": False}
+    said = f"The colour is the share of {_what(rows, run.cluster)} in use, over {duration_text(edges_s[1])} each."
     more = {
         "rows": rows,
         "num_parts": _NUM_PARTS,
@@ -100,33 +98,33 @@ def what_ran_where(shown: DrawnRun, labels: Sequence[str], axis: TimeAxis, most_
     return Figure(heading, [density], drawn, note, bars)
 
 
-def _rows(site: Site) -> tuple[Ints, list[str]]:
+def _rows(cluster: Cluster) -> tuple[Ints, list[str]]:
     """Row of every device, and what the rows are called."""
-    types = [f" ({host.device_type})" if len(site.device_types) > 1 else "" for host in site.hosts]
-    if site.num_devices <= _MOST_DEVICE_ROWS:
-        names = [f"device {i} of node {node}{types[node]}" for i, node in enumerate(site.node_of.tolist())]
-        return np.arange(site.num_devices), names
-    with_devices = [node for node, host in enumerate(site.hosts) if host.num_devices]
+    types = [f" ({node.device_type})" if len(cluster.device_types) > 1 else "" for node in cluster.nodes]
+    if cluster.num_devices <= _MOST_DEVICE_ROWS:
+        names = [f"device {i} of node {node}{types[node]}" for i, node in enumerate(cluster.node_of.tolist())]
+        return np.arange(cluster.num_devices), names
+    with_devices = [number for number, node in enumerate(cluster.nodes) if node.num_devices]
     per_row = -(-len(with_devices) // _MOST_ROWS)
     groups = [with_devices[i : i + per_row] for i in range(0, len(with_devices), per_row)]
-    row_of_node = np.zeros(len(site.hosts), np.int64)
+    row_of_node = np.zeros(len(cluster.nodes), np.int64)
     for row, group in enumerate(groups):
         row_of_node[group] = row
     names = [
         f"node {group[0]}{types[group[0]]}" if len(group) == 1 else f"nodes {group[0]} to {group[-1]}"
         for group in groups
     ]
-    return row_of_node[site.node_of], names
+    return row_of_node[cluster.node_of], names
 
 
-def _what(rows: Sequence[str], site: Site) -> str:
-    if len(rows) == site.num_devices:
+def _what(rows: Sequence[str], cluster: Cluster) -> str:
+    if len(rows) == cluster.num_devices:
         return "a device's time that it is"
-    return "a node's devices" if len(rows) == len(site.hosts) else "the devices of neighbouring nodes"
+    return "a node's devices" if len(rows) == len(cluster.nodes) else "the devices of neighbouring nodes"
 
 
-def _height(site: Site) -> int:
-    return 110 + min(max(14 * site.num_devices, 60), 520)
+def _height(cluster: Cluster) -> int:
+    return 110 + min(max(14 * cluster.num_devices, 60), 520)
 
 
 def _small(shares: NDArray[np.float64]) -> dict[str, str]:

@@ -150,11 +150,11 @@ def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:
     """Where more devices were in use than the cluster has, as may be in what was recorded."""
     for run in runs:
         most = int(run.series.num_devices_in_use.max(initial=0))
-        if most > run.site.num_devices:
+        if most > run.cluster.num_devices:
             yield (
-                f"{run.policy}: jobs had up to {most:,} devices at once, and cluster {run.site.name} has "
-                f"{run.site.num_devices:,}: it is not what they ran on, and no simulation on it is to be compared with "
-                "that"
+                f"{run.policy}: jobs had up to {most:,} devices at once, and cluster {run.cluster.name} has "
+                f"{run.cluster.num_devices:,}: it is not what they ran on, and no simulation on it is to be compared "
+                "with that"
             )
 
 

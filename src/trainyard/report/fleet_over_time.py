@@ -57,17 +57,17 @@ def in_use(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
         _means(run.series.time_s, np.diff(run.series.num_devices_in_use, prepend=0.0), axis)
         for run, *_ in runs
     ]
-    most = max((run.site.num_devices for run, *_ in runs), default=0)
+    most = max((run.cluster.num_devices for run, *_ in runs), default=0)
     return _figure("Devices in use", "devices", runs, means, axis, most)
 
 
 def use_by_type(runs: Sequence[DrawnRun], axis: TimeAxis) -> tuple[Figure, ...]:
     """Devices in use of every type, where there are several; not of runs of which it is not known who had which."""
-    known = [each for each in runs if len(each.run.site.device_types) > 1 and each.run.spans]
+    known = [each for each in runs if len(each.run.cluster.device_types) > 1 and each.run.spans]
     if not known:
         return ()
-    site = known[0].run.site
-    busy = [each.stints.busy(axis.edges_s, site.type_of_node[site.node_of]) for each in known]
+    cluster = known[0].run.cluster
+    busy = [each.stints.busy(axis.edges_s, cluster.type_of_node[cluster.node_of]) for each in known]
     return tuple(
         _figure(
             f"Devices in use, {name}",
@@ -75,9 +75,9 @@ def use_by_type(runs: Sequence[DrawnRun], axis: TimeAxis) -> tuple[Figure, ...]:
             known,
             [own[kind] for own in busy],
             axis,
-            int(site.devices_of_type[kind]),
+            int(cluster.devices_of_type[kind]),
         )
-        for kind, name in enumerate(site.device_types)
+        for kind, name in enumerate(cluster.device_types)
     )
 
 
@@ -95,11 +95,13 @@ def use_by_node(runs: Sequence[DrawnRun]) -> Figure:
 
 
 def _by_node(shown: DrawnRun) -> dict[str, Any]:
-    run, site = shown.run, shown.run.site
+    run, cluster = shown.run, shown.run.cluster
     edges_s = np.array([run.end_s - run.makespan_s, run.end_s])
-    busy, sizes = shown.stints.busy(edges_s, site.node_of)[:, 0], np.bincount(site.node_of)
+    busy, sizes = shown.stints.busy(edges_s, cluster.node_of)[:, 0], np.bincount(cluster.node_of)
     nodes = np.flatnonzero(sizes)
-    types = [f" ({site.hosts[node].device_type})" if len(site.device_types) > 1 else "" for node in nodes]
+    types = [
+        f" ({cluster.nodes[node].device_type})" if len(cluster.device_types) > 1 else "" for node in nodes
+    ]
     is_points = len(nodes) > _MOST_BARS
     return {
         **({"type": "scatter", "mode": "markers"} if is_points else {"type": "bar", "textposition": "none"}),

@@ -43,7 +43,7 @@ def fleet_page(
 
     Parameters
     ----------
-    runs : of different policies on the same workload and site.
+    runs : of different policies on the same workload and cluster.
     facts : shown at the top, by name.
     left_out : rows of the trace that gave no job, and what is to be said of how it was read.
     remarks : what is to be said of policies and jobs.

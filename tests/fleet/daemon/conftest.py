@@ -16,17 +16,17 @@ from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.parse import parse_cluster
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses of the training, alone."""
-    site = Site.parse("1x1xlocal")
-    backend = LocalBackend(site, tmp_path_factory.mktemp("alone"))
+    cluster = parse_cluster("1x1xlocal")
+    backend = LocalBackend(cluster, tmp_path_factory.mktemp("alone"))
     job = training_job("alone", 0.0, 1, Training("gpt-tiny", 4, STEPS))
-    run_fleet([job], site, scheduler_of("fifo").policy, backend, patience=Patience(limit_s=300))
+    run_fleet([job], cluster, scheduler_of("fifo").policy, backend, patience=Patience(limit_s=300))
     return backend.directory("alone").losses()
 
 

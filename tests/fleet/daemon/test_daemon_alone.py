@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.daemon.daemon import only_daemon
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 
 def test_a_second_daemon_is_refused_also_where_the_lock_was_deleted(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from test_daemon_restarts import CANCELLED, SITE, FragileStore, World, form
+from test_daemon_restarts import CANCELLED, CLUSTER, FragileStore, World, form
 
 from trainyard.fleet.daemon import client, server
 from trainyard.fleet.daemon import daemon as daemons
@@ -27,10 +27,10 @@ from trainyard.fleet.daemon.app import Api, cluster_document
 from trainyard.fleet.daemon.store import StateError, Store
 from trainyard.fleet.daemon.tables import FINAL, State
 from trainyard.fleet.daemon.users import Users
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.level1 import AnswerTimeoutError, Level1Processes, UnansweredError
@@ -76,7 +76,7 @@ def test_what_passes_is_survived(
     world = FaultyWorld(random.Random(seed), crashes=0.0)
     scheduler = scheduler_of(policy, round_s=0.05 if scheduler_of(policy).rounds else None)
     store = FragileStore(f"sqlite:///{tmp_path / 'state.sqlite'}", world)
-    daemon = daemons.Daemon(SITE, scheduler, world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler, world, store, tmp_path)
     problems, num_turns = set[str](), 0
     for name, text in forms.items():
         store.add(read_form(text, Path("form")), "", text, 1.0)
@@ -102,7 +102,9 @@ def test_a_fault_in_the_policy_is_shown_until_it_is_over(
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     text = form("a", 1)
     store.add(read_form(text, Path("form")), "", text, 1.0)
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), World(random.Random(0), crashes=0.0), store, tmp_path)
+    daemon = daemons.Daemon(
+        CLUSTER, scheduler_of("fifo"), World(random.Random(0), crashes=0.0), store, tmp_path
+    )
     api = Api(daemon, Users())
     monkeypatch.setattr(type(daemon.scheduler.policy), "decide", lambda *_: 1 / 0)
     wait_s = [daemon._turn_safely() for _ in range(3)]
@@ -140,7 +142,7 @@ def test_one_job_that_cannot_be_is_the_only_one_that_fails(
     monkeypatch.setattr(world, "start", start_some)
     clock = itertools.count(1000.0, 1000.0)  # so that it is tried again at once
     monkeypatch.setattr(daemons.time, "time", lambda: next(clock))
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     for _ in range(200):
         daemon._turn_safely()
     found = {record.name: (record.state, record.reason) for record in store.jobs()}
@@ -158,7 +160,7 @@ def test_a_signal_ends_the_server_and_the_state_is_written_at_last(
     monkeypatch.setattr(server.atexit, "unregister", lambda _: None)
     monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 1e9)
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     wrote: list[float] = []
     monkeypatch.setattr(store, "note_progress", lambda *what: wrote.append(what[-1]))
     before = signal.getsignal(how)
@@ -193,11 +195,11 @@ def refuse_late(question: str, arguments: tuple[Any, ...]) -> Any:
 
 def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
-    daemon, goes_on = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path), threading.Event()
+    daemon, goes_on = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path), threading.Event()
     looks: list[str] = []
     slow = Level1Processes(refuse_late, lambda *_: goes_on.wait())
 
-    def look(policy: Any, site: Any, job: Job, now_s: float) -> None:
+    def look(policy: Any, cluster: Any, job: Job, now_s: float) -> None:
         if job.name == "slow":
             slow("how fast", ())
             looks.append(job.name)

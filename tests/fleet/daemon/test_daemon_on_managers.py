@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from daemons import check_kills
-from slurm_here import slurm_cluster, why_no_slurm
+from slurm_here import running_slurm, why_no_slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -16,7 +16,7 @@ OPTIONS = ("--cluster", "1x2xlocal", "--policy", "srtf", "--backend")
 def test_on_slurm(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     if reason := why_no_slurm():
         pytest.skip(reason)
-    with slurm_cluster(tmp_path, (2,), cpus=2):
+    with running_slurm(tmp_path, (2,), cpus=2):
         back_s = check_kills(tmp_path / "fleet", undisturbed, (*OPTIONS, "slurm"), num_kills=10)
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
 

@@ -16,7 +16,7 @@ from trainyard.fleet.daemon.app import Api
 from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.daemon.users import Users
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
+from trainyard.hardware.parse import parse_cluster
 from trainyard.private import write_private
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
@@ -71,8 +71,8 @@ def test_a_token_is_asked_for_and_taken(daemon: Running, tmp_path: Path) -> None
 
 def test_a_node_that_is_away_is_shown(tmp_path: Path) -> None:
     """It goes and comes back while the page is open."""
-    site, store = Site.parse("2x1xlocal"), Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
-    daemon = SimpleNamespace(site=site, store=store, scheduler=scheduler_of("fifo"), problem=None)
+    cluster, store = parse_cluster("2x1xlocal"), Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    daemon = SimpleNamespace(cluster=cluster, store=store, scheduler=scheduler_of("fifo"), problem=None)
     server = uvicorn.Server(
         uvicorn.Config(Api(daemon, Users.read(None)).app(), port=0, log_level="error", lifespan="off")
     )
@@ -84,10 +84,10 @@ def test_a_node_that_is_away_is_shown(tmp_path: Path) -> None:
         port = server.servers[0].sockets[0].getsockname()[1]
         with opened(f"http://127.0.0.1:{port}", tmp_path) as page:
             assert "away" not in page.wait("nodes", "node 0, local", "node 1, local")
-            daemon.site = site.without({1})
+            daemon.cluster = cluster.without({1})
             assert "node 0, local: away" not in page.wait("nodes", "node 1, local: away")
             page.wait("about", "0 of 1 devices in use")
-            daemon.site = site
+            daemon.cluster = cluster
             page.wait("about", "0 of 2 devices in use")
             assert "away" not in page.text("nodes")
     finally:

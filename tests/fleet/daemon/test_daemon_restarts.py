@@ -19,6 +19,7 @@ import pytest
 from trainyard.fleet.daemon import daemon as daemons
 from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.daemon.tables import FINAL, State
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.event import Event, Happening
@@ -26,12 +27,12 @@ from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
+from trainyard.hardware.cluster import Cluster
 
-SITE = Site.uniform(2, 2, "local")
+CLUSTER = Cluster.uniform(2, 2, "local")
 WORK = 12
 TIMINGS = (Timing("local", 1, 2, 4, 0.5, 0.75),)
 CANCELLED, FOREVER = "job2", 10_000
@@ -67,7 +68,7 @@ class World:
 
     def away(self) -> frozenset[int]:
         if self.chance.random() < self.losses:
-            self.lost = self.lost ^ {self.chance.randrange(len(SITE.hosts))}
+            self.lost = self.lost ^ {self.chance.randrange(len(CLUSTER.nodes))}
             self.num_lost += len(self.lost)
         return self.lost
 
@@ -98,7 +99,7 @@ class World:
         never(self.steps[job.name] >= work_of(job.name), "a job that is done is started")
         used = {d for g in self.running.values() for d in g.devices}
         never(bool(used & set(grant.devices)), "a device is given out twice")
-        never(bool({SITE.node_of[d] for d in grant.devices} & self.lost), "a job starts on a lost node")
+        never(bool({CLUSTER.node_of[d] for d in grant.devices} & self.lost), "a job starts on a lost node")
         self.running[job.name] = grant
         self.maybe_crash()
 
@@ -181,7 +182,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     coming, num_daemons = list(forms.items()), 0
     while True:
         store = FragileStore(url, world)
-        daemon = daemons.Daemon(SITE, scheduler, world, store, tmp_path)
+        daemon = daemons.Daemon(CLUSTER, scheduler, world, store, tmp_path)
         num_daemons += 1
         try:
             while coming or any(r.state not in FINAL for r in store.jobs()):
@@ -214,7 +215,7 @@ def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -
     text = form("a", 1)
     store.add(read_form(text, Path("form")), "", text, 1.0)
     world.running["a"] = Grant((3,))  # the database says that it waits
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     seen = set[tuple[int, ...]]()
     while daemon.job("a").state is not State.ENDED:  # it takes a while to leave
         daemon.turn()
@@ -243,7 +244,7 @@ def test_a_job_that_cannot_come_back_leaves_before_others_get_its_devices(
 
     original = Allocator.enter
     monkeypatch.setattr(Allocator, "enter", enter if why == "the cluster" else original)
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     for _ in range(30):
         if "a" in world.running:
             assert "b" not in world.running
@@ -274,7 +275,7 @@ def test_nothing_starts_where_it_is_not_known_what_runs(
 
     original = world.adopt
     monkeypatch.setattr(world, "adopt", adopt)
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     for _ in range(3):
         daemon._turn_safely()
         assert set(world.running) == ({"a"} if size == 4 else {"a", "b"})
@@ -294,7 +295,7 @@ def test_who_is_cancelled_while_a_policy_decides_gets_no_devices(
 ) -> None:
     world = World(random.Random(0), crashes=0.0)
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
-    daemon = daemons.Daemon(SITE, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
@@ -327,7 +328,7 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
     store.note_progress({whose: had}, {}, set(), 2.0)
-    daemon = daemons.Daemon(SITE, scheduler_of(policy), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of(policy), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"]
     assert daemon.driver.done()[whose].attained_device_s == pytest.approx(120.0, abs=60.0)
@@ -345,7 +346,7 @@ def test_who_was_admitted_stays_so(
     for now_s in (2.0, 5000.0) if decided else (5000.0,):
         monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)
         world = World(random.Random(0), crashes=0.0)  # where nothing runs any more
-        daemons.Daemon(SITE, scheduler_of("elasticflow"), world, store, tmp_path).turn()
+        daemons.Daemon(CLUSTER, scheduler_of("elasticflow"), world, store, tmp_path).turn()
     record = store.job("a")
     assert record is not None
     assert record.state is state
@@ -358,7 +359,7 @@ def test_a_job_between_two_rounds_is_not_told_of_a_decision(
     monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     daemon = daemons.Daemon(
-        SITE, scheduler_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path
+        CLUSTER, scheduler_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path
     )
     for now_s, name in ((1000.0, "job0"), (1010.0, "job2")):
         monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)

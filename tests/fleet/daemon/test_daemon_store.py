@@ -12,9 +12,9 @@ import pytest
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store, state_address
 from trainyard.fleet.daemon.tables import State
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form

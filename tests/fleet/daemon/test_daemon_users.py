@@ -14,7 +14,7 @@ from trainyard.fleet.daemon.daemon import Daemon
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.daemon.users import Users
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.own import reread_form
 from trainyard.hardware.interface import is_loopback
 from trainyard.private import write_private

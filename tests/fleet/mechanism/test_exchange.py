@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from restless import SITE, Restless
+from restless import CLUSTER, Restless
 
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.mechanism.costs import Costs
@@ -20,7 +20,8 @@ def test_an_exchange_in_one_call_is_the_same_as_step_by_step(policy: Policy) -> 
     """Where charts are wanted, every step is taken by itself."""
     jobs = list(philly_jobs(150, mean_gap_s=60.0, most_devices=8))
     at_once, by_steps = (
-        simulate_fleet(jobs, SITE, policy, costs=Costs(30.0, 10.0), keep_spans=keep) for keep in (False, True)
+        simulate_fleet(jobs, CLUSTER, policy, costs=Costs(30.0, 10.0), keep_spans=keep)
+        for keep in (False, True)
     )
     assert at_once.names == by_steps.names
     for column in ("first_start_s", "finish_s", "device_s", "num_preempted", "num_starts"):

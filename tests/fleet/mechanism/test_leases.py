@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 from leases import Lending
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 
 def simulated(policy: Policy, *lengths_s: float, rounds: Rounds | None = None) -> FleetRun:
     """On one device, jobs that come one second after the other."""
     jobs: list[Job] = [declared_job(f"job{i}", float(i), 1, each) for i, each in enumerate(lengths_s)]
-    return simulate_fleet(jobs, Site.uniform(1, 1), policy, rounds=rounds, keep_spans=True)
+    return simulate_fleet(jobs, Cluster.uniform(1, 1), policy, rounds=rounds, keep_spans=True)
 
 
 def finishes(run: FleetRun) -> dict[str, float]:

@@ -10,15 +10,17 @@ import pytest
 from runs import finished
 
 from trainyard.fleet.allocation import Allocation, Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant, declared_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.parse("2x2xV100+1x2xK80").without({1})
+CLUSTER = parse_cluster("2x2xV100+1x2xK80").without({1})
 JOBS = [
     declared_job("rigid", 0, 2, 10.0, device_types=("V100",)),
     declared_job("elastic", 0, 1, 20.0, min_devices=1, max_devices=2),
@@ -35,7 +37,7 @@ class Fixed:
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
 
-    def start(self, site: Site) -> None: ...
+    def start(self, cluster: Cluster) -> None: ...
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         refused = dict.fromkeys(self.refused, "nobody wants it")
@@ -43,7 +45,7 @@ class Fixed:
 
 
 def test_what_jobs_can_have_is_given() -> None:
-    run = simulate_fleet(JOBS, SITE, Fixed((0, 1), ((0, 1), (4, 5))), keep_spans=True)
+    run = simulate_fleet(JOBS, CLUSTER, Fixed((0, 1), ((0, 1), (4, 5))), keep_spans=True)
     assert {(span.job, span.devices) for span in run.spans} == {("rigid", (0, 1)), ("elastic", (4, 5))}
 
 
@@ -68,7 +70,7 @@ def test_what_jobs_can_have_is_given() -> None:
 )  # fmt: skip
 def test_an_error_of_a_policy_is_found(policy: Fixed, message: str) -> None:
     with pytest.raises(FleetError, match=message):
-        simulate_fleet(JOBS, SITE, policy)
+        simulate_fleet(JOBS, CLUSTER, policy)
 
 
 def test_a_policy_that_takes_nothing_away_gives_free_devices_only() -> None:
@@ -76,16 +78,16 @@ def test_a_policy_that_takes_nothing_away_gives_free_devices_only() -> None:
     policy = Fixed((0,), ((0, 1),), preempts=False)
     jobs = [JOBS[0], replace(JOBS[1], arrival_s=5.0)]
     with pytest.raises(FleetError, match="gives job 'elastic' devices 0, 1, which others have"):
-        simulate_fleet(jobs, SITE, policy)
+        simulate_fleet(jobs, CLUSTER, policy)
     later = [JOBS[0], replace(JOBS[1], arrival_s=10.0)]
-    run = simulate_fleet(later, SITE, policy)
+    run = simulate_fleet(later, CLUSTER, policy)
     assert finished(run) == {"rigid": 10.0, "elastic": 20.0}
 
 
 def test_who_has_other_devices_already_may_keep_them() -> None:
     """A job that runs on several types since before this scheduler began goes on."""
-    site = Site.parse("1x1xV100+1x2xK80")
-    allocator = Allocator(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
+    cluster = parse_cluster("1x1xV100+1x2xK80")
+    allocator = Allocator(cluster, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
     allocator.enter(declared_job("a", 0, 2, 10.0), 0.0)
     allocator.take_over(int(allocator.table.active[0]), Grant((0, 1)), 0.0)
     rows = allocator.table.active.copy()

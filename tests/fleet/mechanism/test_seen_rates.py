@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from restless import SITE, Restless
+from restless import CLUSTER, Restless
 
 from trainyard.fleet.mechanism.job_table import Ints
 from trainyard.fleet.mechanism.seen_rates import SeenRates
@@ -34,7 +34,7 @@ def run() -> tuple[FleetRun, int]:
     """Jobs that are moved, resized and spread by chance; and how often a rate was asked for."""
     drawn = philly_jobs(150, mean_gap_s=60.0, most_devices=8)
     jobs = [replace(job, profile=Placed(0.1 + number % 7)) for number, job in enumerate(drawn)]
-    found = simulate_fleet(jobs, SITE, Restless())
+    found = simulate_fleet(jobs, CLUSTER, Restless())
     return found, sum(len(job.profile.asked) for job in jobs)
 
 

@@ -9,17 +9,21 @@ from dataclasses import replace
 import pytest
 from runs import finished
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.parse("2x4xA@16cpu,64GB+1x8xB@64cpu")
+CLUSTER = parse_cluster("2x4xA@16cpu,64GB+1x8xB@64cpu")
 
 
-def simulated(jobs: Sequence[Job], site: Site, policy: str = "fifo", place: str = "consolidated") -> FleetRun:
-    return scheduler_of(policy, place).simulate(jobs, site, keep_spans=True)
+def simulated(
+    jobs: Sequence[Job], cluster: Cluster, policy: str = "fifo", place: str = "consolidated"
+) -> FleetRun:
+    return scheduler_of(policy, place).simulate(jobs, cluster, keep_spans=True)
 
 
 def drawn_jobs(chance: random.Random, count: int, *, most_cpus: float) -> tuple[Job, ...]:
@@ -36,19 +40,19 @@ def drawn_jobs(chance: random.Random, count: int, *, most_cpus: float) -> tuple[
 def test_a_job_waits_for_processors_though_devices_are_free() -> None:
     """The first has 13 of 16, the others ask for no more than their four each."""
     jobs = [declared_job("wide", 0, 1, 10, cpus=13), declared_job("a", 1, 1, 10), declared_job("b", 2, 2, 10)]
-    site = Site.parse("1x4@16cpu")
-    assert finished(simulated(jobs, site)) == {"wide": 10, "a": 20, "b": 20}
-    assert finished(simulated(jobs, Site.parse("1x4"))) == {"wide": 10, "a": 11, "b": 12}
+    cluster = parse_cluster("1x4@16cpu")
+    assert finished(simulated(jobs, cluster)) == {"wide": 10, "a": 20, "b": 20}
+    assert finished(simulated(jobs, parse_cluster("1x4"))) == {"wide": 10, "a": 11, "b": 12}
 
 
 def test_a_job_that_asks_for_less_leaves_more_to_others() -> None:
     jobs = [declared_job("narrow", 0, 2, 10, cpus=2), declared_job("wide", 0, 2, 10, cpus=14)]
-    assert finished(simulated(jobs, Site.parse("1x4@16cpu"))) == {"narrow": 10, "wide": 10}
+    assert finished(simulated(jobs, parse_cluster("1x4@16cpu"))) == {"narrow": 10, "wide": 10}
 
 
 def test_a_large_job_takes_as_many_nodes_as_give_it_what_it_asks_for() -> None:
     """Six processors with each device, so two devices of each node; `consolidated` does not wait for whole nodes."""
-    run = simulated([declared_job("a", 0, 4, 10, cpus=24)], Site.parse("2x4@16cpu"))
+    run = simulated([declared_job("a", 0, 4, 10, cpus=24)], parse_cluster("2x4@16cpu"))
     (span,) = run.spans or ()
     assert span.devices == (0, 1, 4, 5)
 
@@ -56,9 +60,9 @@ def test_a_large_job_takes_as_many_nodes_as_give_it_what_it_asks_for() -> None:
 def test_one_that_is_preempted_gives_back_what_it_had() -> None:
     """By devices both may run; by processors the more urgent one takes those of the other."""
     jobs = [declared_job("long", 0, 1, 100, cpus=16), declared_job("short", 10, 1, 10, cpus=16)]
-    site = Site.parse("1x2@16cpu")
-    assert finished(simulated(jobs, site, "srtf")) == {"short": 20, "long": 110}
-    assert finished(simulated([*jobs, declared_job("also", 12, 2, 5)], site, "srtf")) == {
+    cluster = parse_cluster("1x2@16cpu")
+    assert finished(simulated(jobs, cluster, "srtf")) == {"short": 20, "long": 110}
+    assert finished(simulated([*jobs, declared_job("also", 12, 2, 5)], cluster, "srtf")) == {
         "also": 17,
         "short": 25,
         "long": 115,
@@ -71,15 +75,15 @@ def test_it_is_said_where_gib_are_taken_for_gb() -> None:
         declared_job("whole", 0, 8, 10, memory_bytes=480 * 2**30),
         declared_job("less", 0, 1, 10, memory_bytes=1e9),
     ]
-    assert "1 of 2, the first for 60 GiB" in memory_in_doubt(jobs, Site.parse("2x8@480GB"))
-    assert not memory_in_doubt(jobs, Site.parse("2x8@480GiB"))
-    assert not memory_in_doubt(jobs, Site.parse("2x8@240GB"))  # that is another matter
-    assert not memory_in_doubt(jobs, Site.parse("2x8"))
-    assert not whole_nodes_in_doubt(jobs, Site.parse("2x8@480GB"))
+    assert "1 of 2, the first for 60 GiB" in memory_in_doubt(jobs, parse_cluster("2x8@480GB"))
+    assert not memory_in_doubt(jobs, parse_cluster("2x8@480GiB"))
+    assert not memory_in_doubt(jobs, parse_cluster("2x8@240GB"))  # that is another matter
+    assert not memory_in_doubt(jobs, parse_cluster("2x8"))
+    assert not whole_nodes_in_doubt(jobs, parse_cluster("2x8@480GB"))
 
 
 @pytest.mark.parametrize(
-    ("site", "num_devices", "memory_gib", "is_in_doubt"),
+    ("cluster", "num_devices", "memory_gib", "is_in_doubt"),
     [
         ("2x8@96cpu", 8, 0, True),
         ("2x8@128cpu", 8, 0, False),
@@ -93,15 +97,15 @@ def test_it_is_said_where_gib_are_taken_for_gb() -> None:
     ],
 )
 def test_it_is_said_where_jobs_of_a_node_fit_on_none(
-    site: str, num_devices: int, memory_gib: int, is_in_doubt: bool
+    cluster: str, num_devices: int, memory_gib: int, is_in_doubt: bool
 ) -> None:
     job = declared_job("whole", 0, num_devices, 10, cpus=128, memory_bytes=memory_gib * 2.0**30)
-    said = whole_nodes_in_doubt([job], Site.parse(site))
+    said = whole_nodes_in_doubt([job], parse_cluster(cluster))
     assert (f"1 of 1, the first, whole, for {num_devices} devices with 128 processors" in said) == is_in_doubt
 
 
 @pytest.mark.parametrize(
-    ("job", "site"),
+    ("job", "cluster"),
     [
         (declared_job("a", 0, 1, 10, cpus=17), "2x4@16cpu"),
         (declared_job("a", 0, 1, 10, memory_bytes=65e9), "2x4@64GB"),
@@ -109,10 +113,12 @@ def test_it_is_said_where_jobs_of_a_node_fit_on_none(
         (declared_job("a", 0, 1, 10, cpus=17, device_types=("A",)), "2x4xA@16cpu+1x4xB@32cpu"),
     ],
 )
-def test_more_than_nodes_have_is_refused(job: Job, site: str) -> None:
+def test_more_than_nodes_have_is_refused(job: Job, cluster: str) -> None:
     with pytest.raises(FleetError, match=f"job 'a' asks for {job.num_devices} devices with .* Ask for less"):
-        scheduler_of("fifo").simulate([job], Site.parse(site), strict=True)
-    simulated([replace(job, device_types=())], Site.parse("2x4"))  # where nodes do not say, all have enough
+        scheduler_of("fifo").simulate([job], parse_cluster(cluster), strict=True)
+    simulated(
+        [replace(job, device_types=())], parse_cluster("2x4")
+    )  # where nodes do not say, all have enough
 
 
 @pytest.mark.parametrize("place", ["consolidated", "packed", "anywhere", "spread"])
@@ -121,7 +127,7 @@ def test_no_node_gives_more_than_it_has(policy: str, place: str) -> None:
     chance = random.Random(policy + place)
     for _ in range(5):
         jobs = {job.name: job for job in drawn_jobs(chance, 40, most_cpus=8.0)}
-        run = simulated(list(jobs.values()), SITE, policy, place)
+        run = simulated(list(jobs.values()), CLUSTER, policy, place)
         spans = run.spans or ()
         assert set(run.names) == set(jobs)
         for moment_s in {span.start_s for span in spans}:
@@ -130,21 +136,21 @@ def test_no_node_gives_more_than_it_has(policy: str, place: str) -> None:
                 if span.start_s <= moment_s < span.end_s:
                     job = jobs[span.job]
                     for device in span.devices:
-                        node = int(SITE.node_of[device])
-                        host = SITE.hosts[node]
+                        node = int(CLUSTER.node_of[device])
+                        host = CLUSTER.nodes[node]
                         cpus[node] += job.cpus / job.num_devices or host.cpus / host.num_devices
                         memory_bytes[node] += job.memory_bytes / job.num_devices or 64e9 / host.num_devices
-            assert all(used <= host.cpus + 1e-6 for used, host in zip(cpus, SITE.hosts, strict=True))
+            assert all(used <= host.cpus + 1e-6 for used, host in zip(cpus, CLUSTER.nodes, strict=True))
             assert all(used <= 64e9 + 1.0 for used in memory_bytes[:2])
 
 
 @pytest.mark.parametrize("place", ["consolidated", "packed", "anywhere", "spread"])
 @pytest.mark.parametrize("policy", ["fifo", "sjf", "srtf", "las", "tiresias"])
 def test_who_asks_for_a_proportional_share_runs_as_if_it_did_not_ask(policy: str, place: str) -> None:
-    site = Site.parse("4x4@16cpu")
+    cluster = parse_cluster("4x4@16cpu")
     jobs = drawn_jobs(random.Random(policy + place), 60, most_cpus=4.0)
     plain = [replace(job, cpus=0.0, memory_bytes=0.0) for job in jobs]
     asking = [replace(job, cpus=4.0 * job.num_devices, memory_bytes=0.0) for job in jobs]
-    first, second = (simulated(each, site, policy, place) for each in (plain, asking))
+    first, second = (simulated(each, cluster, policy, place) for each in (plain, asking))
     assert finished(first) == finished(second)
     assert first.spans == second.spans

@@ -7,12 +7,16 @@ import pytest
 
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED
-from trainyard.fleet.site import Host, Site
+from trainyard.hardware.cluster import Cluster, Node
+from trainyard.hardware.parse import parse_cluster
 
 NONE = np.zeros(0, np.int64)
 A, B = 1, 2
 # Two of the four devices of every node of type a are taken: four are free, on no node together.
-SITE, TAKEN = Site("two types", (Host("a", 4), Host("a", 4), Host("b", 4))), (0, 1, 4, 5)
+CLUSTER, TAKEN = (
+    Cluster("two types", (Node.named("a", 4), Node.named("a", 4), Node.named("b", 4))),
+    (0, 1, 4, 5),
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,7 @@ SITE, TAKEN = Site("two types", (Host("a", 4), Host("a", 4), Host("b", 4))), (0,
 def test_who_has_no_place_keeps_nothing_from_those_after_it(
     wanted: list[int], allowed: list[int], given: dict[int, tuple[int, ...]]
 ) -> None:
-    free = FreeDevices(SITE)
+    free = FreeDevices(CLUSTER)
     free.take_these(TAKEN)
     numbers, devices = free.place(np.array(wanted), NONE, np.array(allowed), NONE, CONSOLIDATED, True)
     assert dict(zip(numbers.tolist(), devices.each(), strict=True)) == given
@@ -40,7 +44,7 @@ def test_who_has_no_place_keeps_nothing_from_those_after_it(
 
 
 def test_who_blocks_those_after_it_does_so_on_its_own_types() -> None:
-    free = FreeDevices(SITE)
+    free = FreeDevices(CLUSTER)
     free.take_these(TAKEN)
     wanted, allowed = np.array([4, 1, 1, 1]), np.array([A, A, B, A | B])
     numbers, devices = free.place(wanted, NONE, allowed, NONE, CONSOLIDATED, False)
@@ -60,14 +64,14 @@ def test_who_blocks_those_after_it_does_so_on_its_own_types() -> None:
 def test_a_job_on_several_nodes_lies_in_one_rack_where_there_is_room(
     how: int, wanted: int, given: tuple[int, ...]
 ) -> None:
-    free = FreeDevices(Site.parse("4x4@2/rack"))
+    free = FreeDevices(parse_cluster("4x4@2/rack"))
     free.take_these((0, 10, 11))
     _, devices = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, how, True)
     assert devices.each() == [given]
 
 
 def test_racks_do_not_matter_where_devices_are_alike() -> None:
-    free = FreeDevices(Site.parse("4x4@2/rack"))
+    free = FreeDevices(parse_cluster("4x4@2/rack"))
     free.take_these((0, 1, 2))
     _, devices = free.place(np.array([8]), NONE, np.array([-1]), NONE, ANYWHERE, True)
     assert devices.each() == [(3, 4, 5, 6, 7, 8, 9, 10)]
@@ -87,7 +91,7 @@ def test_racks_do_not_matter_where_devices_are_alike() -> None:
 def test_on_nodes_of_several_sizes_a_job_lies_on_no_more_than_it_must(
     taken: tuple[int, ...], wanted: int, given: tuple[int, ...] | None
 ) -> None:
-    free = FreeDevices(Site.parse("2x4+2x2"))
+    free = FreeDevices(parse_cluster("2x4+2x2"))
     free.take_these(taken)
     _, devices = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, CONSOLIDATED, True)
     assert devices.each() == ([] if given is None else [given])

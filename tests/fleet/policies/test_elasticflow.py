@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from runs import finished
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
@@ -16,10 +17,10 @@ from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisf
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.speeds import Speeds
+from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
@@ -48,7 +49,7 @@ def wants(*jobs: tuple[float, float]) -> Wants:
 
 def devices(counts: list[int], held: list[tuple[int, ...] | None]) -> list[tuple[int, ...]]:
     grants = [None if own is None else Grant(own) for own in held]
-    return buddies(Site.uniform(2, 4), counts, grants)
+    return buddies(Cluster.uniform(2, 4), counts, grants)
 
 
 def test_satisfactory_share_is_the_least_that_ends_in_time() -> None:
@@ -75,7 +76,7 @@ def test_spare_devices_go_where_they_cost_least() -> None:
 
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     jobs = [elastic("short", 0, 100, 49), elastic("long", 0, 100, 50)]
-    run = simulate_fleet(jobs, Site.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
+    run = simulate_fleet(jobs, Cluster.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
     assert finished(run) == {"long": 50}
     assert [name for name, _ in run.refused] == ["short"]
     assert "deadline" in run.refused[0][1]
@@ -84,14 +85,14 @@ def test_a_job_that_cannot_end_in_time_is_refused() -> None:
 def test_who_is_admitted_is_not_driven_out() -> None:
     """The second job would end in time alone; the first was there before."""
     jobs = [elastic("first", 0, 100, 60), elastic("second", 10, 60, 41)]
-    run = simulate_fleet(jobs, Site.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
+    run = simulate_fleet(jobs, Cluster.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
     assert list(run.names) == ["first"]
     assert run.num_missed == 1  # the one that was refused
 
 
 def test_jobs_without_deadline_run_on_the_rest() -> None:
     jobs = [elastic("any", 0, 100, None), elastic("soon", 0, 100, 60)]
-    run = simulate_fleet(jobs, Site.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
+    run = simulate_fleet(jobs, Cluster.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
     assert run.num_missed == 0
     assert len(run.names) == 2
 
@@ -109,7 +110,9 @@ def test_admitted_jobs_end_in_time(seed: int, rounds: Rounds | None) -> None:
                 str(k), arrival_s, work, arrival_s + work * draw.uniform(0.5, 4), int(draw.choice([1, 2, 4]))
             )
         )
-    run = simulate_fleet(by_arrival(jobs), Site.uniform(2, 4, "T4"), ElasticFlow(slot_s=10.0), rounds=rounds)
+    run = simulate_fleet(
+        by_arrival(jobs), Cluster.uniform(2, 4, "T4"), ElasticFlow(slot_s=10.0), rounds=rounds
+    )
     assert not (run.finish_s > run.deadline_s).any()
     assert run.num_jobs == len(jobs)
     assert run.num_missed == len(run.refused)
@@ -125,12 +128,12 @@ def test_buddies_do_not_fragment() -> None:
 def test_gangs_have_blocks_to_themselves() -> None:
     """3 devices are a block of 4; more than a node has are whole nodes."""
     assert devices([3, 2], [None, (2, 3)]) == [(4, 5, 6), (2, 3)]
-    assert buddies(Site.uniform(3, 4), [6, 1], [None, Grant((0,))]) == [(4, 5, 6, 7, 8, 9), (0,)]
+    assert buddies(Cluster.uniform(3, 4), [6, 1], [None, Grant((0,))]) == [(4, 5, 6, 7, 8, 9), (0,)]
 
 
 def test_needs_nodes_that_can_be_halved() -> None:
     with pytest.raises(FleetError, match="power of two"):
-        ElasticFlow().start(Site.uniform(2, 6))
+        ElasticFlow().start(Cluster.uniform(2, 6))
 
 
 @published
@@ -152,4 +155,4 @@ def test_more_deadlines_are_met_than_by_earliest_deadline_first() -> None:
 def _testbed(policy: EDF | ElasticFlow) -> FleetRun:
     folder = DATA / "cluster" / "elasticflow"
     jobs = list(read_elasticflow(folder / "traces" / "elasticVpollux_e.csv", folder / "throughputs_T4"))
-    return simulate_fleet(jobs, Site.uniform(16, 4, "T4"), policy, place="packed")
+    return simulate_fleet(jobs, Cluster.uniform(16, 4, "T4"), policy, place="packed")

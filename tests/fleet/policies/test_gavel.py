@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import (
     GavelFifo,
@@ -28,9 +29,9 @@ from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.rounds.accounts import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
@@ -295,13 +296,13 @@ def test_a_gang_that_does_not_fit_lets_a_smaller_one_run() -> None:
 
 
 def test_jobs_that_run_nowhere_are_refused() -> None:
-    site = Site.of_pools([("v100", 1, 1), ("k80", 1, 1)])
+    cluster = Cluster.of_pools([("v100", 1, 1), ("k80", 1, 1)])
     jobs = [
         declared_job("gone", 0.0, 1, 100.0, device_types=("tpu", "v100")),
         declared_job("runs", 0.0, 1, 720.0),
     ]
     stuck = replace(jobs[0], profile=_Never())
-    run = simulate_fleet([stuck, jobs[1]], site, MaxMinFairness())
+    run = simulate_fleet([stuck, jobs[1]], cluster, MaxMinFairness())
     assert run.names == ("runs",)
     assert run.refused == (("gone", "it runs at no speed on v100, k80"),)
     assert run.makespan_s == 720.0
@@ -319,7 +320,7 @@ class _Lasting(MaxMinFairness):
 
 def test_a_policy_that_takes_nothing_away_may_divide_time_too() -> None:
     jobs = [declared_job(name, 0.0, 1, 500.0) for name in "abcde"]
-    run = simulate_fleet(jobs, Site.uniform(1, 2), _Lasting())
+    run = simulate_fleet(jobs, Cluster.uniform(1, 2), _Lasting())
     assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {
         "a": 500.0, "b": 500.0, "c": 1220.0, "d": 1220.0, "e": 1940.0,
     }  # fmt: skip
@@ -331,7 +332,7 @@ class _Half:
     needs: frozenset[Need] = frozenset()
     preempts = True
 
-    def start(self, site: Site) -> None:
+    def start(self, cluster: Cluster) -> None:
         return None
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
@@ -341,4 +342,4 @@ class _Half:
 
 def test_fractions_want_rounds() -> None:
     with pytest.raises(FleetError, match="give the run rounds"):
-        simulate_fleet([declared_job("a", 0.0, 1, 1.0)], Site.uniform(1, 1), _Half())
+        simulate_fleet([declared_job("a", 0.0, 1, 1.0)], Cluster.uniform(1, 1), _Half())

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel import estimate
 from trainyard.fleet.policies.gavel.estimate import completed, most_similar
 from trainyard.fleet.policies.gavel.objectives import MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import SpaceSharing
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.readers.gavel import read_gavel
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
 
@@ -42,8 +44,8 @@ def test_of_equal_rows_the_nearest_is_itself() -> None:
 def run(space_sharing: SpaceSharing) -> FleetRun:
     trace = GAVEL / "traces" / "generated" / "seed0_lam3600_1gpu.trace"
     jobs = list(read_gavel(trace, GAVEL / "simulation_throughputs.json"))[:120]
-    site = Site.of_pools([("v100", 1, 3), ("p100", 1, 3), ("k80", 1, 3)])
-    return simulate_fleet(jobs, site, MaxMinFairness(space_sharing=space_sharing), place="anywhere")
+    cluster = Cluster.of_pools([("v100", 1, 3), ("p100", 1, 3), ("k80", 1, 3)])
+    return simulate_fleet(jobs, cluster, MaxMinFairness(space_sharing=space_sharing), place="anywhere")
 
 
 @pytest.mark.slow
@@ -67,8 +69,8 @@ def test_estimates_are_nearly_as_good_as_measurements(monkeypatch: pytest.Monkey
 def test_nothing_is_measured_on_types_that_a_job_may_not_use() -> None:
     training = Training("gpt-tiny", 4, 100)
     jobs = [training_job(f"job{i}", 0.0, 1, training, device_types=("H100",)) for i in range(2)]
-    site = Site.parse("1x1xH100+1x1xmycard")  # of which nobody knows how fast it is
-    assert len(simulate_fleet(jobs, site, MaxMinFairness(space_sharing="estimated")).names) == 2
+    cluster = parse_cluster("1x1xH100+1x1xmycard")  # of which nobody knows how fast it is
+    assert len(simulate_fleet(jobs, cluster, MaxMinFairness(space_sharing="estimated")).names) == 2
 
 
 def test_what_it_can_be() -> None:

@@ -20,6 +20,7 @@ from scipy.optimize import linprog
 
 from trainyard.fleet.allocation import TimeFractions
 from trainyard.fleet.catalog import CATALOG
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.together import seats
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
@@ -27,7 +28,7 @@ from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Pairs, Problem
 from trainyard.fleet.policies.gavel.solver import program
 from trainyard.fleet.rounds.accounts import credited, opened, priorities, turn
-from trainyard.fleet.site import FleetError, Site
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
@@ -261,7 +262,7 @@ def test_in_no_round_anybody_runs_twice(seed: int) -> None:
     first, second = accounts.members
     wanted = gang[first]
     held: list[tuple[int, ...]] = [()] * jobs
-    site = Site.of_pools([("v100", 1, int(room[0])), ("k80", 1, int(room[1]))])
+    cluster = Cluster.of_pools([("v100", 1, int(room[0])), ("k80", 1, int(room[1]))])
     for now_s in range(8):
         rows, where = turn(accounts, priorities(accounts, float(now_s)), wanted, room)
         running = [*first[rows].tolist(), *(job for job in second[rows].tolist() if job >= 0)]
@@ -271,7 +272,7 @@ def test_in_no_round_anybody_runs_twice(seed: int) -> None:
             [held[job] for job in (first[row], second[row]) if job >= 0 and held[job]]
             for row in rows.tolist()
         ]
-        devices = seats(site, 0, wanted[rows], where, had)
+        devices = seats(cluster, 0, wanted[rows], where, had)
         assert all(len(own) == count for own, count in zip(devices, wanted[rows].tolist(), strict=True))
         assert max(Counter(device for own in devices for device in own).values(), default=0) <= 1
         held = [()] * jobs
@@ -283,8 +284,8 @@ def test_in_no_round_anybody_runs_twice(seed: int) -> None:
 
 
 def test_who_can_keep_its_devices_does() -> None:
-    site = Site.uniform(2, 2)
+    cluster = Cluster.uniform(2, 2)
     kind, one = np.zeros(3, np.int64), np.ones(3, np.int64)
     # Partners part: the more urgent one stays. Two that come together lie where the first of them was.
-    found = seats(site, 0, one, kind, [[(2,)], [(2,), (3,)], []])
+    found = seats(cluster, 0, one, kind, [[(2,)], [(2,), (3,)], []])
     assert found == [(2,), (3,), (0,)]

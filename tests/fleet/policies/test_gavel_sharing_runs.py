@@ -19,9 +19,9 @@ from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.gavel import read_gavel
+from trainyard.hardware.cluster import Cluster
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
 SHARING = [entry.factory for entry in CATALOG if "space sharing" in entry.variants]
@@ -46,7 +46,7 @@ def test_who_is_left_goes_on_alone() -> None:
     # Together until 400 s, after 300 of the work of each; then the second has the device for itself at once.
     run = simulate_fleet(
         [sociable("a", 300.0), sociable("b", 900.0)],
-        Site.uniform(1, 1),
+        Cluster.uniform(1, 1),
         MaxMinFairness(space_sharing=True),
         costs=Costs(restart_s=50.0),
         keep_spans=True,
@@ -60,10 +60,11 @@ def test_partners_move_with_what_that_costs() -> None:
     jobs = [sociable("a", 3000.0), sociable("b", 3000.0), sociable("c", 500.0, 0.9, 100.0)]
     policy = MaxMinFairness(space_sharing=True)
     free, dear = (
-        simulate_fleet(jobs, Site.uniform(1, 2), policy, costs=Costs(restart_s=cost)) for cost in (0.0, 60.0)
+        simulate_fleet(jobs, Cluster.uniform(1, 2), policy, costs=Costs(restart_s=cost))
+        for cost in (0.0, 60.0)
     )
     assert free.mean_completion_s < dear.mean_completion_s
-    alone = simulate_fleet(jobs, Site.uniform(1, 2), MaxMinFairness())
+    alone = simulate_fleet(jobs, Cluster.uniform(1, 2), MaxMinFairness())
     assert free.mean_completion_s < alone.mean_completion_s
 
 
@@ -92,8 +93,8 @@ def test_runs_share_devices_between_two(make: Callable[..., Gavel]) -> None:
         )
         for i, busy in enumerate(rng.choice([0.3, 0.5, 1.0], 24))
     ]
-    site = Site.of_pools([("v100", 2, 2), ("k80", 1, 2)])
-    run = simulate_fleet(jobs, site, make(space_sharing=True), keep_spans=True)
+    cluster = Cluster.of_pools([("v100", 2, 2), ("k80", 1, 2)])
+    run = simulate_fleet(jobs, cluster, make(space_sharing=True), keep_spans=True)
     assert len(run.names) == len(jobs)
     assert assert_at_most_two(run, jobs) > 0
 
@@ -101,7 +102,9 @@ def test_runs_share_devices_between_two(make: Callable[..., Gavel]) -> None:
 def test_where_nobody_gains_nothing_changes() -> None:
     jobs = [declared_job(f"job{i}", 100.0 * i, 1, 700.0 + 50 * i) for i in range(9)]
     runs = [
-        simulate_fleet(jobs, Site.uniform(1, 3), MaxMinFairness(space_sharing=sharing), rounds=Rounds(120.0))
+        simulate_fleet(
+            jobs, Cluster.uniform(1, 3), MaxMinFairness(space_sharing=sharing), rounds=Rounds(120.0)
+        )
         for sharing in (False, True)
     ]
     np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
@@ -122,11 +125,11 @@ def test_space_sharing_shortens_completion_times(
 ) -> None:
     # Section 7.3: where the cluster is loaded, jobs end earlier with space sharing than without.
     jobs = list(read_gavel(GAVEL / "traces" / f"{trace}.trace", GAVEL / "simulation_throughputs.json"))
-    site = Site.of_pools(
+    cluster = Cluster.of_pools(
         [(kind, 1, count) for kind, count in zip(("v100", "p100", "k80"), cluster, strict=True)]
     )
     alone, shared = (
-        simulate_fleet(jobs[:num_jobs], site, make(space_sharing=sharing), place="anywhere")
+        simulate_fleet(jobs[:num_jobs], cluster, make(space_sharing=sharing), place="anywhere")
         for sharing in (False, True)
     )
     assert getattr(shared, measure) < 0.95 * getattr(alone, measure)

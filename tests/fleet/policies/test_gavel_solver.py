@@ -33,9 +33,10 @@ from trainyard.fleet.policies.gavel.solver.water import _filled_in_highs
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.speeds import Speeds
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 Floats = NDArray[np.float64]
 
@@ -263,9 +264,9 @@ def test_highs_may_solve_what_prices_do(make: type[Gavel], monkeypatch: pytest.M
         Job(str(i), 200.0 * i, int(rng.choice([1, 1, 2])), work, OnTypes(*rng.uniform(0.5, 4.0, 3)))
         for i, work in enumerate(rng.uniform(500.0, 10_000.0, 24))
     ]
-    site = Site.of_pools([("v100", 1, 2), ("p100", 1, 3), ("k80", 1, 4)])
+    cluster = Cluster.of_pools([("v100", 1, 2), ("p100", 1, 3), ("k80", 1, 4)])
     monkeypatch.setattr(make, "fractions", both)
-    run = simulate_fleet(jobs, site, make(solver="highs"))
+    run = simulate_fleet(jobs, cluster, make(solver="highs"))
     assert len(run.names) == len(jobs)
     assert len(asked) > 20
     assert all(asked)
@@ -276,12 +277,12 @@ def test_no_step_ends_at_what_is_rounding(seed: int) -> None:
     """Of four thousand drawn workloads, in these a basis became singular."""
     rng = np.random.default_rng(seed)
     cluster = ("2x4xA+2x4xB+1x4xC", "1x1xA+1x1xB+1x1xC", "4x2xA+1x2xB+1x4xC", "1x4xA+2x2xB+4x1xC")[seed % 4]
-    site, jobs = Site.parse(cluster), []
+    cluster, jobs = parse_cluster(cluster), []
     num_jobs = int(rng.integers(2, 25))
     arrivals_s = np.sort(rng.integers(0, [1, 100, 3000][int(rng.integers(3))], num_jobs)).astype(float)
     for number, arrival_s in enumerate(arrivals_s.tolist()):
         speeds = []
-        for kind, most in zip("ABC", site.devices_of_type.tolist(), strict=True):
+        for kind, most in zip("ABC", cluster.devices_of_type.tolist(), strict=True):
             if rng.random() < 0.7:
                 sizes = [size for size in (1, 2, 4) if size <= most]
                 speeds += [
@@ -291,4 +292,4 @@ def test_no_step_ends_at_what_is_rounding(seed: int) -> None:
         size = int(rng.choice(sorted({size for _, size, _ in speeds})))
         work = float(rng.choice([0.0, 1.0, 50.0, 1e3, float(rng.integers(1, 9999)), 3e3]))
         jobs.append(Job(str(number), arrival_s, size, work, Speeds(tuple(speeds))))
-    assert len(scheduler_of("gavel_finish_time").simulate(jobs, site).names) == num_jobs
+    assert len(scheduler_of("gavel_finish_time").simulate(jobs, cluster).names) == num_jobs

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.policy import HiveD, hived
 from trainyard.fleet.policies.hived.virtual import Layout, Quotas
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 
 def times(run: FleetRun) -> dict[str, float]:
@@ -23,15 +24,15 @@ def times(run: FleetRun) -> dict[str, float]:
 def test_one_tenant_does_not_fragment_anothers_nodes() -> None:
     """Two nodes, one for each of two tenants. With quotas of devices alone, small jobs of both lie on both nodes, and
     when one tenant's have ended it has a node's worth of devices, but no node."""
-    site = Site.uniform(2, 8)
+    cluster = Cluster.uniform(2, 8)
     small = [
         declared_job(f"{owner} {i}", i, 1, length_s, virtual_cluster=owner)
         for i in range(8)
         for owner, length_s in (("one", 1000), ("two", 50))
     ]
     large = declared_job("large", 100, 8, 10, virtual_cluster="two")
-    quota = times(simulate_fleet([*small, large], site, fifo()))
-    cells = times(simulate_fleet([*small, large], site, hived(quotas=(("one", 8, 1), ("two", 8, 1)))))
+    quota = times(simulate_fleet([*small, large], cluster, fifo()))
+    cells = times(simulate_fleet([*small, large], cluster, hived(quotas=(("one", 8, 1), ("two", 8, 1)))))
     assert quota["large"] > 900
     assert cells == {**quota, "large": 10}
 
@@ -67,18 +68,18 @@ def quotas(draw: st.DrawFn) -> Quotas:
 @given(quotas(), st.integers(0, 2**32))
 def test_a_virtual_cluster_is_as_good_as_a_private_one(shares: Quotas, seed: int) -> None:
     """Sharing safety: guaranteed jobs of a tenant end as if there were neither others nor opportunistic jobs."""
-    site = Site.uniform(4, 8)
+    cluster = Cluster.uniform(4, 8)
     private = [job for job in workload(seed, ("one",)) if job.guaranteed]
-    alone = times(simulate_fleet(private, site, hived(quotas=shares)))
-    shared = times(simulate_fleet(workload(seed), site, hived(quotas=shares)))
+    alone = times(simulate_fleet(private, cluster, hived(quotas=shares)))
+    shared = times(simulate_fleet(workload(seed), cluster, hived(quotas=shares)))
     assert {name: shared[name] for name in alone} == alone
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_opportunistic_jobs_use_what_is_idle_and_delay_no_guaranteed_one(seed: int) -> None:
-    site, jobs = Site.uniform(4, 8), workload(seed)
-    guaranteed = simulate_fleet([job for job in jobs if job.guaranteed], site, hived(quotas=QUOTAS))
-    together = simulate_fleet(jobs, site, hived(quotas=QUOTAS))
+    cluster, jobs = Cluster.uniform(4, 8), workload(seed)
+    guaranteed = simulate_fleet([job for job in jobs if job.guaranteed], cluster, hived(quotas=QUOTAS))
+    together = simulate_fleet(jobs, cluster, hived(quotas=QUOTAS))
     assert {name: times(together)[name] for name in guaranteed.names} == times(guaranteed)
     assert together.busy > guaranteed.busy
     assert together.num_preemptions > guaranteed.num_preemptions
@@ -88,11 +89,11 @@ def test_wrong_settings() -> None:
     with pytest.raises(FleetError, match="not both"):
         hived("some.yaml", QUOTAS)
     with pytest.raises(FleetError, match="cells of 3 devices; there are cells of 1, 2, 4, 8"):
-        hived(quotas=(("one", 3, 1),)).start(Site.uniform(1, 8))
+        hived(quotas=(("one", 3, 1),)).start(Cluster.uniform(1, 8))
     with pytest.raises(
         FleetError, match="5 cells of type device-8; beside pinned and larger ones device-8 has room for 4"
     ):
-        hived(quotas=(("one", 8, 5),)).start(Site.uniform(4, 8))
-    layout = Layout.of_site(Site.uniform(4, 8))
-    with pytest.raises(FleetError, match="take the `site` of the layout"):
-        HiveD(layout).start(Site.uniform(8, 4))
+        hived(quotas=(("one", 8, 5),)).start(Cluster.uniform(4, 8))
+    layout = Layout.of_cluster(Cluster.uniform(4, 8))
+    with pytest.raises(FleetError, match="take the `cluster` of the layout"):
+        HiveD(layout).start(Cluster.uniform(8, 4))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.policies.hived.virtual import VirtualCell
-from trainyard.fleet.site import FleetError, Host
+from trainyard.hardware.cluster import Node
 
 SMALL: dict[str, Any] = {
     "webServerAddress": "9096",
@@ -52,7 +53,7 @@ def write(path: Path, value: object) -> Path:
 
 def test_a_small_file(tmp_path: Path) -> None:
     layout = read_hived(write(tmp_path, SMALL))
-    assert layout.site.hosts == (Host("K", 4),) * 3
+    assert layout.cluster.nodes == (Node.named("K", 4),) * 3
     assert layout.node_names == ("n1", "n2", "10.5")
     pool, node = layout.chains
     assert (pool.names, pool.sizes, pool.node_level) == (("K", "K-NODE", "K-POOL"), (1, 4, 8), 1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hived_design import DESIGN, WHOLE, Driver, changed
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.config import read_hived
-from trainyard.fleet.site import FleetError
 
 
 def test_jobs_go_on_under_other_virtual_clusters(tmp_path: Path, cluster: Driver) -> None:

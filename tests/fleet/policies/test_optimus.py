@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.allocation import Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import ANYWHERE
@@ -23,10 +24,11 @@ from trainyard.fleet.policies.optimus import (
 )
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, optimus_run, resizable
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.goodput import Limits, Report
 from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
@@ -85,15 +87,17 @@ class Curved:
 CURVES = [(60.0, 0.0, 0.4), (30.0, 5.0, 0.1), (90.0, 1.0, 2.0)]
 
 
-def snapshot(works: list[float], optimus: Optimus, site: Site, reports: list[Report | None]) -> Snapshot:
-    allocator = Allocator(site, optimus, ANYWHERE, Costs(), Recorder(keep_spans=False))
+def snapshot(
+    works: list[float], optimus: Optimus, cluster: Cluster, reports: list[Report | None]
+) -> Snapshot:
+    allocator = Allocator(cluster, optimus, ANYWHERE, Costs(), Recorder(keep_spans=False))
     table = allocator.table
     for i, (work, report) in enumerate(zip(works, reports, strict=True)):
         job = Job(f"job{i}", float(i), 1, work, Curved(CURVES[i]), min_devices=1, max_devices=12)
         allocator.enter(job, float(i), -1)
         table.reports[int(table.active[-1])] = report
-    free = site.devices_per_node.copy()
-    return Snapshot(10.0, site, free, optimus.needs, table.active.copy(), table)
+    free = cluster.devices_per_node.copy()
+    return Snapshot(10.0, cluster, free, optimus.needs, table.active.copy(), table)
 
 
 def best_counts(works: list[float], room: int) -> tuple[int, ...]:
@@ -109,22 +113,22 @@ def best_counts(works: list[float], room: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("works", [[100.0, 100.0, 100.0], [10.0, 400.0, 50.0], [1.0, 1.0, 900.0]])
 def test_marginal_gains_find_the_best_division(works: list[float]) -> None:
     """Section 4.1: where each device gains less than the one before, taking the largest gain is best."""
-    optimus, site = Optimus(as_published=True), Site.uniform(4, 4)
-    given, _ = optimus.decide(snapshot(works, optimus, site, [None] * 3), optimus.start(site))
+    optimus, cluster = Optimus(as_published=True), Cluster.uniform(4, 4)
+    given, _ = optimus.decide(snapshot(works, optimus, cluster, [None] * 3), optimus.start(cluster))
     assert isinstance(given.given, Placed)
     assert tuple(len(devices) for devices in given.given.devices) == best_counts(works, 16)
 
 
 def test_learnt_is_as_good_as_told() -> None:
     """With the losses of its first epochs and five trials, the division is that of the work that is really left."""
-    optimus, site = Optimus(), Site.uniform(4, 4)
+    optimus, cluster = Optimus(), Cluster.uniform(4, 4)
     shapes = [(0.05, 0.5), (0.4, 0.5), (0.2, 0.5)]
     reports: list[Report | None] = [
         Report(Limits(1, 1, 1, 1), losses=losses(b0, b1, 0.1, 10)) for b0, b1 in shapes
     ]
     left = [work_left(report.losses, 0.0, optimus.threshold) or 0.0 for report in reports if report]
     assert left[0] > left[2] > left[1]
-    given, _ = optimus.decide(snapshot([1.0, 1.0, 1.0], optimus, site, reports), optimus.start(site))
+    given, _ = optimus.decide(snapshot([1.0, 1.0, 1.0], optimus, cluster, reports), optimus.start(cluster))
     assert isinstance(given.given, Placed)
     assert tuple(len(devices) for devices in given.given.devices) == best_counts(left, 16)
 
@@ -151,7 +155,7 @@ def test_evenly_on_the_fewest_nodes() -> None:
 
 def test_one_type_of_devices() -> None:
     with pytest.raises(FleetError, match="devices of one type; cluster '1x4xA\\+1x4xB' has A, B"):
-        Optimus().start(Site.parse("1x4xA+1x4xB"))
+        Optimus().start(parse_cluster("1x4xA+1x4xB"))
 
 
 def printed_s() -> float:

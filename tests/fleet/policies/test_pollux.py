@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.catalog import parse_policy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
 from trainyard.fleet.policies.pollux.offspring import child_as_in_paper
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
 from trainyard.fleet.workload.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 from trainyard.fleet.workload.throughput import Theta, fit
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
-SITE = Site.uniform(16, 4, "T4")
+CLUSTER = Cluster.uniform(16, 4, "T4")
 TRUE = Theta(0.05, 0.002, 0.08, 0.004, 0.02, 0.001, 1.8)
 
 
@@ -319,10 +321,10 @@ def jobs_of(app: Application, arrivals: list[float]) -> Iterator[Job]:
 @needs_data
 def test_allocations_shrink_under_load(applications: Mapping[str, Application]) -> None:
     """Alone, a job explores up to many devices, twice as many each time; with others it makes room."""
-    site = Site.uniform(4, 4, "T4")
+    cluster = Cluster.uniform(4, 4, "T4")
     jobs = list(jobs_of(applications["cifar10"], [0.0, *([400.0] * 7)]))
     run = simulate_fleet(
-        jobs, site, Pollux(num_generations=30), rounds=Rounds(60), costs=Costs(30.0, 30.0), keep_spans=True
+        jobs, cluster, Pollux(num_generations=30), rounds=Rounds(60), costs=Costs(30.0, 30.0), keep_spans=True
     )
     mine = [span for span in run.spans if span.job == "job0"]
     alone = [len(span.devices) for span in mine if span.start_s < 400]
@@ -341,7 +343,7 @@ def test_a_run_repeats(applications: Mapping[str, Application]) -> None:
     runs = [
         simulate_fleet(
             jobs,
-            Site.uniform(2, 4, "T4"),
+            Cluster.uniform(2, 4, "T4"),
             Pollux(num_generations=30, seed=s),
             rounds=Rounds(60),
             costs=Costs(30.0, 30.0),
@@ -360,7 +362,7 @@ def test_as_the_authors_simulator() -> None:
         (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("pollux")]
     jobs = read_pollux(POLLUX / "workloads" / "workload-6.csv", POLLUX / "traces")
     policy = Pollux(as_published=True)
-    run = simulate_fleet(jobs, SITE, policy, rounds=Rounds(60), costs=Costs(30.0, 30.0))
+    run = simulate_fleet(jobs, CLUSTER, policy, rounds=Rounds(60), costs=Costs(30.0, 30.0))
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.03)
 
@@ -369,4 +371,4 @@ def test_one_type_of_devices() -> None:
     with pytest.raises(
         FleetError, match="Pollux is for devices of one type; cluster '1x4xA\\+1x4xB' has A, B"
     ):
-        Pollux().start(Site.parse("1x4xA+1x4xB"))
+        Pollux().start(parse_cluster("1x4xA+1x4xB"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.allocation import Allocation, Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.blocks import blocks
@@ -21,23 +22,23 @@ from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.reproduce.programs.sia import gavel_run
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import adaptive
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Declared, Grant, Job
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
+from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 SIA = DATA / "cluster" / "sia"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
-SITE = Site.of_pools((("slow", 2, 4), ("fast", 2, 8)))
+CLUSTER = Cluster.of_pools((("slow", 2, 4), ("fast", 2, 8)))
 LIMITS = Limits(64, 4096, 8, 256)
 
 
 def test_configurations_are_powers_of_two_and_whole_nodes() -> None:
     """Section 3.3: N + log2 R of them for N nodes with R devices."""
-    found = Configurations.of(Site.of_pools((("slow", 3, 4), ("fast", 2, 8), ("odd", 1, 6))))
+    found = Configurations.of(Cluster.of_pools((("slow", 3, 4), ("fast", 2, 8), ("odd", 1, 6))))
     pairs = list(zip(found.device_type.tolist(), found.num_devices.tolist(), strict=True))
     of_type = [[count for kind, count in pairs if kind == which] for which in range(3)]
     assert of_type == [[1, 2, 4, 8, 12], [1, 2, 4, 8, 16], [1, 2, 4, 6]]
@@ -109,11 +110,11 @@ def test_what_must_be_chosen_has_to_fit() -> None:
 
 def test_blocks_always_fit_and_move_only_to_make_room() -> None:
     """Section 3.3: no part of a node is split over two, and whole nodes are whole."""
-    rng, site = np.random.default_rng(1), Site.of_pools((("slow", 6, 4), ("fast", 3, 8)))
+    rng, cluster = np.random.default_rng(1), Cluster.of_pools((("slow", 6, 4), ("fast", 3, 8)))
     own: list[tuple[int, int, Grant | None]] = []
     for _ in range(60):
         own = [row for row in own if rng.random() < 0.7]
-        room = site.devices_of_type.copy()
+        room = cluster.devices_of_type.copy()
         for kind, count, _ in own:
             room[kind] -= count
         while room.sum():
@@ -123,15 +124,15 @@ def test_blocks_always_fit_and_move_only_to_make_room() -> None:
             own.append((kind, count, None))
             room[kind] -= count
         kinds, counts = np.array([row[:2] for row in own]).T
-        found = blocks(site, kinds, counts, [grant for *_, grant in own])
-        assert len({d for devices in found for d in devices}) == site.num_devices
+        found = blocks(cluster, kinds, counts, [grant for *_, grant in own])
+        assert len({d for devices in found for d in devices}) == cluster.num_devices
         for kind, count, devices in zip(kinds, counts, found, strict=True):
-            nodes = set(site.node_of[list(devices)].tolist())
-            assert {int(site.type_of_node[node]) for node in nodes} == {kind}
+            nodes = set(cluster.node_of[list(devices)].tolist())
+            assert {int(cluster.type_of_node[node]) for node in nodes} == {kind}
             assert len(devices) == count
             assert len(nodes) == -(-count // (4, 8)[kind])
         grants = [Grant(devices) for devices in found]
-        assert blocks(site, kinds, counts, grants) == found
+        assert blocks(cluster, kinds, counts, grants) == found
         own = [(int(k), int(c), g) for k, c, g in zip(kinds, counts, grants, strict=True)]
 
 
@@ -156,9 +157,9 @@ def seen(speeds: dict[str, float], widths: dict[str, int], noise: Noise | None, 
 
 def test_throughput_elsewhere_is_estimated_from_one_device() -> None:
     """Equation 1: on a type where the job was on one device, it scales as on the one where it was on more."""
-    configs = Configurations.of(SITE)
+    configs = Configurations.of(CLUSTER)
     report = seen({"slow": 1.0, "fast": 3.0}, {"slow": 8, "fast": 1}, Noise(1.0, 20.0))
-    found = goodputs(SITE, [report], configs, np.ones((1, len(configs.num_devices)), np.bool_))[0]
+    found = goodputs(CLUSTER, [report], configs, np.ones((1, len(configs.num_devices)), np.bool_))[0]
     pairs = zip(configs.device_type.tolist(), configs.num_devices.tolist(), strict=True)
     by = dict(zip(pairs, found, strict=True))
     assert by[1, 1] > 2 * by[0, 1]
@@ -166,7 +167,7 @@ def test_throughput_elsewhere_is_estimated_from_one_device() -> None:
         assert by[1, count] / by[1, 1] == pytest.approx(by[0, count] / by[0, 1])
         assert by[0, count] < count * by[0, 1]
     measured = seen({"slow": 1.0, "fast": 3.0}, {"slow": 8, "fast": 4}, Noise(1.0, 20.0))
-    own = goodputs(SITE, [measured], configs, np.ones((1, len(configs.num_devices)), np.bool_))[0]
+    own = goodputs(CLUSTER, [measured], configs, np.ones((1, len(configs.num_devices)), np.bool_))[0]
     assert own[configs.device_type == 1][2] < 0.99 * by[1, 4]
 
 
@@ -178,7 +179,7 @@ def decided(
     most: int = 24,
 ) -> Allocation:
     """A decision about elastic jobs that came at time 0 and have what they have since."""
-    allocator = Allocator(SITE, sia, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator = Allocator(CLUSTER, sia, ANYWHERE, Costs(), Recorder(keep_spans=False))
     table = allocator.table
     for i, (report, devices) in enumerate(zip(reports, grants, strict=True)):
         job = Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most)
@@ -188,15 +189,15 @@ def decided(
         if devices:
             table.grants[row], table.held[row], table.num_starts[row] = Grant(devices), len(devices), 1
             table.since_s[row] = 30.0
-    free = SITE.devices_per_node.copy()
-    snapshot = Snapshot(now_s, SITE, free, sia.needs, table.active.copy(), table)
-    return sia.decide(snapshot, sia.start(SITE))[0]
+    free = CLUSTER.devices_per_node.copy()
+    snapshot = Snapshot(now_s, CLUSTER, free, sia.needs, table.active.copy(), table)
+    return sia.decide(snapshot, sia.start(CLUSTER))[0]
 
 
 def held(allocation: Allocation) -> dict[int, tuple[str, int]]:
     assert isinstance(allocation.given, Placed)
     return {
-        int(job): (SITE.hosts[SITE.node_of[devices[0]]].device_type, len(devices))
+        int(job): (CLUSTER.nodes[CLUSTER.node_of[devices[0]]].device_type, len(devices))
         for job, devices in zip(allocation.given.order, allocation.given.devices, strict=True)
     }
 
@@ -255,13 +256,13 @@ def test_as_published_does_not_disturb_who_restarts() -> None:
 SLOWDOWNS = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2}
 """By how much the authors' simulator lets applications be slower than they were measured."""
 
-AUTHORS_SITE = Site.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
+AUTHORS_CLUSTER = Cluster.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
 """Their 24 T4, 16 A100 and 24 2080 Ti."""
 
 
 def workload(number: int) -> list[Job]:
     """Jobs of the authors' eight."""
-    on = (read_applications(SIA / "traces", kind) for kind in AUTHORS_SITE.device_types)
+    on = (read_applications(SIA / "traces", kind) for kind in AUTHORS_CLUSTER.device_types)
     first, *others = (
         {name: replace(apps[name], epoch_ends=s * apps[name].epoch_ends) for name, s in SLOWDOWNS.items()}
         for apps in on
@@ -273,7 +274,7 @@ def workload(number: int) -> list[Job]:
 
 def simulated(jobs: list[Job], sia: Sia) -> FleetRun:
     return simulate_fleet(
-        jobs, AUTHORS_SITE, sia, rounds=Rounds(60), costs=Costs(60.0, 60.0), keep_spans=True
+        jobs, AUTHORS_CLUSTER, sia, rounds=Rounds(60), costs=Costs(60.0, 60.0), keep_spans=True
     )
 
 
@@ -289,7 +290,7 @@ def test_jobs_learn_of_types_as_they_go() -> None:
         counts = [len(span.devices) for span in spans]
         assert counts[0] == 1
         assert all(after <= 2 * max(counts[: i + 1]) for i, after in enumerate(counts[1:]))
-        moved += len({run.site.type_of_node[run.site.node_of[span.devices[0]]] for span in spans}) > 1
+        moved += len({run.cluster.type_of_node[run.cluster.node_of[span.devices[0]]] for span in spans}) > 1
     assert moved
 
 
@@ -323,17 +324,17 @@ Seen = list[tuple[Report, tuple[int, ...]]]
 
 def worth_by_hand(jobs: Seen, now_s: float, restart_s: float) -> list[dict[tuple[int, int], float]]:
     """Of every job what each type and number of devices is worth, by the rules of the authors' program."""
-    configs, worth = Configurations.of(SITE), []
+    configs, worth = Configurations.of(CLUSTER), []
     pairs = list(zip(configs.device_type.tolist(), configs.num_devices.tolist(), strict=True))
     every = np.ones((1, len(pairs)), np.bool_)
     for report, devices in jobs:
         if report.noise is None:  # never run but for trials: one device of any type is as good
             rates = {pair: 1.0 for pair in pairs if pair[1] == 1}
         else:
-            known = goodputs(SITE, [report], configs, every)[0].tolist()
+            known = goodputs(CLUSTER, [report], configs, every)[0].tolist()
             most = 2 * max(t.num_devices for t in report.timings)
             rates = {pair: rate for pair, rate in zip(pairs, known, strict=True) if pair[1] <= most}
-        own = (int(SITE.type_of_node[SITE.node_of[devices[0]]]), len(devices)) if devices else None
+        own = (int(CLUSTER.type_of_node[CLUSTER.node_of[devices[0]]]), len(devices)) if devices else None
         # What a restart costs, but for a job that is younger than one takes.
         moved = 1.0 if now_s < restart_s else now_s / (now_s + restart_s)
         found = {}
@@ -359,7 +360,7 @@ def test_as_published_the_choice_is_the_best_of_all(seed: int) -> None:
     best = 0.0
     for choice in itertools.product(*([None, *found] for found in worth)):
         used = [sum(pair[1] for pair in choice if pair and pair[0] == kind) for kind in range(2)]
-        if all(np.array(used) <= SITE.devices_of_type):
+        if all(np.array(used) <= CLUSTER.devices_of_type):
             best = max(best, sum(found[pair] for found, pair in zip(worth, choice, strict=True) if pair))
     allocation = decided(sia, [report for report, _ in jobs], [devices for _, devices in jobs], now_s)
     chosen = {job: (("slow", "fast").index(kind), count) for job, (kind, count) in held(allocation).items()}

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from runs import finished
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.reproduce.synergy import printed_hours, static_run
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.synergy import read_synergy
+from trainyard.hardware.cluster import Cluster, Node
+from trainyard.hardware.parse import parse_cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
@@ -26,9 +28,9 @@ published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are 
 GB = 1e9
 
 
-def nodes(count: int) -> Site:
+def nodes(count: int) -> Cluster:
     """The paper's: 8 devices, 24 CPUs, 500 GB."""
-    return Site(f"{count} nodes", (Host("V100", 8, 24, 500 * GB),) * count)
+    return Cluster(f"{count} nodes", (Node.named("V100", 8, 24, 500 * GB),) * count)
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ def hungry(name: str, num_devices: int, cpus: float, memory_gb: float = 62.5) ->
     return Job(name, 0.0, num_devices, 1000.0 * num_devices, Hungry(cpus, memory_gb * GB))
 
 
-def ends(jobs: list[Job], site: Site, policy: Synergy) -> dict[str, float]:
-    run = simulate_fleet(jobs, site, policy)
+def ends(jobs: list[Job], cluster: Cluster, policy: Synergy) -> dict[str, float]:
+    run = simulate_fleet(jobs, cluster, policy)
     return finished(run)
 
 
@@ -74,8 +76,8 @@ def test_who_has_more_than_a_share_gives_it_back() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_full_nodes_are_shared_out(seed: int, first_fit: bool) -> None:
     """Every device is in use, no node gives out more than it has, and everybody's share suffices."""
-    draw, site = np.random.default_rng(seed), nodes(4)
-    packing, left, wanted = Packing(site, first_fit), 32, []
+    draw, cluster = np.random.default_rng(seed), nodes(4)
+    packing, left, wanted = Packing(cluster, first_fit), 32, []
     while left:
         count = int(min(left, draw.choice([1, 1, 2, 4, 8, 12])))
         wanted.append(
@@ -88,7 +90,7 @@ def test_full_nodes_are_shared_out(seed: int, first_fit: bool) -> None:
     assert packing.free[:, 0].tolist() == [0.0] * 4
     for job, needs in enumerate(wanted):
         assert sum(packing.rows[job].values()) == needs[0]
-        least = np.minimum(needs, proportional(site) * needs[0])
+        least = np.minimum(needs, proportional(cluster) * needs[0])
         assert (packing.needs[job] >= least * (1 - 1e-9)).all()
 
 
@@ -100,14 +102,14 @@ def test_a_job_that_fits_a_node_is_not_spread() -> None:
 
 
 def test_what_nodes_do_not_have_is_not_given_out() -> None:
-    packing = Packing(Site.uniform(1, 8), first_fit=False)
+    packing = Packing(Cluster.uniform(1, 8), first_fit=False)
     packing.add(0, (2.0, 0.0, 0.0))
     assert packing.rows == {0: {0: 2}}
 
 
 def test_devices_of_one_type() -> None:
     with pytest.raises(FleetError, match="one type"):
-        Synergy().start(Site.parse("1x8xV100+1x8xK80"))
+        Synergy().start(parse_cluster("1x8xV100+1x8xK80"))
 
 
 def static_trace(policy: Synergy) -> FleetRun:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from runs import finished
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo, las, srtf
 from trainyard.fleet.policies.tiresias.gittins import gittins_index
 from trainyard.fleet.policies.tiresias.policy import SKEWS, tiresias
@@ -16,14 +17,14 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.reproduce.programs.elasticflow import in_slots, num_met
 from trainyard.fleet.reproduce.programs.pollux import tiresias_run
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
-SITES = {"60_job.csv": Site.uniform(4, 4), "cluster01_job.csv": Site.uniform(32, 4)}
+CLUSTERS = {"60_job.csv": Cluster.uniform(4, 4), "cluster01_job.csv": Cluster.uniform(32, 4)}
 WITH_DATA = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 
 
@@ -38,8 +39,8 @@ def trace(name: str) -> tuple[Job, ...]:
     )
 
 
-def finishes(jobs: list[Job], site: Site, policy: Policy) -> dict[str, float]:
-    run = simulate_fleet(jobs, site, policy)
+def finishes(jobs: list[Job], cluster: Cluster, policy: Policy) -> dict[str, float]:
+    run = simulate_fleet(jobs, cluster, policy)
     return finished(run)
 
 
@@ -48,7 +49,7 @@ EXAMPLE = [declared_job("a", 0, 2, 2), declared_job("b", 0, 1, 8), declared_job(
 
 
 def test_example_of_the_paper() -> None:
-    two = Site.uniform(1, 2)
+    two = Cluster.uniform(1, 2)
     by_service = finishes(EXAMPLE, two, srtf(by_device_time=True))
     assert sum(by_service.values()) / 3 == pytest.approx(9.33, abs=0.01)
     attained = finishes(EXAMPLE, two, las(by_device_time=True, quantum_s=1.0))
@@ -58,7 +59,7 @@ def test_example_of_the_paper() -> None:
 def test_jobs_go_down_as_they_attain_devices_times_time() -> None:
     # The gang reaches 8 device-seconds after 4 s, while "one" would need 8 s.
     jobs = [declared_job("gang", 0, 2, 10), declared_job("one", 1, 2, 3), declared_job("two", 1, 1, 20)]
-    done = finishes(jobs, Site.uniform(1, 2), tiresias(thresholds=(8.0,)))
+    done = finishes(jobs, Cluster.uniform(1, 2), tiresias(thresholds=(8.0,)))
     assert done["one"] == 4 + 3
     # Down at 15 s, "two" is behind the gang, which was started first and runs its other 6 s.
     assert done["gang"] == 15 + 6
@@ -67,10 +68,10 @@ def test_jobs_go_down_as_they_attain_devices_times_time() -> None:
 
 def test_a_job_that_starves_begins_anew() -> None:
     jobs = [declared_job("old", 0, 1, 15), *[declared_job(f"new{i}", 10 + 8 * i, 1, 8) for i in range(6)]]
-    site = Site.uniform(1, 1)
-    assert finishes(jobs, site, tiresias(thresholds=(10.0,)))["old"] == 10 + 6 * 8 + 5
+    cluster = Cluster.uniform(1, 1)
+    assert finishes(jobs, cluster, tiresias(thresholds=(10.0,)))["old"] == 10 + 6 * 8 + 5
     # After 20 s of waiting, twice the 10 s that it ran, it is back in the first queue, where it started first.
-    assert finishes(jobs, site, tiresias(thresholds=(10.0,), promote_knob=2.0))["old"] == 10 + 20 + 5
+    assert finishes(jobs, cluster, tiresias(thresholds=(10.0,), promote_knob=2.0))["old"] == 10 + 20 + 5
 
 
 def test_gittins_index_by_hand() -> None:
@@ -86,7 +87,7 @@ def test_gittins_index_by_hand() -> None:
 def test_gittins_goes_by_what_is_to_be_expected(samples: tuple[float, ...], first: str) -> None:
     # Of sizes that are mostly small, one that was not is large, and gives way; of equal ones, it is nearer to its end.
     jobs = [declared_job("begun", 0, 1, 8), declared_job("fresh", 4, 1, 8)]
-    done = finishes(jobs, Site.uniform(1, 1), tiresias(thresholds=(100.0,), samples=samples))
+    done = finishes(jobs, Cluster.uniform(1, 1), tiresias(thresholds=(100.0,), samples=samples))
     assert min(done, key=done.__getitem__) == first
 
 
@@ -95,7 +96,7 @@ def test_only_skewed_models_wait_to_be_consolidated(model: str, end_s: float) ->
     # From 10 s on one device of each node is free, from 20 s on all.
     around = [declared_job(name, 0, 1, length) for name, length in zip("abcd", (20, 10, 20, 10), strict=True)]
     late = declared_job("late", 9, 2, 5, model=model)
-    assert finishes([*around, late], Site.uniform(2, 2), tiresias())["late"] == end_s
+    assert finishes([*around, late], Cluster.uniform(2, 2), tiresias())["late"] == end_s
 
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet50"])
@@ -111,7 +112,7 @@ def test_trainings_are_consolidated_by_their_tensors(model: str, end_s: float) -
     around = [declared_job(name, 0, 1, length) for name, length in zip("abcd", (20, 10, 20, 10), strict=True)]
     training = Training(model, 2, 5)
     late = training_job("late", 9, 2, training, Predicted(training, {2: 1.0}))
-    assert finishes([*around, late], Site.uniform(2, 2), tiresias())["late"] == end_s
+    assert finishes([*around, late], Cluster.uniform(2, 2), tiresias())["late"] == end_s
 
 
 def published() -> list[tuple[str, float, float, int]]:
@@ -127,7 +128,7 @@ def test_as_the_authors_simulator(
     name: str, completion_s: float, makespan_s: float, preemptions: int
 ) -> None:
     policy = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
-    run = simulate_fleet(trace(name), SITES[name], policy, place="anywhere")
+    run = simulate_fleet(trace(name), CLUSTERS[name], policy, place="anywhere")
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
@@ -156,11 +157,11 @@ def test_as_the_simulator_of_pollux_authors() -> None:
 @WITH_DATA
 def test_order_of_the_papers_figures() -> None:
     # Complete knowledge, then a distribution, then none, then the order of arrival.
-    jobs, site = trace("cluster06_job.csv"), Site.uniform(32, 4)
+    jobs, cluster = trace("cluster06_job.csv"), Cluster.uniform(32, 4)
     with (TRACES / "yarn-gput1000.csv").open() as file:
         samples = tuple(float(r["duration"]) for r in csv.DictReader(file))
     policies = (srtf(by_device_time=True), tiresias(samples=samples), tiresias(), fifo())
-    means = [simulate_fleet(jobs, site, policy, place="anywhere").mean_completion_s for policy in policies]
+    means = [simulate_fleet(jobs, cluster, policy, place="anywhere").mean_completion_s for policy in policies]
     assert means == sorted(means)
     assert means[1] < 0.5 * means[3]
 

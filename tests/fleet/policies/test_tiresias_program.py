@@ -16,8 +16,8 @@ from trainyard.fleet.policies.tiresias.gittins import published_index
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 NEVER = 10**12
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -201,7 +201,7 @@ def test_as_the_authors_program(seed: int, by_gpus: bool, knob: int, samples: tu
         two_dimensional=by_gpus,
         as_published=True,
     )
-    run = simulate_fleet(jobs, Site.uniform(4, 4), policy, place="anywhere")
+    run = simulate_fleet(jobs, Cluster.uniform(4, 4), policy, place="anywhere")
     assert finished(run) == program.ends
     assert run.num_preemptions == program.num_preempted > 0
 
@@ -229,16 +229,16 @@ def test_the_table_of_indices(quantum: int) -> None:
 def test_by_hand_time_alone_is_service() -> None:
     """A gang of two goes down after 8 s, not after 4; meanwhile the other, which came later, waits."""
     jobs = [declared_job("gang", 0, 2, 10), declared_job("one", 1, 2, 3)]
-    site = Site.uniform(1, 2)
+    cluster = Cluster.uniform(1, 2)
     for as_published in (False, True):
         policy = tiresias(thresholds=(8.0,), two_dimensional=False, as_published=as_published)
-        assert finished(simulate_fleet(jobs, site, policy)) == {"gang": 13, "one": 11}
+        assert finished(simulate_fleet(jobs, cluster, policy)) == {"gang": 13, "one": 11}
 
 
 def test_by_hand_who_waits_twice_as_long_as_it_ran_begins_anew() -> None:
     """Down after 10 s, it waits for others of 8 s each; 20 s later it goes to the end of the first queue."""
     jobs = [declared_job("old", 0, 1, 15), *[declared_job(f"new{i}", 10 + 8 * i, 1, 8) for i in range(6)]]
     policy = tiresias(thresholds=(10.0,), promote_knob=2.0, as_published=True)
-    done = finished(simulate_fleet(jobs, Site.uniform(1, 1), policy))
+    done = finished(simulate_fleet(jobs, Cluster.uniform(1, 1), policy))
     # At 30 s the third of the others runs, and the fourth comes at 34 s, behind it.
     assert done["old"] == 34 + 5

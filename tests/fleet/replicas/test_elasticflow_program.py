@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
@@ -16,12 +17,12 @@ from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram, most_device
 from trainyard.fleet.replicas.planned_ends import PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile
+from trainyard.hardware.cluster import Cluster
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
-NODE = Site.uniform(1, 4, "T4")
+NODE = Cluster.uniform(1, 4, "T4")
 INF = math.inf
 
 
@@ -120,12 +121,12 @@ def test_all_that_come_together_are_admitted_or_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "site_size", "known", "renews", "pause_s"),
+    ("num_devices", "cluster_size", "known", "renews", "pause_s"),
     [(1, 64, False, False, 4), (4, 64, False, False, 8), (4, 64, True, True, 2), (4, 64, False, True, 35),
      (4, 256, False, True, 60), (4, 256, True, False, 7)],
 )  # fmt: skip
-def test_pauses(num_devices: int, site_size: int, known: bool, renews: bool, pause_s: float) -> None:
-    assert PlannedEnds().pause_s(num_devices, site_size, known, renews) == pause_s
+def test_pauses(num_devices: int, cluster_size: int, known: bool, renews: bool, pause_s: float) -> None:
+    assert PlannedEnds().pause_s(num_devices, cluster_size, known, renews) == pause_s
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.readers.gavel import read_gavel
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
@@ -55,8 +55,8 @@ def as_published(trace: str, cluster: str, name: str) -> FleetRun:
     folder = DATA / "cluster" / "gavel"
     jobs = read_gavel(folder / "traces" / "physical_cluster" / trace, folder / "simulation_throughputs.json")
     counts = zip(("v100", "p100", "k80"), cluster.split(":"), strict=True)
-    site = Site.of_pools([(kind, 1, int(count)) for kind, count in counts])
-    return simulate_fleet(jobs, site, POLICIES[name](), place="anywhere")
+    cluster = Cluster.of_pools([(kind, 1, int(count)) for kind, count in counts])
+    return simulate_fleet(jobs, cluster, POLICIES[name](), place="anywhere")
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")

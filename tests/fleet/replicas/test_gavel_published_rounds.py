@@ -24,10 +24,10 @@ from trainyard.fleet.replicas.gavel import (
     WaterFillingProgram,
 )
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.speeds import Speeds
+from trainyard.hardware.cluster import Cluster
 
 ROUND_S, HOLD_S, CREDIT_S = 360.0, 1920.0, 180.0
 KINDS, ROOM = ("v100", "p100", "k80"), (2, 2, 3)
@@ -148,9 +148,9 @@ POLICIES: dict[str, Callable[[], Gavel]] = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_rounds_are_the_programs(name: str, seed: int) -> None:
     (jobs, speed), policy = drawn(seed), POLICIES[name]()
-    site = Site.of_pools([(kind, 1, count) for kind, count in zip(KINDS, ROOM, strict=True)])
+    cluster = Cluster.of_pools([(kind, 1, count) for kind, count in zip(KINDS, ROOM, strict=True)])
     heard = Heard(policy)
-    run = simulate_fleet(jobs, site, heard, place="anywhere", rounds=policy.rounds(None))
+    run = simulate_fleet(jobs, cluster, heard, place="anywhere", rounds=policy.rounds(None))
     plain = Plain(jobs, speed, heard.decisions)
     plain.run()
     assert len(plain.decided) == len(heard.decisions) > 2

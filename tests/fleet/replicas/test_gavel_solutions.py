@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.objectives import LeastMakespan, MaxMinFairness
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
-from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import test_fleet_mixed as mixed
 from test_fleet_conformance import (
+    CLUSTER,
     SEEDS,
-    SITE,
     check_every_job_ends,
     check_no_device_is_given_twice,
     check_repeats,
@@ -20,6 +20,7 @@ from test_fleet_conformance import (
 )
 from test_gang_shapes import check_heeds_workers_or_refuses_them
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas import gavel
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
@@ -41,8 +42,8 @@ from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import traits_of
+from trainyard.hardware.cluster import Cluster
 
 PROGRAMS = {
     program.__name__: program
@@ -114,7 +115,7 @@ def test_jobs_end_on_devices_that_they_can_have(name: str, seed: int) -> None:
     done = mixed_run(name, seed)
     worked = mixed.check_jobs_end_on_devices_that_they_can_have(done, seed)
     if name != "ElasticFlowProgram":
-        for job in mixed.jobs_for(done.site, seed):
+        for job in mixed.jobs_for(done.cluster, seed):
             if job.name in worked and job.profile is not mixed.TUNED:
                 assert worked[job.name] == pytest.approx(job.work)
 
@@ -134,7 +135,7 @@ def test_programs_know_no_failures_and_run_no_real_jobs(name: str, tmp_path: Pat
     scheduler = of_program(name)
     for hazards, crowding in ((Hazards(node_failure_every_s=1e4), None), (None, Crowding(1.0))):
         with pytest.raises(FleetError, match="rounds as published know no failures"):
-            scheduler.simulate([], SITE, hazards=hazards, crowding=crowding)
-    site = Site.uniform(1, 2, "local")
+            scheduler.simulate([], CLUSTER, hazards=hazards, crowding=crowding)
+    cluster = Cluster.uniform(1, 2, "local")
     with pytest.raises(FleetError, match="run jobs for real in rounds of a length"):
-        Driver(site, scheduler.policy, LocalBackend(site, tmp_path), rounds=scheduler.rounds)
+        Driver(cluster, scheduler.policy, LocalBackend(cluster, tmp_path), rounds=scheduler.rounds)

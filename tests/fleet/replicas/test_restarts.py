@@ -10,9 +10,9 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 
 ROUNDS = Restarts(100.0, by_model={"bert": 30.0, "ncf": 5.0})
 
@@ -25,7 +25,7 @@ class Moving:
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
 
-    def start(self, site: Site) -> int:
+    def start(self, cluster: Cluster) -> int:
         return 0
 
     def decide(self, snapshot: Snapshot, state: int) -> tuple[Allocation, int]:
@@ -36,15 +36,15 @@ class Moving:
 
 def end_s(*places: tuple[int, ...], model: str = "bert") -> float:
     """Of a job of 250 s on two devices, of a cluster of two nodes of one type and one of another."""
-    site = Site.of_pools((("slow", 2, 2), ("fast", 1, 2)))
+    cluster = Cluster.of_pools((("slow", 2, 2), ("fast", 1, 2)))
     jobs = [declared_job("job", 0.0, 2, 250.0, model=model)]
-    return simulate_fleet(jobs, site, Moving(places), rounds=ROUNDS).makespan_s
+    return simulate_fleet(jobs, cluster, Moving(places), rounds=ROUNDS).makespan_s
 
 
 def test_every_model_has_its_time() -> None:
-    site = Site.uniform(1, 3)
+    cluster = Cluster.uniform(1, 3)
     jobs = [declared_job(name, 0.0, 1, 50.0, model=name) for name in ("bert", "ncf", "other")]
-    run = simulate_fleet(jobs, site, fifo(), rounds=ROUNDS)
+    run = simulate_fleet(jobs, cluster, fifo(), rounds=ROUNDS)
     assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"bert": 80, "ncf": 55, "other": 50}
 
 

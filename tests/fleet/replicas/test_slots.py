@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.slots import Slots
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 
 FIRST = Priority(lambda snapshot: snapshot.arrival_s, preempts=True)
 LAST = Priority(lambda snapshot: -snapshot.arrival_s, preempts=True)
@@ -18,7 +19,7 @@ FREE = Slots(60.0, start_s=0.0, doubling_s=0.0, renewal_s=0.0)
 
 
 def simulated(jobs: list[Job], slots: Slots, policy: Priority = FIRST) -> FleetRun:
-    return simulate_fleet(jobs, Site.uniform(1, 4), policy, rounds=slots)
+    return simulate_fleet(jobs, Cluster.uniform(1, 4), policy, rounds=slots)
 
 
 def finishes(jobs: list[Job], slots: Slots, policy: Priority = FIRST) -> dict[str, float]:

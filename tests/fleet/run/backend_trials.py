@@ -14,6 +14,7 @@ import psutil
 import pytest
 from checkpoints_kept import Seen, check_done_again
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.directory_backend import DirectoryBackend
@@ -22,9 +23,9 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
 
 LIMIT_S = 400.0
 
@@ -58,7 +59,9 @@ def check_workload(backend: DirectoryBackend, undisturbed: Mapping[int, float]) 
     """Five jobs under a preempting policy end, with the losses of a run that nobody disturbs."""
     jobs = five_jobs()
     told: list[Event] = []
-    run = run_fleet(jobs, backend.site, srtf(), backend, patience=Patience(limit_s=LIMIT_S), tell=told.append)
+    run = run_fleet(
+        jobs, backend.cluster, srtf(), backend, patience=Patience(limit_s=LIMIT_S), tell=told.append
+    )
     assert sorted(run.names) == [job.name for job in jobs], told
     assert run.num_preemptions >= 1, told
     assert Happening.FAILS not in {event.what for event in told}
@@ -89,7 +92,7 @@ def check_disturbed(
     with ThreadPoolExecutor(1) as pool:
         patience = Patience(limit_s=LIMIT_S)
         running = pool.submit(
-            run_fleet, jobs, backend.site, srtf(), backend, patience=patience, tell=told.append
+            run_fleet, jobs, backend.cluster, srtf(), backend, patience=patience, tell=told.append
         )
         while num_done < times and not running.done():
             time.sleep(chance.uniform(0.2, 2.0))
@@ -131,8 +134,8 @@ def check_lost_node(
     lose, give_back : make a node go away without notice, and come back.
     """
     told: list[Event] = []
-    driver = Driver(backend.site, srtf(), backend, tell=told.append)
-    began_s, node = time.monotonic(), int(backend.site.devices_per_node.argmax())
+    driver = Driver(backend.cluster, srtf(), backend, tell=told.append)
+    began_s, node = time.monotonic(), int(backend.cluster.devices_per_node.argmax())
 
     def reaches(holds: Callable[[], bool]) -> bool:
         driver.step(time.monotonic() - began_s)
@@ -148,7 +151,7 @@ def check_lost_node(
         driver.submit(wide, 0.0)
         wait_for(lambda: reaches(lambda: backend.directory("a").saved_steps() >= 4))
         lose(node)
-        wait_for(lambda: reaches(lambda: driver.site.away == {node}))
+        wait_for(lambda: reaches(lambda: driver.cluster.away == {node}))
         assert "a" in heard(Happening.LOSES_NODE) + heard(Happening.FAILS), told
         driver.submit(narrow, time.monotonic() - began_s)
         wait_for(lambda: reaches(lambda: heard(Happening.ENDS) == ["b"]))
@@ -158,7 +161,7 @@ def check_lost_node(
         saved = backend.directory("a").saved_steps()
         give_back(node)
         wait_for(lambda: reaches(lambda: backend.directory("a").saved_steps() > saved))
-        assert not driver.site.away
+        assert not driver.cluster.away
         assert not driver.given_up
     finally:
         backend.close()
@@ -171,7 +174,7 @@ def check_recovery(
 ) -> None:
     """A job over two nodes cannot run twice, can be adopted, ends as one when a process is killed, and goes on."""
     job = training_job("victim", 0.0, 2, trial_training(400))
-    over_two_nodes = Grant((0, backend.site.num_devices - 1))
+    over_two_nodes = Grant((0, backend.cluster.num_devices - 1))
     backend.start(job, over_two_nodes)
     wait_for(lambda: backend.directory("victim").saved_steps() >= 4)
     with pytest.raises(FleetError, match="runs already"):
@@ -200,7 +203,7 @@ def check_recovery(
 
 def check_sharing(backend: DirectoryBackend, undisturbed: Mapping[int, float]) -> None:
     """Two jobs have the same two devices, more than their node has for whole ones, and make progress at once."""
-    first = int(backend.site.first_device[int(backend.site.devices_per_node.argmax())])
+    first = int(backend.cluster.first_device[int(backend.cluster.devices_per_node.argmax())])
     devices = (first, first + 1)
     backend.start(training_job("long", 0.0, 2, trial_training(400)), Grant(devices, 0.6, partners=("short",)))
     backend.start(training_job("short", 0.0, 2, trial_training(100)), Grant(devices, 0.4, partners=("long",)))
@@ -224,7 +227,7 @@ def check_shares_change(backend: DirectoryBackend, undisturbed: Mapping[int, flo
     ]
     told: list[Event] = []
     run = run_fleet(
-        jobs, backend.site, AntMan(), backend, patience=Patience(limit_s=LIMIT_S), tell=told.append
+        jobs, backend.cluster, AntMan(), backend, patience=Patience(limit_s=LIMIT_S), tell=told.append
     )
     runs = [
         (event.job.name, event.grant.share) for event in told if event.what is Happening.RUNS and event.grant
@@ -269,6 +272,6 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def site_of(*devices_per_node: int) -> Site:
+def nodes_of(*devices_per_node: int) -> Cluster:
     """Nodes of this machine."""
-    return Site.of_pools([("local", 1, count) for count in devices_per_node])
+    return Cluster.of_pools([("local", 1, count) for count in devices_per_node])

@@ -9,15 +9,15 @@ from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import training_job
+from trainyard.hardware.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses of the training of all trials by step, alone on one device."""
-    site = Site.uniform(1, 1, "local")
-    alone = LocalBackend(site, tmp_path_factory.mktemp("alone"))
+    cluster = Cluster.uniform(1, 1, "local")
+    alone = LocalBackend(cluster, tmp_path_factory.mktemp("alone"))
     job = training_job("alone", 0.0, 1, trial_training(LONGEST))
-    run_fleet([job], site, srtf(), alone, patience=Patience(limit_s=240))
+    run_fleet([job], cluster, srtf(), alone, patience=Patience(limit_s=240))
     return alone.directory("alone").losses()

@@ -18,10 +18,10 @@ from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Predicted, training_job
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Resizing:
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
 
-    def start(self, site: Site) -> None:
+    def start(self, cluster: Cluster) -> None:
         """Nothing is remembered."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
@@ -52,7 +52,7 @@ def check_resizing(backend: DirectoryBackend, undisturbed: Mapping[int, float]) 
     job = training_job("a", 0.0, 1, training, Predicted(training, {1: 10.0, 2: 12.0, 4: 14.0}), max_devices=4)
     policy = Resizing(((0, 1), (12, 4), (36, 2)))
     told: list[Event] = []
-    run_fleet([job], backend.site, policy, backend, patience=Patience(limit_s=LIMIT_S), tell=told.append)
+    run_fleet([job], backend.cluster, policy, backend, patience=Patience(limit_s=LIMIT_S), tell=told.append)
     steps, processes = zip(*logged(backend.directory("a")), strict=True)
     assert list(steps) == list(range(LONGEST)), told
     assert [count for count, _ in groupby(processes)] == [1, 4, 2], told
@@ -62,7 +62,7 @@ def check_resizing(backend: DirectoryBackend, undisturbed: Mapping[int, float]) 
 def check_gangs(backend: DirectoryBackend, undisturbed: Mapping[int, float]) -> None:
     """Two gangs of all devices find one of these taken: they hold none of the others, and later have all, one by one."""
     told: list[Event] = []
-    driver = Driver(backend.site, fifo(backfill=True), backend, tell=told.append)
+    driver = Driver(backend.cluster, fifo(backfill=True), backend, tell=told.append)
     began_s, gangs = time.monotonic(), [training_job(name, 0.0, 4, trial_training(24)) for name in "ab"]
 
     def reaches(holds: Callable[[], bool]) -> bool:

@@ -55,7 +55,7 @@ def why_no_slurm() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, gpus: Sequence[int], cpus: int = 8) -> Iterator[None]:
+def running_slurm(folder: Path, gpus: Sequence[int], cpus: int = 8) -> Iterator[None]:
     """Run a cluster whose nodes have so many GPUs of type ``local``, with two slots each; ``SLURM_CONF`` says where."""
     ports = _free_ports(1 + len(gpus))
     conf = _CONF.format(host=socket.gethostname(), port=ports[0], folder=folder)

@@ -13,29 +13,31 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import CATALOG
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run import backends
 from trainyard.fleet.run.backends import check_runnable, make_backend
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.parse("2x2xlocal")
+CLUSTER = parse_cluster("2x2xlocal")
 
 
 def test_a_backend_has_a_folder(tmp_path: Path) -> None:
-    backend = make_backend("local", SITE, tmp_path / "a" / "b")
+    backend = make_backend("local", CLUSTER, tmp_path / "a" / "b")
     assert isinstance(backend, LocalBackend)
     assert backend.folder.is_dir()
 
 
 def test_an_unknown_backend_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="no backend 'lokal'; there are local, slurm, ray"):
-        make_backend("lokal", SITE, tmp_path)
+        make_backend("lokal", CLUSTER, tmp_path)
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +45,7 @@ def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(
         FleetError, match=r"backend 'ray' needs 'trainyard.is_not_here', which is not installed: pip install"
     ):
-        make_backend("ray", SITE, tmp_path)
+        make_backend("ray", CLUSTER, tmp_path)
 
 
 def named(name: str = "a", num_devices: int = 1, strategies: str = "data_parallel") -> Job:
@@ -66,7 +68,7 @@ def named(name: str = "a", num_devices: int = 1, strategies: str = "data_paralle
 )
 def test_what_cannot_run_is_said_before_anything_runs(jobs: list[Job], said: str) -> None:
     with pytest.raises(FleetError, match=said.replace("(", r"\(")):
-        check_runnable(jobs, SITE, fifo())
+        check_runnable(jobs, CLUSTER, fifo())
 
 
 def test_checkpoints_that_are_too_large_are_refused() -> None:
@@ -75,11 +77,11 @@ def test_checkpoints_that_are_too_large_are_refused() -> None:
     with pytest.raises(
         FleetError, match=r"job 'a': a checkpoint of this model takes 2,095 GB, and 3 of them"
     ):
-        check_runnable([large], SITE, fifo(), JobLimits(max_checkpoint_bytes=1e11))
+        check_runnable([large], CLUSTER, fifo(), JobLimits(max_checkpoint_bytes=1e11))
 
 
 def test_what_can_run() -> None:
-    check_runnable([named("job-1.a_B"), named("2", 4)], SITE, fifo())
+    check_runnable([named("job-1.a_B"), named("2", 4)], CLUSTER, fifo())
 
 
 def test_policies_come_with_their_papers_rounds_and_placement() -> None:
@@ -119,7 +121,7 @@ def test_options_of_policies_decide_their_rounds(text: str, round_s: float) -> N
 def test_a_shorter_slice_lets_more_jobs_begin_in_the_same_time() -> None:
     """On one device, the second of two jobs has its first turn when the first slice ends."""
     jobs = [declared_job(name, 0.0, 1, 100.0) for name in "ab"]
-    run = scheduler_of("gandiva(quantum_s=20, pack=False)").simulate(jobs, Site.uniform(1, 1))
+    run = scheduler_of("gandiva(quantum_s=20, pack=False)").simulate(jobs, Cluster.uniform(1, 1))
     assert sorted(run.first_start_s.tolist()) == [0.0, 20.0]
 
 
@@ -189,7 +191,7 @@ def test_a_process_of_a_job_that_takes_too_much_memory_fails_and_nothing_else_do
 def test_processes_of_this_machine_divide_its_memory(tmp_path: Path) -> None:
     total = psutil.virtual_memory().total
     two, many = (
-        LocalBackend(Site.parse(text), tmp_path)._max_rank_bytes for text in ("1x2xlocal", "999x2xlocal")
+        LocalBackend(parse_cluster(text), tmp_path)._max_rank_bytes for text in ("1x2xlocal", "999x2xlocal")
     )
     assert two == pytest.approx(0.45 * total)
     assert many == 2**30

@@ -17,13 +17,13 @@ from trainyard.fleet.run import decision
 from trainyard.fleet.run.decision import UndecidedError, decide, look_at
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import ask_through
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
 
-SITE = Site.uniform(1, 4, "local")
+CLUSTER = Cluster.uniform(1, 4, "local")
 
 
 class Failing(Policy):
@@ -35,8 +35,8 @@ class Failing(Policy):
     def __init__(self, bad: str, error: Exception) -> None:
         self.bad, self.error, self.num_asked = bad, error, 0
 
-    def start(self, site: Site) -> Any:
-        return fifo().start(site)
+    def start(self, cluster: Cluster) -> Any:
+        return fifo().start(cluster)
 
     def decide(self, snapshot: Snapshot, state: Any) -> Any:
         self.num_asked += 1
@@ -46,19 +46,19 @@ class Failing(Policy):
 
 
 def snapshot(*names: str) -> Snapshot:
-    allocator = Allocator(SITE, fifo(), ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator = Allocator(CLUSTER, fifo(), ANYWHERE, Costs(), Recorder(keep_spans=False))
     training = Training("gpt-tiny", 4, 10)
     for name in names:
         allocator.enter(training_job(name, 0.0, 1, training, Predicted(training, {1: 1.0})), 0.0)
     table = allocator.table
-    return Snapshot(0.0, SITE, np.array([4]), frozenset(), table.active.copy(), table)
+    return Snapshot(0.0, CLUSTER, np.array([4]), frozenset(), table.active.copy(), table)
 
 
 @pytest.mark.parametrize("names", [["bad"], ["bad1", "bad2"], [f"job{i}" for i in range(200)] + ["bad"]])
 def test_those_on_which_it_fails_are_found(names: list[str]) -> None:
     policy = Failing("bad", OverflowError("too large"))
     with pytest.raises(UndecidedError) as found:
-        decide(policy, snapshot(*names), policy.start(SITE))
+        decide(policy, snapshot(*names), policy.start(CLUSTER))
     assert list(found.value.jobs) == [i for i, name in enumerate(names) if name.startswith("bad")]
     assert "too large" in next(iter(found.value.jobs.values()))
     assert policy.num_asked < 25
@@ -67,7 +67,7 @@ def test_those_on_which_it_fails_are_found(names: list[str]) -> None:
 def test_it_is_not_asked_about_each_of_many() -> None:
     policy = Failing("bad", OverflowError("too large"))
     with pytest.raises(UndecidedError) as found:
-        decide(policy, snapshot(*(f"bad{i}" for i in range(1000))), policy.start(SITE))
+        decide(policy, snapshot(*(f"bad{i}" for i in range(1000))), policy.start(CLUSTER))
     assert policy.num_asked <= decision._MOST_QUESTIONS + 2
     assert len(found.value.jobs) > 20
 
@@ -76,7 +76,7 @@ def test_it_is_not_asked_about_each_of_many() -> None:
 def test_no_job_is_to_blame_for_what_fails_on_any(bad: str, error: Exception) -> None:
     policy = Failing(bad, error)
     with pytest.raises(type(error)):
-        decide(policy, snapshot("a", "b"), policy.start(SITE))
+        decide(policy, snapshot("a", "b"), policy.start(CLUSTER))
     assert policy.num_asked <= 2
 
 
@@ -85,13 +85,13 @@ def test_what_was_looked_at_is_not_predicted_again(policy: str) -> None:
     asked: list[Any] = []
     ask_through(lambda question, about: asked.append((question, about)) or 1.0)
     scheduler, job = scheduler_of(policy), training_job("a", 0.0, 1, Training("gpt-tiny", 4, 10))
-    look_at(scheduler.policy, SITE, job, 0.0)
+    look_at(scheduler.policy, CLUSTER, job, 0.0)
     seen = list(asked)
     assert seen
-    allocator = Allocator(SITE, scheduler.policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator = Allocator(CLUSTER, scheduler.policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, 5.0)
     rows, free = allocator.table.active.copy(), allocator.free.by_node
-    moment = Snapshot(5.0, SITE, free, scheduler.policy.needs, rows, allocator.table)
-    decide(scheduler.policy, moment, scheduler.policy.start(SITE))
+    moment = Snapshot(5.0, CLUSTER, free, scheduler.policy.needs, rows, allocator.table)
+    decide(scheduler.policy, moment, scheduler.policy.start(CLUSTER))
     assert asked == seen
     ask_through(level1._here)

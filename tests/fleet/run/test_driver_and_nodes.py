@@ -14,11 +14,12 @@ from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.uniform(2, 1, "local")
+CLUSTER = Cluster.uniform(2, 1, "local")
 TRAINING = Training("gpt-tiny", 4, 100)
 
 
@@ -45,17 +46,17 @@ def job(name: str, steps_per_s: float = 1.0, deadline_s: float | None = None) ->
     return training_job(name, 0.0, 1, TRAINING, Predicted(TRAINING, {1: steps_per_s}), deadline_s=deadline_s)
 
 
-def driver(policy: str, backend: Told, told: list[Event], site: Site = SITE) -> Driver:
+def driver(policy: str, backend: Told, told: list[Event], cluster: Cluster = CLUSTER) -> Driver:
     scheduler = scheduler_of(policy)
     return Driver(
-        site, scheduler.policy, backend, place=scheduler.place, rounds=scheduler.rounds, tell=told.append
+        cluster, scheduler.policy, backend, place=scheduler.place, rounds=scheduler.rounds, tell=told.append
     )
 
 
 def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
     """A job that failed 10 s after its start has them again at the next round, and the same after a cancelled one."""
     scheduler, backend = scheduler_of("srtf", round_s=100.0), Nodes()
-    driven = Driver(Site.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
+    driven = Driver(Cluster.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
     driven.submit(job("a"), 0.0)
     driven.step(0.0)
     del backend.runs["a"]
@@ -76,7 +77,7 @@ def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
 
 def test_each_worker_of_a_gang_lies_on_one_node() -> None:
     backend = Nodes()
-    driven = driver("fifo", backend, [], Site.uniform(3, 3, "local"))
+    driven = driver("fifo", backend, [], Cluster.uniform(3, 3, "local"))
     for name, size, gang in (("first", 2, ()), ("pairs", 4, (2, 2))):
         known = Predicted(TRAINING, {size: 1.0})
         driven.submit(training_job(name, 0.0, size, TRAINING, known, gang=gang), 0.0)
@@ -92,7 +93,7 @@ def test_a_job_does_no_work_before_it_has_left() -> None:
     assert backend.runs == {"a": Grant((0,))}
     backend.gone = frozenset({0})
     driven.step(1.0)
-    assert driven.site.away == {0}
+    assert driven.cluster.away == {0}
     assert [event.what for event in told[2:]] == [Happening.LOSES_NODE, Happening.RUNS]
     assert "node 0 cannot be used" in str(told[2])
     driven.step(50.0)
@@ -153,8 +154,8 @@ def test_a_job_that_fails_at_once_again_is_started_later() -> None:
 
 def test_a_job_that_runs_can_be_refused() -> None:
     """By a scheduler that was started anew, when its deadline has come too near."""
-    backend, told, site = Told(), list[Event](), Site.uniform(1, 1, "local")
-    driven = driver("elasticflow", backend, told, site)
+    backend, told, cluster = Told(), list[Event](), Cluster.uniform(1, 1, "local")
+    driven = driver("elasticflow", backend, told, cluster)
     late = job("a", deadline_s=101.0)
     backend.runs["a"] = Grant((0,))
     driven.restore(late, 60.0, Past(Grant((0,)), Done(20.0, 60.0, 60.0), 0.0))
@@ -184,7 +185,7 @@ def test_who_waits_is_told_why() -> None:
 def test_who_waits_for_its_turn_is_told_so_in_every_round() -> None:
     """The policy decides once, for several rounds."""
     scheduler, backend = scheduler_of("gavel_max_min", round_s=10.0), Nodes()
-    driven = Driver(Site.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
+    driven = Driver(Cluster.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
     for name in ("a", "b"):
         driven.submit(job(name), 0.0)
     waited = []
@@ -199,7 +200,7 @@ def test_who_waits_for_its_turn_is_told_so_in_every_round() -> None:
 
 def test_what_a_policy_said_holds_in_rounds_without_a_decision() -> None:
     scheduler, backend = scheduler_of("gavel_max_min", round_s=10.0), Nodes(gone=frozenset({1}))
-    driven = Driver(Site.parse("1x1xlocal+1x1xT4"), scheduler.policy, backend, rounds=scheduler.rounds)
+    driven = Driver(parse_cluster("1x1xlocal+1x1xT4"), scheduler.policy, backend, rounds=scheduler.rounds)
     driven.submit(job("a"), 0.0)
     driven.submit(replace(job("b"), device_types=("T4",)), 0.0)
     for now_s in (0.0, 10.0, 20.0):

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.fit import differ, require_fit
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.slurm import SlurmBackend
 from trainyard.fleet.run.slurm_nodes import SlurmNode
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.cluster import Node
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.parse("2x4xV100-16G+2x4xK80")
+CLUSTER = parse_cluster("2x4xV100-16G+2x4xK80")
 
 
 @pytest.mark.parametrize(
@@ -50,24 +52,24 @@ def test_types_are_in_the_order_of_the_nodes(tmp_path: Path) -> None:
         match=r"'2x4xV100-16G\+2x4xK80' has V100-16G on node 0, Slurm has k80 there; give the pools of the cluster in "
         r"the order of its nodes, which are 2x4xk80\+2x4xv100",
     ):
-        SlurmBackend(SITE, tmp_path, nodes=_slurm(kinds))
-    require_fit(SITE, [node.host for node in _slurm(kinds[::-1])], "Slurm")
+        SlurmBackend(CLUSTER, tmp_path, nodes=_slurm(kinds))
+    require_fit(CLUSTER, [node.host for node in _slurm(kinds[::-1])], "Slurm")
 
 
 def test_a_cluster_says_no_more_of_nodes_than_they_have() -> None:
-    there = [Host("a100", 4, cpus=32.0, memory_bytes=256e9)]
-    require_fit(Site.parse("1x2xA100-80G@32cpu,256GB"), there, "Ray")
+    there = [Node.named("a100", 4, cpus=32.0, memory_bytes=256e9)]
+    require_fit(parse_cluster("1x2xA100-80G@32cpu,256GB"), there, "Ray")
     with pytest.raises(
         FleetError, match="has 64 processors on node 0, Ray has 32 there; say no more than that"
     ):
-        require_fit(Site.parse("1x2xA100-80G@64cpu"), there, "Ray")
+        require_fit(parse_cluster("1x2xA100-80G@64cpu"), there, "Ray")
     with pytest.raises(FleetError, match="has 500 GB of memory on node 0, Ray has 256 there"):
-        require_fit(Site.parse("1x2xA100-80G@500GB"), there, "Ray")
+        require_fit(parse_cluster("1x2xA100-80G@500GB"), there, "Ray")
 
 
 def test_a_job_has_what_it_asks_for_and_not_what_a_policy_divides(tmp_path: Path) -> None:
     """Synergy would leave a training one processor per device, as its prediction does not know what more are worth."""
-    backend = _Noting(Site.parse("1x4xA100-80G@32cpu"), tmp_path)
+    backend = _Noting(parse_cluster("1x4xA100-80G@32cpu"), tmp_path)
     job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 8), cpus=12.0)
     for devices, cpus, launched in (
         ((0, 1), 12.0, 12.0),
@@ -96,4 +98,6 @@ class _Noting(DirectoryBackend):
 
 def _slurm(kinds: Sequence[str]) -> list[SlurmNode]:
     """Nodes of four devices each."""
-    return [SlurmNode(f"n{n}", "10.0.0.1", f"gpu:{kind}", Host(kind, 4)) for n, kind in enumerate(kinds)]
+    return [
+        SlurmNode(f"n{n}", "10.0.0.1", f"gpu:{kind}", Node.named(kind, 4)) for n, kind in enumerate(kinds)
+    ]

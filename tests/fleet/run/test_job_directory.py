@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.site import FleetError
 
 
 def test_a_lock_says_which_group_lives_and_nobody_waits_for_one_that_does_not(tmp_path: Path) -> None:

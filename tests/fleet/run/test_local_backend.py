@@ -17,12 +17,13 @@ from backend_trials import (
     check_shares_change,
     check_sharing,
     check_sharing_is_refused,
-    site_of,
+    nodes_of,
     trial_training,
 )
 from gang_trials import check_gangs
 from guide_commands import follow_guide
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run import local as local_backend
@@ -36,28 +37,29 @@ from trainyard.fleet.run.node import Ranks, run
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 from trainyard.job.run.processes.fork_server import WorkerError
 
-SITE = Site.uniform(2, 2, "local")
+CLUSTER = Cluster.uniform(2, 2, "local")
 TRAINING = trial_training(12)
 
 
 def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2, 10)))
-    two_nodes = LocalBackend(Site.uniform(2, 2, "local"), tmp_path)
+    two_nodes = LocalBackend(Cluster.uniform(2, 2, "local"), tmp_path)
     assert [two_nodes.threads(node) for node in (0, 1)] == [2, 2]
     assert two_nodes.core_part == 1.0
     # With two jobs on a device, or more devices, there are more places than cores; two fifths are left for the rest.
     assert LocalBackend(
-        Site.uniform(2, 4, "local"), tmp_path, BackendOptions(shares=True)
+        Cluster.uniform(2, 4, "local"), tmp_path, BackendOptions(shares=True)
     ).core_part == pytest.approx(0.3)
-    assert LocalBackend(Site.uniform(2, 8, "local"), tmp_path).core_part == pytest.approx(0.3)
-    unequal = LocalBackend(Site.of_pools([("local", 1, 1), ("local", 1, 8)]), tmp_path)
+    assert LocalBackend(Cluster.uniform(2, 8, "local"), tmp_path).core_part == pytest.approx(0.3)
+    unequal = LocalBackend(Cluster.of_pools([("local", 1, 1), ("local", 1, 8)]), tmp_path)
     assert [unequal.threads(node) for node in (0, 1)] == [1, 1]
-    many_nodes = LocalBackend(Site.uniform(16, 1, "local"), tmp_path)
+    many_nodes = LocalBackend(Cluster.uniform(16, 1, "local"), tmp_path)
     assert (many_nodes.threads(0), many_nodes.core_part) == (1, pytest.approx(0.3))
 
 
@@ -72,7 +74,7 @@ def test_the_command_of_the_guide(tmp_path: Path) -> None:
 def test_trainings_are_measured_while_the_other_devices_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local, started = LocalBackend(SITE, tmp_path), []
+    local, started = LocalBackend(CLUSTER, tmp_path), []
     local.warm_up()
     start = local.start
     monkeypatch.setattr(local, "start", lambda job, grant: (started.append(grant.devices), start(job, grant)))
@@ -101,14 +103,14 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     long = Training("gpt-tiny", 4, 300, checkpoint_every=4)
-    local = LocalBackend(SITE, tmp_path)
+    local = LocalBackend(CLUSTER, tmp_path)
     job = training_job("a", 0.0, 2, long)
     local.start(job, Grant((0, 1)))
     while local.directory("a").saved_steps() < 4:
         time.sleep(0.05)
     with pytest.raises(FleetError, match="runs already"):
-        LocalBackend(SITE, tmp_path).start(job, Grant((2,)))
-    assert LocalBackend(SITE, tmp_path).adopt(job, Grant((0, 1)))
+        LocalBackend(CLUSTER, tmp_path).start(job, Grant((2,)))
+    assert LocalBackend(CLUSTER, tmp_path).adopt(job, Grant((0, 1)))
     (group,) = local.directory("a").groups()
     ranks = [child.pid for child in psutil.Process(group).children()]
     assert len(set(map(os.getsid, ranks))) == 2  # each has its own part of a shared core
@@ -128,7 +130,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 @pytest.mark.slow
 def test_a_job_whose_processes_are_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Nobody ends them, and they answer nothing; meanwhile, they listen on this machine only."""
-    local = LocalBackend(SITE, tmp_path, BackendOptions(limits=JobLimits(heartbeat_s=2.0)))
+    local = LocalBackend(CLUSTER, tmp_path, BackendOptions(limits=JobLimits(heartbeat_s=2.0)))
     job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 100_000, checkpoint_every=4))
     local.start(job, Grant((0, 1)))
     while local.directory("a").saved_steps() < 4:
@@ -171,7 +173,7 @@ def test_a_server_of_processes_that_does_not_answer_is_no_failure_of_a_job(
 
     monkeypatch.setattr(local_backend, "context", lambda: SimpleNamespace(Process=Process))
     monkeypatch.setattr(local_backend, "start", start)
-    local = LocalBackend(SITE, tmp_path)
+    local = LocalBackend(CLUSTER, tmp_path)
     with pytest.raises(BackendError, match="did not answer"):
         local.start(training_job("a", 0.0, 1, TRAINING), Grant((0,)))
     assert local.is_over("a")
@@ -185,7 +187,7 @@ def test_a_process_that_does_not_begin_is_no_failure_of_its_job(
     now_s = [0.0]
     monkeypatch.setattr(local_backend.time, "monotonic", lambda: now_s[0])
     PROCESSES.clear()
-    local = LocalBackend(SITE, tmp_path)
+    local = LocalBackend(CLUSTER, tmp_path)
     local.start(training_job("a", 0.0, 1, TRAINING), Grant((0,)))
     now_s[0] = 59.0
     assert local.progress("a").failure is None
@@ -208,29 +210,33 @@ def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8, strategies="gpipe(stages=64)"))
     with pytest.raises(FleetError, match=r"'a' failed 2 times, the last time with: .*64"):
         run_fleet(
-            [job], SITE, srtf(), LocalBackend(SITE, tmp_path), patience=Patience(max_failures=1, limit_s=60)
+            [job],
+            CLUSTER,
+            srtf(),
+            LocalBackend(CLUSTER, tmp_path),
+            patience=Patience(max_failures=1, limit_s=60),
         )
 
 
 @pytest.mark.slow
 def test_gangs_have_all_their_devices_or_none(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_gangs(LocalBackend(SITE, tmp_path), undisturbed)
+    check_gangs(LocalBackend(CLUSTER, tmp_path), undisturbed)
 
 
 @pytest.mark.slow
 def test_two_jobs_share_a_device(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(LocalBackend(SITE, tmp_path, BackendOptions(shares=True)), undisturbed)
+    check_sharing(LocalBackend(CLUSTER, tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow
 def test_a_share_changes_while_its_job_runs(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_shares_change(LocalBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
+    check_shares_change(LocalBackend(nodes_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 def test_what_a_backend_started_when_it_died_leaves_before_it_begins(tmp_path: Path) -> None:
     """Its process may come to life after the next backend has looked, who then starts the job elsewhere."""
     backend, job = (
-        LocalBackend(Site.uniform(1, 2, "local"), tmp_path),
+        LocalBackend(Cluster.uniform(1, 2, "local"), tmp_path),
         training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)),
     )
     directory = backend.directory("a")
@@ -247,7 +253,7 @@ def test_what_a_backend_started_when_it_died_leaves_before_it_begins(tmp_path: P
 
 
 def test_sharing_can_be_ruled_out(tmp_path: Path) -> None:
-    check_sharing_is_refused(LocalBackend(SITE, tmp_path))
+    check_sharing_is_refused(LocalBackend(CLUSTER, tmp_path))
 
 
 def test_a_batch_must_divide() -> None:
@@ -257,12 +263,12 @@ def test_a_batch_must_divide() -> None:
 
 def test_a_job_of_a_trace_cannot_run(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="'a' has a length and no training"):
-        run_fleet([declared_job("a", 0.0, 1, 5.0)], SITE, srtf(), LocalBackend(SITE, tmp_path))
+        run_fleet([declared_job("a", 0.0, 1, 5.0)], CLUSTER, srtf(), LocalBackend(CLUSTER, tmp_path))
 
 
 def test_devices_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="as in 2x2xlocal"):
-        LocalBackend(Site.parse("2x2xZ9000"), tmp_path)
+        LocalBackend(parse_cluster("2x2xZ9000"), tmp_path)
 
 
 @pytest.mark.slow
@@ -274,9 +280,9 @@ def test_optimus_learns_how_much_work_is_left(tmp_path: Path) -> None:
         training_job(f"job{i}", 0.0, 1, training, Predicted(training, speeds), max_devices=2)
         for i, training in enumerate(trainings)
     ]
-    local, scheduler = LocalBackend(SITE, tmp_path), scheduler_of("optimus(interval_s=30)")
+    local, scheduler = LocalBackend(CLUSTER, tmp_path), scheduler_of("optimus(interval_s=30)")
     local.warm_up()
-    driver = Driver(SITE, scheduler.policy, local, rounds=scheduler.rounds)
+    driver = Driver(CLUSTER, scheduler.policy, local, rounds=scheduler.rounds)
 
     def left() -> list[float | None]:
         rows = driver.table.active.tolist()

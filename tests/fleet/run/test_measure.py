@@ -16,8 +16,8 @@ import pytest
 from trainyard.fleet.run import measure
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job
+from trainyard.hardware.cluster import Cluster
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_a_measurement_ends_with_a_step(
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))
     (tmp_path / "a").mkdir()
     backend: Any = SimpleNamespace(
-        site=Site.uniform(1, 1, "local"),
+        cluster=Cluster.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
         directory=lambda name: JobDirectory(tmp_path / name),
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
@@ -63,7 +63,9 @@ def test_all_other_places_are_busy(
 ) -> None:
     monkeypatch.setattr(measure, "_running", lambda job, places, backend: list(places.values()))
     backend: Any = SimpleNamespace(
-        site=Site.uniform(2, 2, "local"), jobs_per_device=lambda node: jobs_per_device, is_one_machine=True
+        cluster=Cluster.uniform(2, 2, "local"),
+        jobs_per_device=lambda node: jobs_per_device,
+        is_one_machine=True,
     )
     job = training_job("a", 0.0, size, Training("gpt-tiny", 4, 8))
     assert measure._busy_elsewhere(job, backend) == beside
@@ -74,7 +76,7 @@ def test_slow_first_steps_belong_to_the_start(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(measure, "time", clock)
     ends_s = [5.0, 7.0] + [7.0 + 0.5 * i for i in range(1, 100)]
     backend: Any = SimpleNamespace(
-        site=Site.uniform(1, 1, "local"),
+        cluster=Cluster.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
         directory=lambda name: JobDirectory(tmp_path / name),
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
@@ -94,10 +96,10 @@ from pathlib import Path
 
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.measure import measured_alone
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 from trainyard.fleet.workload.training import Training, training_job
 
-backend = LocalBackend(Site.uniform(1, 1, "local"), Path(sys.argv[1]))
+backend = LocalBackend(Cluster.uniform(1, 1, "local"), Path(sys.argv[1]))
 measured_alone([training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))], backend, seconds=3600.0)
 """
 

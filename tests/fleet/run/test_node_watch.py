@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions, Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.slurm import _batch, _Row
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
+from trainyard.hardware.cluster import Cluster
 from trainyard.job.run.processes.logs import Metrics
 
 
@@ -93,7 +94,7 @@ def test_a_backend_ends_a_job_without_signs(directory: JobDirectory) -> None:
     """One that its cluster manager holds back gives none, and is well."""
     clock = Clock()
     backend = Suspended(
-        Site.uniform(1, 1, "A100-80G"),
+        Cluster.uniform(1, 1, "A100-80G"),
         directory.path.parent,
         BackendOptions(limits=JobLimits(heartbeat_s=60.0)),
     )

@@ -13,11 +13,11 @@ from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Rate, Spot
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
 
-SITE = Site.uniform(1, 1)
+CLUSTER = Cluster.uniform(1, 1)
 
 
 class Sociable(Predicted):
@@ -74,7 +74,7 @@ def job(name: str) -> Job:
 
 def driver(backend: Told) -> Driver:
     scheduler = scheduler_of("gavel_max_min(space_sharing=True)", round_s=10.0)
-    return Driver(SITE, scheduler.policy, backend, rounds=scheduler.rounds)
+    return Driver(CLUSTER, scheduler.policy, backend, rounds=scheduler.rounds)
 
 
 def pair(backend: Told) -> Driver:
@@ -136,7 +136,7 @@ def test_partners_are_still_partners_after_a_restart() -> None:
 
 def test_a_backend_that_gives_whole_devices_fails_jobs_that_share() -> None:
     told, scheduler = list[Event](), scheduler_of("gavel_max_min(space_sharing=True)", round_s=10.0)
-    found = Driver(SITE, scheduler.policy, Told(whole=True), rounds=scheduler.rounds, tell=told.append)
+    found = Driver(CLUSTER, scheduler.policy, Told(whole=True), rounds=scheduler.rounds, tell=told.append)
     for name in ("a", "b"):
         found.submit(job(name), 0.0)
     found.step(0.0)

@@ -25,12 +25,12 @@ from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.local import LocalBackend
-from trainyard.fleet.site import Site
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, training_job
+from trainyard.hardware.cluster import Cluster
 
-SITE = Site.uniform(2, 2, "local")
+CLUSTER = Cluster.uniform(2, 2, "local")
 STEPS = 40
 
 
@@ -118,7 +118,7 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
 ) -> None:
     """Each step of each job counts as a second, so that a policy does the same where steps take longer."""
     jobs, told = workload(apart_s), list[Event]()
-    local = LocalBackend(SITE, tmp_path, BackendOptions(shares=traits_of(policy).shares))
+    local = LocalBackend(CLUSTER, tmp_path, BackendOptions(shares=traits_of(policy).shares))
     rounds = None if round_s is None else Rounds(round_s)
     run = run_by_steps(jobs, policy, local, rounds, told.append)
     assert sorted(run.names) == [job.name for job in jobs]
@@ -139,7 +139,7 @@ def run_by_steps(
     tell: Callable[[Event], None],
 ) -> FleetRun:
     """Run a workload by a clock that goes on by a second with every step of any job, however long that takes here."""
-    driver = Driver(backend.site, policy, backend, rounds=rounds, tell=tell)
+    driver = Driver(backend.cluster, policy, backend, rounds=rounds, tell=tell)
     coming, now_s, limit_s = list(jobs), 0.0, time.monotonic() + LIMIT_S
     try:
         while coming or driver.names:
@@ -153,7 +153,7 @@ def run_by_steps(
                 later_s = min([driver.wake_s, *(job.arrival_s for job in coming[:1])])
                 now_s = max(now_s, later_s if later_s < float("inf") else now_s)
             time.sleep(0.01)
-        return driver.notes.result("", backend.site)
+        return driver.notes.result("", backend.cluster)
     finally:
         backend.close()
 

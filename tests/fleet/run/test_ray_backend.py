@@ -22,20 +22,21 @@ from backend_trials import (
     check_sharing_is_refused,
     check_workload,
     kill_somebody,
+    nodes_of,
     rank_processes,
-    site_of,
     trial_training,
     wait_for,
 )
 from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions, Progress
 from trainyard.fleet.run.backends import make_backend
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
+from trainyard.hardware.cluster import Cluster, Node
 
 ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
 nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes", reason="needs Ray")
@@ -77,7 +78,7 @@ def cluster(ray_cluster: Any) -> str:
 def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_workload(ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path), undisturbed)
+    check_workload(ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path), undisturbed)
     wait_for(lambda: _free_gpus() == 4)
 
 
@@ -85,9 +86,11 @@ def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
 def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    site = nodes.ray_site(cluster)
+    cluster = nodes.ray_cluster(cluster)
     check_recovery(
-        ray_backend.RayBackend(site, tmp_path), lambda: ray_backend.RayBackend(site, tmp_path), undisturbed
+        ray_backend.RayBackend(cluster, tmp_path),
+        lambda: ray_backend.RayBackend(cluster, tmp_path),
+        undisturbed,
     )
     wait_for(lambda: _free_gpus() == 4)
 
@@ -96,11 +99,11 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 @pytest.mark.long
 def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     """The one that started it disconnects; the next one finds it, and kills it as it is too slow to leave."""
-    site = nodes.ray_site(cluster)
+    cluster = nodes.ray_cluster(cluster)
     job, grant = training_job("a", 0.0, 4, trial_training(400)), Grant((0, 1, 2, 3))
-    ray_backend.RayBackend(site, tmp_path).start(job, grant)
+    ray_backend.RayBackend(cluster, tmp_path).start(job, grant)
     ray.shutdown()
-    backend = ray_backend.RayBackend(site, tmp_path, BackendOptions(patience_s=0.0), address=cluster)
+    backend = ray_backend.RayBackend(cluster, tmp_path, BackendOptions(patience_s=0.0), address=cluster)
     assert backend.adopt(job, grant)
     wait_for(lambda: backend.directory("a").saved_steps() >= 4)
     backend.stop(["a"])
@@ -114,9 +117,9 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
 @pytest.mark.long
 def test_a_job_that_ray_has_not_placed_leaves_at_once(cluster: str, tmp_path: Path) -> None:
     """Another has its device; the driver is not to wait for the time in which running jobs write their checkpoints."""
-    site = nodes.ray_site(cluster)
-    blocker, waiting = (ray_backend.RayBackend(site, tmp_path / name) for name in "ab")
-    grant = Grant((int(site.first_device[int(site.devices_per_node.argmin())]),))
+    cluster = nodes.ray_cluster(cluster)
+    blocker, waiting = (ray_backend.RayBackend(cluster, tmp_path / name) for name in "ab")
+    grant = Grant((int(cluster.first_device[int(cluster.devices_per_node.argmin())]),))
     blocker.start(training_job("first", 0.0, 1, trial_training(400)), grant)
     wait_for(lambda: _free_gpus() == 3)
     waiting.start(training_job("second", 0.0, 1, trial_training(8)), grant)
@@ -139,10 +142,10 @@ def test_a_node_is_lost_and_comes_back(
     ray_cluster: Any, cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     """Its raylet is killed; the one that is started for it is another node to Ray."""
-    site = nodes.ray_site(cluster)
-    sizes = site.devices_per_node.tolist()
+    cluster = nodes.ray_cluster(cluster)
+    sizes = cluster.devices_per_node.tolist()
     numbers = [node.number for node in nodes.ray_nodes()]
-    backend = ray_backend.RayBackend(site, tmp_path)
+    backend = ray_backend.RayBackend(cluster, tmp_path)
     check_lost_node(
         backend,
         undisturbed,
@@ -157,7 +160,7 @@ def test_a_node_is_lost_and_comes_back(
 def test_daemons_of_nodes_are_killed_and_come_back(
     ray_cluster: Any, cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    backend = ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path)
+    backend = ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path)
 
     def disturb(chance: random.Random) -> bool:
         there = {
@@ -177,15 +180,15 @@ def test_a_backend_that_starts_while_a_node_is_away_waits_for_it(
     ray_cluster: Any, cluster: str, tmp_path: Path
 ) -> None:
     """Nodes keep their numbers: grants that were kept say them."""
-    site = nodes.ray_site(cluster)
-    ray_backend.RayBackend(site, tmp_path)
+    cluster = nodes.ray_cluster(cluster)
+    ray_backend.RayBackend(cluster, tmp_path)
     lose_node(ray_cluster, nodes.ray_nodes()[0].number)
     wait_for(lambda: len(nodes.present_nodes()) == 1)
-    backend = ray_backend.RayBackend(site, tmp_path)
+    backend = ray_backend.RayBackend(cluster, tmp_path)
     assert backend.away() == {0}
     with pytest.raises(FleetError, match="Ray has"):
-        ray_backend.RayBackend(site, tmp_path / "of another cluster")
-    add_node(ray_cluster, site.hosts[0].num_devices)
+        ray_backend.RayBackend(cluster, tmp_path / "of another cluster")
+    add_node(ray_cluster, cluster.nodes[0].num_devices)
     wait_for(lambda: not backend.away())
     wait_for(lambda: _free_gpus() == 4)
 
@@ -203,13 +206,13 @@ def test_a_node_that_is_started_again_has_the_number_that_it_had(tmp_path: Path)
 
 
 def _node(number: str, address: str, num_devices: int) -> Any:
-    return nodes.RayNode(number, address, Host("local", num_devices))
+    return nodes.RayNode(number, address, Node.named("local", num_devices))
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_job_grows_and_shrinks(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_resizing(ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path), undisturbed)
+    check_resizing(ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path), undisturbed)
     wait_for(lambda: _free_gpus() == 4)
 
 
@@ -218,7 +221,7 @@ def test_a_job_grows_and_shrinks(cluster: str, tmp_path: Path, undisturbed: dict
 def test_gangs_have_all_their_devices_or_none(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_gangs(ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path), undisturbed)
+    check_gangs(ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path), undisturbed)
     wait_for(lambda: _free_gpus() == 4)
 
 
@@ -228,7 +231,7 @@ def test_gangs_in_the_queue_have_all_their_devices_or_none(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     check_gangs_of_a_manager(
-        ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path), undisturbed, _free_gpus
+        ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path), undisturbed, _free_gpus
     )
     wait_for(lambda: _free_gpus() == 4)
 
@@ -236,7 +239,7 @@ def test_gangs_in_the_queue_have_all_their_devices_or_none(
 @pytest.mark.slow
 @pytest.mark.long
 def test_jobs_are_killed_ten_times(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    backend = ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path)
+    backend = ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path)
     check_disturbed(backend, undisturbed, partial(kill_somebody, backend), times=10)
     wait_for(lambda: _free_gpus() == 4)
 
@@ -245,7 +248,7 @@ def test_jobs_are_killed_ten_times(cluster: str, tmp_path: Path, undisturbed: di
 @pytest.mark.long
 def test_two_jobs_share_a_device(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     check_sharing(
-        ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path, BackendOptions(shares=True)), undisturbed
+        ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path, BackendOptions(shares=True)), undisturbed
     )
     wait_for(lambda: _free_gpus() == 4)
 
@@ -257,7 +260,7 @@ def test_a_share_changes_while_its_job_runs(
 ) -> None:
     nodes.connect(cluster)
     check_shares_change(
-        ray_backend.RayBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed
+        ray_backend.RayBackend(nodes_of(1), tmp_path, BackendOptions(shares=True)), undisturbed
     )
     wait_for(lambda: _free_gpus() == 4)
 
@@ -266,7 +269,7 @@ def test_a_share_changes_while_its_job_runs(
 @pytest.mark.long
 def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster)
-    sizes = nodes.ray_site(cluster).devices_per_node.tolist()
+    sizes = nodes.ray_cluster(cluster).devices_per_node.tolist()
     text = "+".join(f"1x{size}xlocal" for size in sizes)
     assert "off by" in follow_guide("ray", text, tmp_path)
     wait_for(lambda: _free_gpus() == 4)
@@ -274,7 +277,7 @@ def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pyt
 
 def test_a_job_has_the_memory_that_it_asks_for() -> None:
     """A gang has the devices of a node in one bundle, or in a half for each where devices are shared."""
-    own = Host("A100-80G", 2, 6.5, 2.5e9)
+    own = Node.named("A100-80G", 2, 6.5, 2.5e9)
     whole, shared = Ranks(0, 2, 2, "", ""), Ranks(0, 2, 2, "", "", "0,1")
     assert ray_backend._bundles(whole, own) == [{"GPU": 2.0, "CPU": 6.0, "memory": 2.5e9}]
     assert ray_backend._bundles(shared, own) == [{"GPU": 0.5, "CPU": 6.0, "memory": 2.5e9}, {"GPU": 0.5}]
@@ -284,8 +287,8 @@ def test_a_job_has_the_memory_that_it_asks_for() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_memory_is_counted_where_a_job_asks_for_it(cluster: str, tmp_path: Path) -> None:
-    site = nodes.ray_site(cluster)
-    backend = ray_backend.RayBackend(site, tmp_path)
+    cluster = nodes.ray_cluster(cluster)
+    backend = ray_backend.RayBackend(cluster, tmp_path)
     before_bytes = ray.available_resources()["memory"]
     job = training_job("a", 0.0, 1, trial_training(400), memory_bytes=1e8)
     backend.start(job, Grant((0,), memory_bytes=1e8))
@@ -298,15 +301,15 @@ def test_memory_is_counted_where_a_job_asks_for_it(cluster: str, tmp_path: Path)
 
 @pytest.mark.slow
 def test_nodes_and_limits(cluster: str, tmp_path: Path) -> None:
-    site = nodes.ray_site(cluster)
-    assert sorted((h.device_type, h.num_devices, h.cpus) for h in site.hosts) == [
+    cluster = nodes.ray_cluster(cluster)
+    assert sorted((h.device_type, h.num_devices, h.cpus) for h in cluster.nodes) == [
         ("local", 1, 8.0),
         ("local", 3, 8.0),
     ]
     assert {node.host.device_type for node in nodes.ray_nodes({"local": "H100"})} == {"H100"}
     with pytest.raises(FleetError, match="3 devices on node 2, Ray has 0 there"):
-        ray_backend.RayBackend(Site.of_pools([("local", 2, 1), ("local", 1, 3)]), tmp_path)
-    check_sharing_is_refused(ray_backend.RayBackend(site, tmp_path))
+        ray_backend.RayBackend(Cluster.of_pools([("local", 2, 1), ("local", 1, 3)]), tmp_path)
+    check_sharing_is_refused(ray_backend.RayBackend(cluster, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(
         FleetError, match=r"no Ray cluster at 'auto'; start one with: ray start --head.*no running"
     ):
-        ray_backend.RayBackend(site_of(2, 2), tmp_path)
+        ray_backend.RayBackend(nodes_of(2, 2), tmp_path)
 
 
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +347,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard\[ray\]'"
     ):
-        make_backend("ray", site_of(2, 2), tmp_path)
+        make_backend("ray", nodes_of(2, 2), tmp_path)
 
 
 def _free_gpus() -> float:

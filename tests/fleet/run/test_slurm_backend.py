@@ -21,22 +21,23 @@ from backend_trials import (
     check_sharing_is_refused,
     check_workload,
     kill_somebody,
+    nodes_of,
     rank_processes,
-    site_of,
     trial_training,
     wait_for,
 )
 from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
-from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
+from slurm_here import give_back_node, kill_node, lose_node, running_slurm, why_no_slurm
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.slurm import SlurmBackend, _cancel
-from trainyard.fleet.run.slurm_nodes import slurm_nodes, slurm_site
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.run.slurm_nodes import slurm_cluster, slurm_nodes
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
+from trainyard.hardware.cluster import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if reason := why_no_slurm():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm")
-    with slurm_cluster(folder, (3, 1)):
+    with running_slurm(folder, (3, 1)):
         yield folder
 
 
@@ -53,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_workload(SlurmBackend(slurm_site(), tmp_path), undisturbed)
+    check_workload(SlurmBackend(slurm_cluster(), tmp_path), undisturbed)
 
 
 @pytest.mark.slow
@@ -61,7 +62,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     check_recovery(
-        SlurmBackend(slurm_site(), tmp_path), lambda: SlurmBackend(slurm_site(), tmp_path), undisturbed
+        SlurmBackend(slurm_cluster(), tmp_path), lambda: SlurmBackend(slurm_cluster(), tmp_path), undisturbed
     )
 
 
@@ -70,10 +71,10 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 def test_daemons_of_nodes_are_killed_and_come_back(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    backend = SlurmBackend(slurm_site(), tmp_path)
+    backend = SlurmBackend(slurm_cluster(), tmp_path)
 
     def disturb(chance: random.Random) -> bool:
-        kill_node(cluster, chance.randrange(len(backend.site.hosts)), 0.5)
+        kill_node(cluster, chance.randrange(len(backend.cluster.nodes)), 0.5)
         return True
 
     check_disturbed(backend, undisturbed, disturb, times=10, kills=False)
@@ -82,7 +83,7 @@ def test_daemons_of_nodes_are_killed_and_come_back(
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_node_is_lost_and_comes_back(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    backend = SlurmBackend(slurm_site(), tmp_path)
+    backend = SlurmBackend(slurm_cluster(), tmp_path)
     check_lost_node(backend, undisturbed, lambda node: lose_node(cluster, node), give_back_node)
 
 
@@ -92,7 +93,7 @@ def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     """It would be put off for two minutes, with its devices; the job has nodes that differ, and so components."""
-    backend = SlurmBackend(slurm_site(), tmp_path)
+    backend = SlurmBackend(slurm_cluster(), tmp_path)
     directory = backend.directory("a")
     backend.start(training_job("a", 0.0, 4, trial_training(400)), Grant((0, 1, 2, 3)))
     wait_for(lambda: directory.saved_steps() >= 8)
@@ -121,7 +122,10 @@ def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
 
 @pytest.mark.slow
 def test_a_job_that_slurm_has_not_started_leaves_at_once(cluster: None, tmp_path: Path) -> None:
-    blocker, waiting = SlurmBackend(slurm_site(), tmp_path / "a"), SlurmBackend(slurm_site(), tmp_path / "b")
+    blocker, waiting = (
+        SlurmBackend(slurm_cluster(), tmp_path / "a"),
+        SlurmBackend(slurm_cluster(), tmp_path / "b"),
+    )
     blocker.start(training_job("first", 0.0, 1, trial_training(400)), Grant((3,)))
     waiting.start(training_job("second", 0.0, 1, trial_training(8)), Grant((3,)))
     assert not waiting.is_over("second")
@@ -134,7 +138,7 @@ def test_a_job_that_slurm_has_not_started_leaves_at_once(cluster: None, tmp_path
 @pytest.mark.slow
 def test_jobs_that_have_ended_meanwhile_are_none_to_cancel(cluster: None, tmp_path: Path) -> None:
     """They were in the queue when it was looked at; a number that is none of a job is a mistake."""
-    backend = SlurmBackend(slurm_site(), tmp_path)
+    backend = SlurmBackend(slurm_cluster(), tmp_path)
     backend.start(training_job("a", 0.0, 1, trial_training(4)), Grant((0,)))
     seen = backend._batch("a").numbers
     assert seen
@@ -148,7 +152,7 @@ def test_jobs_that_have_ended_meanwhile_are_none_to_cancel(cluster: None, tmp_pa
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_job_grows_and_shrinks(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_resizing(SlurmBackend(slurm_site(), tmp_path), undisturbed)
+    check_resizing(SlurmBackend(slurm_cluster(), tmp_path), undisturbed)
 
 
 @pytest.mark.slow
@@ -156,7 +160,7 @@ def test_a_job_grows_and_shrinks(cluster: Path, tmp_path: Path, undisturbed: dic
 def test_gangs_have_all_their_devices_or_none(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_gangs(SlurmBackend(slurm_site(), tmp_path), undisturbed)
+    check_gangs(SlurmBackend(slurm_cluster(), tmp_path), undisturbed)
 
 
 @pytest.mark.long
@@ -164,20 +168,20 @@ def test_gangs_have_all_their_devices_or_none(
 def test_gangs_in_the_queue_have_all_their_devices_or_none(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_gangs_of_a_manager(SlurmBackend(slurm_site(), tmp_path), undisturbed, _free_gpus)
+    check_gangs_of_a_manager(SlurmBackend(slurm_cluster(), tmp_path), undisturbed, _free_gpus)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_jobs_are_killed_ten_times(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    backend = SlurmBackend(slurm_site(), tmp_path)
+    backend = SlurmBackend(slurm_cluster(), tmp_path)
     check_disturbed(backend, undisturbed, partial(kill_somebody, backend), times=10)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_jobs_share_a_device(cluster: None, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(SlurmBackend(slurm_site(), tmp_path, BackendOptions(shares=True)), undisturbed)
+    check_sharing(SlurmBackend(slurm_cluster(), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow
@@ -185,7 +189,7 @@ def test_two_jobs_share_a_device(cluster: None, tmp_path: Path, undisturbed: dic
 def test_a_share_changes_while_its_job_runs(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_shares_change(SlurmBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
+    check_shares_change(SlurmBackend(nodes_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow
@@ -196,16 +200,16 @@ def test_the_command_of_the_guide(cluster: None, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
-    site = slurm_site()
-    assert [(host.device_type, host.num_devices, host.cpus) for host in site.hosts] == [
+    cluster = slurm_cluster()
+    assert [(host.device_type, host.num_devices, host.cpus) for host in cluster.nodes] == [
         ("local", 3, 8.0),
         ("local", 1, 8.0),
     ]
     assert slurm_nodes({"local": "H100"})[0].host.device_type == "H100"
     assert [node.slots for node in slurm_nodes()] == [2, 2]
     with pytest.raises(FleetError, match="2 devices on node 1, Slurm has 1 there"):
-        SlurmBackend(Site.uniform(2, 2, "local"), tmp_path)
-    check_sharing_is_refused(SlurmBackend(site, tmp_path))
+        SlurmBackend(Cluster.uniform(2, 2, "local"), tmp_path)
+    check_sharing_is_refused(SlurmBackend(cluster, tmp_path))
 
 
 @pytest.mark.slow

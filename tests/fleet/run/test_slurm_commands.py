@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from backend_trials import site_of
+from backend_trials import nodes_of
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.directory_backend import own_part
 from trainyard.fleet.run.fault import BackendError
@@ -16,12 +17,13 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm import Part, SlurmBackend, _Batch, _queue, script, submission
 from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster, Node
 
 MEETING = "meeting-1"
 NODES = tuple(
-    SlurmNode(f"node{n}", f"10.0.0.{n}", "gpu:a100", Host("A100-80G", 4, 32.0, 2.0**36)) for n in range(3)
+    SlurmNode(f"node{n}", f"10.0.0.{n}", "gpu:a100", Node.named("A100-80G", 4, 32.0, 2.0**36))
+    for n in range(3)
 )
 
 
@@ -100,14 +102,14 @@ def test_nodes_at_one_address_share_the_cores_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = [replace(node, address="127.0.0.1") for node in NODES]
-    site = Site.uniform(3, 4, "local")
+    cluster = Cluster.uniform(3, 4, "local")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    apart = SlurmBackend(site, tmp_path, nodes=NODES)
+    apart = SlurmBackend(cluster, tmp_path, nodes=NODES)
     assert (apart.threads(0), apart.core_part) == (8, 1.0)
-    assert SlurmBackend(Site.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).core_part == 1.0
-    assert SlurmBackend(site, tmp_path, nodes=here).core_part == pytest.approx(0.6 * 2 / 12)
+    assert SlurmBackend(Cluster.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).core_part == 1.0
+    assert SlurmBackend(cluster, tmp_path, nodes=here).core_part == pytest.approx(0.6 * 2 / 12)
     # What the nodes have beside the cluster's is no place.
-    assert SlurmBackend(Site.uniform(2, 1, "local"), tmp_path, nodes=here).core_part == 1.0
+    assert SlurmBackend(Cluster.uniform(2, 1, "local"), tmp_path, nodes=here).core_part == 1.0
 
 
 @pytest.mark.parametrize("slots", [0, 1])
@@ -116,7 +118,7 @@ def test_without_slots_for_two_jobs(slots: int, tmp_path: Path) -> None:
     with pytest.raises(
         FleetError, match=r"Add slot to GresTypes and slot:8 to the node.s Gres in slurm\.conf"
     ):
-        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
+        SlurmBackend(Cluster.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +143,13 @@ def test_slots_are_none_where_slurm_hides_devices(tmp_path: Path, monkeypatch: p
     nodes = [replace(node, slots=2) for node in NODES]
     _commands(tmp_path, monkeypatch, scontrol="ConstrainCores          = no\nConstrainDevices        = yes")
     with pytest.raises(FleetError, match=r"set ConstrainDevices=no in cgroup.conf"):
-        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
+        SlurmBackend(Cluster.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
 
 
 def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FleetError, match=r"there is no sinfo here: .* apt-get install slurm-client"):
-        SlurmBackend(site_of(2, 2), tmp_path)
+        SlurmBackend(nodes_of(2, 2), tmp_path)
 
 
 def test_a_controller_that_is_away_is_no_fault_of_a_job(

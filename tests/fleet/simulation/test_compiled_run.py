@@ -11,19 +11,21 @@ import pytest
 from trainyard.fleet import simulate
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism import pending_notes
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulation import compiled_run
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.traits import Traits, traits_of
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
 
-MIXED = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])
+MIXED = Cluster.of_pools([("V100", 3, 8), ("K80", 3, 4)])
 # Every policy that decides in compiled code, with options that change what it says. Each of the slow ones is compiled.
 POLICIES = (
     "fifo", "fifo(backfill=True)", "las", "tiresias", "tiresias(thresholds=(600.0, 3000.0), promote_knob=2.0)",
@@ -64,7 +66,7 @@ def by_steps(*given: Any, **options: Any) -> FleetRun:
 def check_same(run: FleetRun, other: FleetRun) -> None:
     """All that there is in a run."""
     for field in fields(FleetRun):
-        if field.name != "site":
+        if field.name != "cluster":
             np.testing.assert_array_equal(
                 getattr(run, field.name), getattr(other, field.name), err_msg=field.name
             )
@@ -99,20 +101,22 @@ def test_compiled_code_is_the_same_run(policy: str, place: str, returns: list[in
         assert run.num_preemptions > 0
 
 
-def drawn(rng: np.random.Generator) -> tuple[list[Job], Site]:
+def drawn(rng: np.random.Generator) -> tuple[list[Job], Cluster]:
     """Jobs that come together, of no work, or on one type only; and a small cluster."""
     kinds = ("V100", "K80")[: rng.integers(1, 3)]
-    site = Site.of_pools([(kind, int(rng.integers(1, 4)), int(rng.choice((1, 2, 8)))) for kind in kinds])
+    cluster = Cluster.of_pools(
+        [(kind, int(rng.integers(1, 4)), int(rng.choice((1, 2, 8)))) for kind in kinds]
+    )
     jobs, now_s = [], 0.0
     for number in range(rng.integers(30, 150)):
         now_s += float(rng.choice((0.0, 0.0, 1.0, rng.exponential(10.0))))
         types = (str(rng.choice(kinds)),) if rng.random() < 0.3 else ()
-        most = max(int(site.devices_of_type[site.type_index(kind)]) for kind in types or kinds)
+        most = max(int(cluster.devices_of_type[cluster.device_types.index(kind)]) for kind in types or kinds)
         length_s = float(rng.choice((0.0, 1.0, rng.exponential(50.0), rng.exponential(200.0))))
         model = str(rng.choice(("vgg16", "resnet50")))
         size = int(rng.integers(1, most + 1))
         jobs.append(declared_job(f"job{number}", now_s, size, length_s, device_types=types, model=model))
-    return jobs, site
+    return jobs, cluster
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -128,37 +132,37 @@ def test_drawn_workloads_are_the_same_run(seed: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
 def test_it_gives_back_where_a_job_needs_python(policy: str, returns: list[int]) -> None:
     """Also one that comes together with others, of which some came by the compiled_run."""
-    site = Site.parse("4x8")
+    cluster = parse_cluster("4x8")
     for special in (160, 161, 162):
         jobs = crowded()
         jobs = [replace(job, device_types=()) for job in jobs]
         jobs[special] = replace(jobs[special], num_devices=1, gang=(1,))
         returns.clear()
-        run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+        run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
         assert 20 < returns[-1] < run.num_decisions
-        check_same(run, by_steps(jobs, site, parse_policy(policy)))
+        check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
 def test_processors_and_memory_are_counted_on_the_way(policy: str, returns: list[int]) -> None:
-    site, jobs = Site.parse("4x8@32cpu,64GB"), [replace(job, device_types=()) for job in crowded()]
+    cluster, jobs = parse_cluster("4x8@32cpu,64GB"), [replace(job, device_types=()) for job in crowded()]
     jobs = [replace(job, cpus=5.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(jobs)]
-    run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+    run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
     assert returns[-1] >= run.num_decisions  # moments, of which some need no decision
-    check_same(run, by_steps(jobs, site, parse_policy(policy)))
+    check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias"])
 def test_partitions_are_heeded_on_the_way(policy: str, returns: list[int]) -> None:
     nodes = (("a", frozenset({0, 1})), ("b", frozenset({1, 2, 3})))
-    site = replace(Site.parse("4x8"), partitions=nodes)
+    cluster = replace(parse_cluster("4x8"), partitions=nodes)
     jobs = [
         replace(job, device_types=(), virtual_cluster=("a", "b", "")[i % 3])
         for i, job in enumerate(crowded())
     ]
-    run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+    run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
     assert returns[-1] >= run.num_decisions
-    check_same(run, by_steps(jobs, site, parse_policy(policy)))
+    check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
 
 def test_a_policy_that_decides_in_python_takes_every_step(returns: list[int]) -> None:
@@ -203,8 +207,8 @@ class Changed:
         assert traits.compiled is not None
         return replace(traits, compiled=traits.compiled._replace(**self.changes))
 
-    def start(self, site: Site) -> Any:
-        return self.policy.start(site)
+    def start(self, cluster: Cluster) -> Any:
+        return self.policy.start(cluster)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         return self.policy.decide(snapshot, state)

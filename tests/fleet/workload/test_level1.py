@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.fault import is_infrastructure_fault
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import (
     AnswerTimeoutError,

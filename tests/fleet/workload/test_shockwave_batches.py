@@ -13,11 +13,11 @@ from trainyard.fleet.replicas.gavel import MaxMinProgram
 from trainyard.fleet.reproduce.programs import shockwave
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, spot_of
 from trainyard.fleet.workload.readers.gavel import Throughputs
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile
 from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
+from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 
@@ -74,8 +74,8 @@ def test_the_regimes_of_a_resnet_50_come_again_and_again() -> None:
     ],
 )
 def test_a_job_takes_as_long_as_its_epochs(mode: str, epochs_s: float) -> None:
-    job, site = lm(mode, 10, 50), Site.of_pools([("v100", 1, 1)])
-    assert simulate_fleet([job], site, fifo()).finish_s.tolist() == pytest.approx([epochs_s])
+    job, cluster = lm(mode, 10, 50), Cluster.of_pools([("v100", 1, 1)])
+    assert simulate_fleet([job], cluster, fifo()).finish_s.tolist() == pytest.approx([epochs_s])
     profile = job.profile
     assert isinstance(profile, ShockwaveProfile)
     assert profile.rest_s(spot_of("v100", (1,)), Grant((0,)), 0.0, job.work) == pytest.approx(epochs_s)
@@ -86,7 +86,7 @@ def test_where_no_larger_batch_was_measured_it_keeps_its_speed() -> None:
     only = {kind: rate for kind, rate in SPEEDS.items() if "80" not in kind[0]}
     assert isinstance(job.profile, ShockwaveProfile)
     job = replace(job, profile=replace(job.profile, throughputs=Throughputs({"v100": only}, {})))
-    run = simulate_fleet([job], Site.of_pools([("v100", 1, 1)]), fifo())
+    run = simulate_fleet([job], Cluster.of_pools([("v100", 1, 1)]), fifo())
     assert run.finish_s.tolist() == pytest.approx([50 * epoch_s(10)])
 
 
@@ -94,7 +94,7 @@ def test_in_rounds_of_whole_steps_it_changes_when_one_ends() -> None:
     """Rounds of 150 epochs at the first batch size: the first change of ``gns`` comes when the first one is over."""
     job, rounds = lm("gns", 10, 200), Rounds(150 * epoch_s(10))
     policy = MaxMinProgram(aware=False)
-    run = simulate_fleet([job], Site.of_pools([("v100", 1, 1)]), policy, rounds=rounds)
+    run = simulate_fleet([job], Cluster.of_pools([("v100", 1, 1)]), policy, rounds=rounds)
     assert run.finish_s.tolist() == pytest.approx([150 * epoch_s(10) + 50 * epoch_s(80)], rel=1e-3)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.read import Workload, read_workload
+from trainyard.hardware.parse import parse_cluster
 
 CASES = Path(__file__).parent / "cases"
 
@@ -116,7 +117,7 @@ def test_parts_alone_are_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["fifo", "sjf", "srtf"])
 def test_two_jobs_of_the_whole_cluster_run_one_after_the_other(policy: str) -> None:
-    run = scheduler_of(policy).simulate(read_workload(CASES / "two_gangs.csv"), Site.parse("100x1"))
+    run = scheduler_of(policy).simulate(read_workload(CASES / "two_gangs.csv"), parse_cluster("100x1"))
     assert sorted(run.completion_s) == [3600, 7200]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.download import TRACES, Trace, download, unpacked
 from trainyard.fleet.workload.read import FORMATS, read_workload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.read import read_workload
 
 HELIOS = "job_id,user,vc,gpu_num,cpu_num,submit_time,duration\n"

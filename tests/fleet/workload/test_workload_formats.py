@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.read import FORMATS, read_workload, recognise
 from trainyard.fleet.workload.readers import philly

@@ -9,14 +9,15 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import parse_policy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.application import SelfTuned, read_application
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.read import read_workload
+from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
@@ -95,7 +96,7 @@ def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.Ca
     jobs = list(read_workload(workload, profiles=profiles))[:10]
     run = simulate_fleet(
         jobs,
-        Site.uniform(2, 4, "T4"),
+        Cluster.uniform(2, 4, "T4"),
         Pollux(num_generations=5, population=10),
         rounds=Rounds(60.0),
         costs=Costs(restart_s=3.0, start_s=2.0),
@@ -125,8 +126,8 @@ def by_type(profiles: Path) -> Path:
 
 
 def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path) -> None:
-    site = Site.of_pools((("V100", 1, 4), ("K80", 1, 4)))
-    jobs = list(read_workload(workload, profiles=by_type, device_types=site.device_types))
+    cluster = Cluster.of_pools((("V100", 1, 4), ("K80", 1, 4)))
+    jobs = list(read_workload(workload, profiles=by_type, device_types=cluster.device_types))
     for job in jobs:
         assert isinstance(job.profile, SelfTuned)
         v100, k80 = (
@@ -134,8 +135,8 @@ def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path)
         )
         assert v100.work_per_s == pytest.approx(2 * k80.work_per_s)
         assert {t.device_type for t in job.profile.known.timings} == {"V100", "K80"}
-    run = simulate_fleet(jobs[:1], site, parse_policy("sia"), rounds=Rounds(60.0), keep_spans=True)
-    assert all(site.type_of_node[site.node_of[span.devices[0]]] == 0 for span in run.spans)
+    run = simulate_fleet(jobs[:1], cluster, parse_policy("sia"), rounds=Rounds(60.0), keep_spans=True)
+    assert all(cluster.type_of_node[cluster.node_of[span.devices[0]]] == 0 for span in run.spans)
 
 
 def test_a_type_that_was_measured_on_one_node(tmp_path: Path) -> None:

@@ -11,16 +11,17 @@ from torch import nn
 
 import trainyard as ty
 from trainyard.cli import main as cli
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.predict import predicted_job, throughput_table
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted, Training
+from trainyard.hardware.parse import parse_cluster
 
-SITE = Site.parse("2x2xV100-32G+1x4xA100-80G")
+CLUSTER = parse_cluster("2x2xV100-32G+1x4xA100-80G")
 # Where the devices of that cluster can lie, as level 1 writes clusters.
 PLACES = {
     ("V100-32G", (1,)): "1x1xV100-32G",
@@ -50,7 +51,7 @@ def asked(model: ty.Model, cluster: str, strategies: str = "data_parallel") -> f
 def test_the_table_and_trainings_are_what_level_1_says_of_every_place() -> None:
     model = ty.load_model("gpt-tiny", 4)
     says = {place: pytest.approx(asked(model, text), rel=1e-9) for place, text in PLACES.items()}
-    found = {(t.spot.device_type, t.spot.per_node): t.steps_per_s for t in throughput_table(model, SITE)}
+    found = {(t.spot.device_type, t.spot.per_node): t.steps_per_s for t in throughput_table(model, CLUSTER)}
     assert found == says
     assert found["V100-32G", (1, 1)] < found["V100-32G", (2,)], "over the network it is slower"
     assert len({round(rate, 6) for rate in found.values()}) == len(found)
@@ -65,10 +66,10 @@ def test_ones_own_module_becomes_a_job() -> None:
     """Six steps on a gang of one, then on all four devices of two nodes."""
     module = nn.Linear(512, 512)
     model = ty.Model("mine", module, lambda net, rows: net(rows).square().mean(), torch.zeros(8, 512))
-    site = Site.parse("2x2xV100-32G")
-    job = predicted_job("mine", model, 6, throughput_table(model, site))
+    cluster = parse_cluster("2x2xV100-32G")
+    job = predicted_job("mine", model, 6, throughput_table(model, cluster))
     assert (job.num_devices, job.min_devices, job.max_devices, job.batch_size) == (1, 1, 4, 8)
-    run = simulate_fleet([job], site, fifo())
+    run = simulate_fleet([job], cluster, fifo())
     assert run.makespan_s == pytest.approx(6 / asked(model, "1x1xV100-32G"))
     rate = job.profile.work_per_s(spot_of("V100-32G", (2, 2)), Grant((0, 1, 2, 3)))
     assert rate == pytest.approx(asked(model, "2x2xV100-32G"))
@@ -78,12 +79,12 @@ def test_what_cannot_run_says_why() -> None:
     with torch.device("meta"):
         module, batch = nn.Linear(200_000, 200_000), torch.zeros(4, 200_000)
     model = ty.Model("huge", module, lambda net, rows: net(rows).mean(), batch)
-    table = throughput_table(model, Site.parse("1x2xV100-16G"))
+    table = throughput_table(model, parse_cluster("1x2xV100-16G"))
     assert {entry.steps_per_s for entry in table} == {0.0}
     assert all("short of" in entry.reason for entry in table)
     with pytest.raises(FleetError, match="huge runs nowhere on this cluster: a device is short of"):
         predicted_job("huge", model, 1, table)
-    (odd,) = throughput_table(ty.load_model("gpt-tiny", 4), Site.parse("1x3xV100-16G"), num_devices=[3])
+    (odd,) = throughput_table(ty.load_model("gpt-tiny", 4), parse_cluster("1x3xV100-16G"), num_devices=[3])
     assert odd.steps_per_s == 0
     assert "4 rows cannot be cut" in odd.reason
 
@@ -97,8 +98,8 @@ def own(tmp_path: Path) -> Path:
 
 def test_the_command_writes_a_trace(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = tmp_path / "jobs.csv"
-    site = "2x2xV100-32G"
-    command = ("fleet", "profile", str(own), "--cluster", site, "--steps", "500", "--out", str(jobs))
+    cluster = "2x2xV100-32G"
+    command = ("fleet", "profile", str(own), "--cluster", cluster, "--steps", "500", "--out", str(jobs))
     assert cli.main((*command, "--json")) == 0
     said = capsys.readouterr()
     assert f"job own written to {jobs}" in said.err
@@ -106,10 +107,10 @@ def test_the_command_writes_a_trace(own: Path, tmp_path: Path, capsys: pytest.Ca
     model = ty.load_model(str(own))
     rates = {tuple(each["devices_per_node"]): each["steps_per_s"] for each in found["throughputs"]}
     assert set(rates) == {(1,), (2,), (1, 1), (2, 2)}
-    assert rates[2, 2] == pytest.approx(asked(model, site))
+    assert rates[2, 2] == pytest.approx(asked(model, cluster))
     (job,) = read_workload(jobs)
     assert job.profile == Speeds.parse(found["speeds"])
-    assert cli.main(("fleet", "simulate", "--trace", str(jobs), "--cluster", site, "--json")) == 0
+    assert cli.main(("fleet", "simulate", "--trace", str(jobs), "--cluster", cluster, "--json")) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["mean_completion_s"] == pytest.approx(500 / rates[1,])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Spot
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile, read_scalings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.read import read_workload, recognise
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.read import read_workload
 
 CASES = Path(__file__).parent / "cases"

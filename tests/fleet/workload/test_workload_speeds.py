@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Spot, declared_job
 from trainyard.fleet.workload.speeds import Speeds, spots, tabulated
+from trainyard.hardware.parse import parse_cluster
 
 
 def on(speeds: Speeds, size: int, device_type: str = "v100", share: float = 1.0) -> float:
@@ -48,8 +49,8 @@ def test_spread_over_nodes_it_may_be_slower() -> None:
 
 
 def test_places_are_on_the_fewest_nodes_and_then_even() -> None:
-    site = Site.parse("3x4xv100+1x2xv100+1x1xk80")
-    found = [(spot.device_type, spot.per_node) for spot in spots(site, (1, 6, 4, 14, 99))]
+    cluster = parse_cluster("3x4xv100+1x2xv100+1x1xk80")
+    found = [(spot.device_type, spot.per_node) for spot in spots(cluster, (1, 6, 4, 14, 99))]
     assert found == [
         ("v100", (1,)),
         ("v100", (4,)),
@@ -70,11 +71,11 @@ class Halved:
 
 
 def test_tabulated() -> None:
-    half, site = declared_job("x", 0.0, 2, 100.0), Site.parse("1x2xv100")
-    table = tabulated(half, site, (1, 2))
+    half, cluster = declared_job("x", 0.0, 2, 100.0), parse_cluster("1x2xv100")
+    table = tabulated(half, cluster, (1, 2))
     assert table.profile == Speeds((("v100", 1, 0.5), ("v100", 2, 1.0)))
     assert (table.name, table.work) == ("x", 100.0)
     with pytest.raises(FleetError, match="runs on none of the device types"):
-        tabulated(table, Site.parse("1x2xk80"), (1,))
-    slowed = tabulated(replace(half, profile=Halved()), Site.parse("2x2xv100"), (2, 4))
+        tabulated(table, parse_cluster("1x2xk80"), (1,))
+    slowed = tabulated(replace(half, profile=Halved()), parse_cluster("2x2xv100"), (2, 4))
     assert str(slowed.profile) == "v100:2=2.0 v100:4=2.0 v100:2/2=1.0"

@@ -10,13 +10,14 @@ import pytest
 
 import trainyard as ty
 from trainyard.cli import main as cli
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Spot, declared_job
 from trainyard.fleet.workload.own import read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.training import Training, training_job, training_of
+from trainyard.hardware.parse import parse_cluster
 
 HEAD = "name,arrival_s,num_devices,steps,model,batch_size"
 PLAIN = training_job("plain", 0.0, 2, Training("gpt-tiny", 4, 30))
@@ -39,7 +40,7 @@ def test_the_speed_is_that_of_level_1(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(f"{HEAD}\none,0,1,100,gpt-tiny,4\nall,0,4,50,gpt-tiny,4\n")
     jobs = list(read_workload(path))
-    run = simulate_fleet(jobs, Site.parse("1x4xV100-32G"), fifo())
+    run = simulate_fleet(jobs, parse_cluster("1x4xV100-32G"), fifo())
     model = ty.load_model("gpt-tiny", 4)
     step_s = [ty.plan(model, f"1x{n}xV100-32G", "data_parallel").simulation.step_s for n in (1, 4)]
     one_s, all_s = 100 * step_s[0], 50 * step_s[1]
@@ -55,7 +56,7 @@ def test_trainings_of_one_speed_are_planned_once(monkeypatch: pytest.MonkeyPatch
     first = Training("gpt-tiny", 6, 100)
     others = [replace(first, steps=7), replace(first, seed=1), replace(first, learning_rate=0.1)]
     jobs = [training_job(str(number), 0.0, 1, training) for number, training in enumerate([first, *others])]
-    run = simulate_fleet(jobs, Site.parse("1x1xV100-32G"), fifo())
+    run = simulate_fleet(jobs, parse_cluster("1x1xV100-32G"), fifo())
     assert len(planned) == 1
     assert run.finish_s.tolist() == pytest.approx(
         (run.finish_s[0] * np.array([1.0, 1.07, 2.07, 3.07])).tolist()

@@ -15,9 +15,9 @@ from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
-    from trainyard.fleet.site import Site
     from trainyard.fleet.workload.job import Job
     from trainyard.fleet.workload.left_out import LeftOut
+    from trainyard.hardware.cluster import Cluster
 
 Draw = Callable[[int], "list[Job]"]
 """Jobs of a seed."""
@@ -54,20 +54,20 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.compiling import compiling_is_said
-    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.study import study
+    from trainyard.hardware.parse import parse_cluster
     from trainyard.report.fleet_league import refusals
     from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
-    site = site_of(options.cluster)
-    drawn, facts, left_out = _workload(options, site)
-    drawn, slack = _with_deadlines(options, site, drawn)
+    cluster = parse_cluster(options.cluster)
+    drawn, facts, left_out = _workload(options, cluster)
+    drawn, slack = _with_deadlines(options, cluster, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
     with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as change:
         found = study(
             options.policy,
             drawn,
-            site,
+            cluster,
             range(options.seeds),
             lambda done, count: change(f"simulating, {done} of {count} runs done"),
             baseline=options.baseline,
@@ -76,13 +76,13 @@ def act(options: Options, screen: Screen) -> Outcome:
             strict=options.strict,
             **options.conditions(0),
         )
-    title = _title(facts, slack, f"{site.name}, {options.seeds} seeds")
+    title = _title(facts, slack, f"{cluster.name}, {options.seeds} seeds")
     if options.html is not None and found.standings:
         screen.keep(study_page(title, found), options.html)
     document = {
         **facts,
         "deadlines": slack,
-        "cluster": site.name,
+        "cluster": cluster.name,
         "num_seeds": options.seeds,
         "baseline": found.baseline,
         "policies": [standing_document(standing) for standing in found.standings],
@@ -96,10 +96,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     return Outcome(document, body, "" if found.standings else none_ran(found.refused))
 
 
-def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftOut | None]:
+def _workload(options: Options, cluster: Cluster) -> tuple[Draw, dict[str, Any], LeftOut | None]:
     """Jobs of a seed, what they are, and the rows of the trace that gave none, if there is one."""
     from trainyard.fleet.drawn import drawn_jobs, resampled
-    from trainyard.fleet.site import FleetError
+    from trainyard.fleet.errors import FleetError
 
     if options.trace is None:
         if (options.format, options.limit, options.timezone) != (None, None, None):
@@ -110,22 +110,24 @@ def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftO
         count = _JOBS if options.jobs is None else options.jobs
         load = _LOAD if options.load is None else options.load
         return (
-            lambda seed: drawn_jobs(name, count, load, site, seed, options.profiles),
+            lambda seed: drawn_jobs(name, count, load, cluster, seed, options.profiles),
             {"workload": name, "num_jobs": count, "load": load},
             None,
         )
     if (options.workload, options.jobs, options.load) != (None, None, None):
         raise FleetError("--trace brings its jobs; leave --workload, --jobs and --load out, or --trace")
-    workload = options.read(options.trace, site)
+    workload = options.read(options.trace, cluster)
     jobs = list(workload)
     facts = {"workload": str(options.trace), "num_jobs": len(jobs), "load": None}
     return lambda seed: list(resampled(jobs, seed)), facts, workload.left_out
 
 
-def _with_deadlines(options: Options, site: Site, drawn: Draw) -> tuple[Draw, tuple[float, float] | None]:
+def _with_deadlines(
+    options: Options, cluster: Cluster, drawn: Draw
+) -> tuple[Draw, tuple[float, float] | None]:
     """The same with deadlines, and between which they are, if they are asked for."""
     from trainyard.fleet.drawn import with_deadlines
-    from trainyard.fleet.site import FleetError
+    from trainyard.fleet.errors import FleetError
 
     if not options.deadlines:
         return drawn, None
@@ -135,7 +137,7 @@ def _with_deadlines(options: Options, site: Site, drawn: Draw) -> tuple[Draw, tu
         raise FleetError(
             f"--deadlines {options.deadlines!r} is not two numbers separated by a comma; write for example 0.5,1.5"
         ) from None
-    return lambda seed: list(with_deadlines(drawn(seed), site, seed, (least, most))), (least, most)
+    return lambda seed: list(with_deadlines(drawn(seed), cluster, seed, (least, most))), (least, most)
 
 
 def _title(facts: dict[str, Any], slack: tuple[float, float] | None, where: str) -> str:

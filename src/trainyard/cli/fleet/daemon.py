@@ -53,12 +53,12 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend
     from trainyard.fleet.scheduler import scheduler_of
-    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
+    from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
 
-    site, scheduler = (
-        site_of(options.cluster),
+    cluster, scheduler = (
+        parse_cluster(options.cluster),
         scheduler_of(options.policy, options.placement, options.round_s),
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
@@ -68,10 +68,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     with only_for_user(), only_daemon(folder):
         log_to(folder / "daemon.log")
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
-        backend = make_backend(options.backend, site, folder / "jobs", how)
+        backend = make_backend(options.backend, cluster, folder / "jobs", how)
         store = Store(state)
-        store.claim(folder=str(folder), cluster=site.name, backend=options.backend)
-        daemon = Daemon(site, scheduler, backend, store, folder / "jobs")
+        store.claim(folder=str(folder), cluster=cluster.name, backend=options.backend)
+        daemon = Daemon(cluster, scheduler, backend, store, folder / "jobs")
         with ExitStack() as ending:
 
             def begin(url: str) -> None:

@@ -45,19 +45,20 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict and show."""
-    from trainyard.fleet.site import FleetError, Site
+    from trainyard.fleet.errors import FleetError
     from trainyard.fleet.workload.own import write_jobs
     from trainyard.fleet.workload.predict import predicted_job, throughput_table
+    from trainyard.hardware.parse import parse_cluster
     from trainyard.job.planning import load_model
 
     if options.steps < 1:
         raise FleetError(f"a job has at least one step, got --steps {options.steps}")
-    site, counts = Site.parse(options.cluster), _numbers(options.devices)
+    cluster, counts = parse_cluster(options.cluster), _numbers(options.devices)
     with screen.waiting("predicting") as change:
         model = load_model(options.model, options.rows)
         table = throughput_table(
             model,
-            site,
+            cluster,
             options.strategies,
             options.dtype,
             counts,
@@ -70,19 +71,21 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.say(f"job {job.name} written to {options.out}")
     document = {
         "model": model.name,
-        "cluster": site.name,
+        "cluster": cluster.name,
         "strategies": options.strategies,
         "dtype": options.dtype,
         "rows": job.batch_size,
         "throughputs": [_entry(entry) for entry in table],
         "speeds": str(job.profile),
     }
-    title = f"{model.name}, {job.batch_size} rows a step, by {options.strategies} on {site.name}: predicted"
+    title = (
+        f"{model.name}, {job.batch_size} rows a step, by {options.strategies} on {cluster.name}: predicted"
+    )
     return Outcome(document, (_table(title, table, job.batch_size),))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    from trainyard.fleet.site import FleetError
+    from trainyard.fleet.errors import FleetError
     from trainyard.reading import shown
     from trainyard.reading.limits import MOST_DEVICES
 

@@ -46,30 +46,30 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.run_fleet import run_fleet
     from trainyard.fleet.scheduler import scheduler_of
-    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.workload.read import read_workload
+    from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
-    site = site_of(options.cluster)
+    cluster = parse_cluster(options.cluster)
     scheduler = scheduler_of(options.policy, options.placement, options.round_s)
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
-    check_runnable(jobs, site, scheduler.policy, options.limits)
+    check_runnable(jobs, cluster, scheduler.policy, options.limits)
     with only_for_user():
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
-        backend = make_backend(options.backend, site, options.folder, how)
+        backend = make_backend(options.backend, cluster, options.folder, how)
         jobs, costs = _with_speeds(jobs, costs, backend, options.measure, screen)
     with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
         predicted = scheduler.simulate(
-            jobs, site, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
+            jobs, cluster, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
         )
     screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
     with only_for_user():
         measured = run_fleet(
             jobs,
-            site,
+            cluster,
             scheduler.policy,
             backend,
             name=scheduler.text,
@@ -77,10 +77,10 @@ def act(options: Options, screen: Screen) -> Outcome:
             rounds=scheduler.rounds,
             tell=lambda event: screen.say(str(event)),
         )
-    title = f"{options.trace.name} on {site.name} under {scheduler.text}: predicted / measured"
+    title = f"{options.trace.name} on {cluster.name} under {scheduler.text}: predicted / measured"
     facts = {
         "trace": options.trace.name,
-        "cluster": site.name,
+        "cluster": cluster.name,
         "policy": scheduler.text,
         "backend": options.backend,
     }
@@ -99,8 +99,8 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _costs(options: Options) -> Costs:
     """What starts take, as far as that is given."""
+    from trainyard.fleet.errors import FleetError
     from trainyard.fleet.mechanism.costs import Costs
-    from trainyard.fleet.site import FleetError
 
     costs = Costs(options.restart_s, options.start_s)
     if options.measure and costs != Costs():

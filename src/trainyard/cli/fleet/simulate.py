@@ -18,8 +18,8 @@ from trainyard.cli.screen import Outcome, Screen
 if TYPE_CHECKING:
     from trainyard.fleet.records import FleetRun
     from trainyard.fleet.scheduler import CannotRun
-    from trainyard.fleet.site import Site
     from trainyard.fleet.workload.job import Job
+    from trainyard.hardware.cluster import Cluster
 
 __all__ = ["Options", "act"]
 
@@ -46,24 +46,24 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.compiling import compiling_is_said
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.scheduler import baseline_of
-    from trainyard.fleet.site_file import site_of
+    from trainyard.hardware.parse import parse_cluster
     from trainyard.report.fleet_groups import losers_table, parts_of
     from trainyard.report.fleet_league import fleet_tables, ranked_runs, refusals, remarks, run_document
     from trainyard.report.fleet_page import fleet_page
 
-    site = site_of(options.cluster)
+    cluster = parse_cluster(options.cluster)
     baseline_of(options.policy, options.baseline)
-    workload = options.read(options.trace, site)
+    workload = options.read(options.trace, cluster)
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
-        runs, cannot = _simulated(options, screen, jobs, site)
-    doubts = memory_in_doubt(jobs, site), whole_nodes_in_doubt(jobs, site)
+        runs, cannot = _simulated(options, screen, jobs, cluster)
+    doubts = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
     for warning in filter(None, (workload.left_out.warning, *doubts)):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
-        "cluster": site.name,
-        "num_devices": site.num_devices,
+        "cluster": cluster.name,
+        "num_devices": cluster.num_devices,
         "zero_s": workload.zero_s,
         "rows": workload.left_out.document(),
         "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
@@ -73,10 +73,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     by_name = {run.policy: run for run in runs}
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
-    title = f"{options.trace.name} on {site.name}: {len(jobs)} jobs, {site.num_devices} devices"
+    title = f"{options.trace.name} on {cluster.name}: {len(jobs)} jobs, {cluster.num_devices} devices"
     said = remarks(runs, cannot, jobs)
     if options.html is not None:
-        facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
+        facts = {"trace": options.trace.name, "cluster": cluster.name, "best": ranked_runs(runs)[0].policy}
         page = partial(fleet_page, baseline=base, cannot=cannot, parts=parts, zero=workload.zero)
         screen.keep(page(title, runs, facts, left_out=workload.left_out, remarks=said), options.html)
     if options.csv is not None:
@@ -93,7 +93,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "runs": [run_document(run, base, parts) for run in ranked_runs(runs)] if options.json else [],
         },
         (*tables, *((losers,) if losers is not None else ()), *lines),
-        "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {site.name}",
+        "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {cluster.name}",
     )
 
 
@@ -116,12 +116,12 @@ def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:
 
 
 def _simulated(
-    options: Options, screen: Screen, jobs: Sequence[Job], site: Site
+    options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster
 ) -> tuple[list[FleetRun], list[CannotRun]]:
     """The jobs under every policy that can run so, and as they were recorded; and the policies that cannot."""
+    from trainyard.fleet.errors import FleetError, UnfitJobError
     from trainyard.fleet.recorded import recorded_run
     from trainyard.fleet.scheduler import CannotRun, schedulers_of
-    from trainyard.fleet.site import FleetError, UnfitJobError
 
     schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
     conditions, runs = options.conditions(options.seed), []
@@ -129,7 +129,7 @@ def _simulated(
         with screen.waiting(f"simulating {scheduler.text}"):
             try:
                 run = scheduler.simulate(
-                    jobs, site, keep_spans=options.html is not None, strict=options.strict, **conditions
+                    jobs, cluster, keep_spans=options.html is not None, strict=options.strict, **conditions
                 )
             except UnfitJobError:
                 raise
@@ -137,5 +137,5 @@ def _simulated(
                 cannot.append(CannotRun(scheduler.text, str(error)))
             else:
                 runs.append(run)
-    recorded = recorded_run(jobs, site) if runs else None
+    recorded = recorded_run(jobs, cluster) if runs else None
     return runs + ([recorded] if recorded is not None else []), cannot

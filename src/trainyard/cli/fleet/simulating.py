@@ -15,8 +15,8 @@ from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
     from trainyard.fleet.scheduler import CannotRun
-    from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import Workload
+    from trainyard.hardware.cluster import Cluster
 
 __all__ = ["SimulatingOptions", "none_ran"]
 
@@ -71,7 +71,7 @@ class SimulatingOptions(Common):
     crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
     """Devices of a node that work at full speed beside each other; more of them share what the node has."""
 
-    def read(self, trace: Path, site: Site) -> Workload:
+    def read(self, trace: Path, cluster: Cluster) -> Workload:
         """The jobs of a trace."""
         from trainyard.fleet.workload.read import read_workload
 
@@ -80,7 +80,7 @@ class SimulatingOptions(Common):
             self.format,
             self.profiles,
             self.limit,
-            site.device_types,
+            cluster.device_types,
             strict=self.strict,
             timezone=self.timezone,
         )

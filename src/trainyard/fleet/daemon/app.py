@@ -35,7 +35,7 @@ from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError
 from trainyard.fleet.daemon.tables import Record, State
 from trainyard.fleet.daemon.users import Users
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.level1 import UnansweredError
 from trainyard.hardware.interface import is_loopback
 
@@ -154,7 +154,7 @@ class Api:
     def metrics(self, request: Request) -> Response:
         """GET /metrics."""
         self.user(request)
-        text = metrics_text(self.daemon.store, self.daemon.site)
+        text = metrics_text(self.daemon.store, self.daemon.cluster)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def page(self) -> Response:
@@ -189,26 +189,26 @@ def job_document(record: Record) -> dict[str, Any]:
 
 def cluster_document(daemon: Daemon) -> dict[str, Any]:
     """The nodes, and which jobs have which devices."""
-    site, tenants = daemon.site, dict[int, list[str]]()
+    cluster, tenants = daemon.cluster, dict[int, list[str]]()
     for record in daemon.store.jobs(State.RUNNING, State.CANCELLING):
         for device in record.grant.devices if record.grant else ():
             tenants.setdefault(device, []).append(record.name)
     nodes = [
         {
             "node": number,
-            "device_type": host.device_type,
-            "is_away": number in site.away,
+            "device_type": node.device_type,
+            "is_away": number in cluster.away,
             "devices": [
                 {"device": device, "jobs": tenants.get(device, [])}
-                for device in range(int(site.first_device[number]), int(site.first_device[number + 1]))
+                for device in range(int(cluster.first_device[number]), int(cluster.first_device[number + 1]))
             ],
         }
-        for number, host in enumerate(site.hosts)
+        for number, node in enumerate(cluster.nodes)
     ]
     return {
-        "cluster": site.name,
+        "cluster": cluster.name,
         "policy": daemon.scheduler.text,
-        "num_devices": site.num_devices,
+        "num_devices": cluster.num_devices,
         "num_devices_in_use": len(tenants),
         "problem": daemon.problem,
         "nodes": nodes,

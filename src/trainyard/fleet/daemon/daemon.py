@@ -21,7 +21,7 @@ from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
 from trainyard.fleet.daemon.tables import FINAL, Record, State
-from trainyard.fleet.errors import one_line
+from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.run.decision import look_at
@@ -32,11 +32,11 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import Scheduler
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
+from trainyard.hardware.cluster import Cluster
 from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener
 from trainyard.reading import shown
@@ -62,10 +62,10 @@ class Daemon:
     """
 
     def __init__(
-        self, site: Site, scheduler: Scheduler, backend: Backend, store: Store, folder: Path
+        self, cluster: Cluster, scheduler: Scheduler, backend: Backend, store: Store, folder: Path
     ) -> None:
         self.scheduler, self.store, self.folder = scheduler, store, folder
-        self._whole, self._engine = site, backend
+        self._whole, self._engine = cluster, backend
         self._news, self._stopping = threading.Event(), threading.Event()
         # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
         self._problem, self._noted, self._num_failures = "", "", 0
@@ -99,9 +99,9 @@ class Daemon:
         return self._problem
 
     @property
-    def site(self) -> Site:
+    def cluster(self) -> Cluster:
         """The cluster as it is now."""
-        return self.driver.site
+        return self.driver.cluster
 
     # What users ask for; called from threads of the server, which see and change only the store.
 
@@ -135,7 +135,7 @@ class Daemon:
             raise Refusal(
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
-        check_runnable([job], self.site.whole, self.driver.policy, self.driver.backend.limits)
+        check_runnable([job], self.cluster.whole, self.driver.policy, self.driver.backend.limits)
         return job
 
     def job(self, name: str) -> Record:

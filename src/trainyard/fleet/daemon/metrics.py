@@ -10,12 +10,12 @@ from prometheus_client.registry import Collector
 
 from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.daemon.tables import State
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 
 class _Jobs(Collector):
-    def __init__(self, store: Store, site: Site) -> None:
-        self.store, self.site = store, site
+    def __init__(self, store: Store, cluster: Cluster) -> None:
+        self.store, self.cluster = store, cluster
 
     def collect(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("trainyard_jobs", "Jobs by state", labels=("state",))
@@ -29,8 +29,8 @@ class _Jobs(Collector):
             if r.grant
             for device in r.grant.devices
         }
-        yield GaugeMetricFamily("trainyard_devices", "Devices that can be used", self.site.num_devices)
-        yield GaugeMetricFamily("trainyard_nodes_away", "Nodes that cannot be used", len(self.site.away))
+        yield GaugeMetricFamily("trainyard_devices", "Devices that can be used", self.cluster.num_devices)
+        yield GaugeMetricFamily("trainyard_nodes_away", "Nodes that cannot be used", len(self.cluster.away))
         yield GaugeMetricFamily("trainyard_devices_in_use", "Devices that jobs have", len(used))
         jct_s, queueing_s, device_s = self.store.totals()
         for name, text, value in (
@@ -46,8 +46,8 @@ class _Jobs(Collector):
             yield CounterMetricFamily(f"trainyard_{name}", text, value)
 
 
-def metrics_text(store: Store, site: Site) -> bytes:
+def metrics_text(store: Store, cluster: Cluster) -> bytes:
     """All of it, in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Jobs(store, site))
+    registry.register(_Jobs(store, cluster))
     return generate_latest(registry)

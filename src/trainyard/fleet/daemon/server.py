@@ -16,7 +16,7 @@ from trainyard.fleet.daemon.app import Api
 from trainyard.fleet.daemon.daemon import Daemon
 from trainyard.fleet.daemon.limits import protocol, reserve_descriptors
 from trainyard.fleet.daemon.users import Users
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 _SHUTDOWN_S = 10  # for requests that are being answered
 _LAST_TURN_S = 60.0

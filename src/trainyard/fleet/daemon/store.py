@@ -21,9 +21,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Record, State, record_of
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
 _VARIABLE = "TRAINYARD_STATE"

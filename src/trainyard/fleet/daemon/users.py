@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.fleet.daemon.refusal import Refusal
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.hardware.interface import is_loopback
 from trainyard.private import require_private
 from trainyard.reading import raised_as, read_text

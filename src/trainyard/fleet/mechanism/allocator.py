@@ -28,9 +28,9 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
-from trainyard.fleet.site import Site
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job, rate_anywhere
+from trainyard.hardware.cluster import Cluster
 
 
 class Allocator:
@@ -47,7 +47,7 @@ class Allocator:
 
     def __init__(
         self,
-        site: Site,
+        cluster: Cluster,
         policy: Policy,
         how: int,
         costs: Costs,
@@ -56,12 +56,18 @@ class Allocator:
         crowding: Crowding | None = None,
         rates: type[Rates] = Rates,
     ) -> None:
-        self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
-        self.table, self.free = JobTable(), FreeDevices(site)
+        self.cluster, self.preempts, self.how, self.costs, self.notes = (
+            cluster,
+            policy.preempts,
+            how,
+            costs,
+            notes,
+        )
+        self.table, self.free = JobTable(), FreeDevices(cluster)
         self.fate = fate or Fate(Hazards())
-        self.rates = rates(site, self.table, self.fate, crowding or Crowding())
+        self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
         self.leases = Leases(self.table)
-        self.pending = PendingNotes(site, self.table, notes)
+        self.pending = PendingNotes(cluster, self.table, notes)
         self._coming = ArrivalRows(1)
         self._state: FleetState | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
@@ -69,7 +75,7 @@ class Allocator:
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self._starts = SimultaneousStarts(self.table, costs.together_s)
-        self._feasibility = Feasibility(site, traits_of(policy).heeds)
+        self._feasibility = Feasibility(cluster, traits_of(policy).heeds)
         self._has_gangs = self._has_askers = False
 
     def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
@@ -85,9 +91,9 @@ class Allocator:
             If it can never run here as it asks to.
         """
         bits = self.allowed(job) if bits is None else bits
-        partition = self.site.partition_index(job.virtual_cluster)
+        partition = self.cluster.partition_index(job.virtual_cluster)
         self._has_gangs = self._has_gangs or bool(job.gang)
-        self._has_askers = self._has_askers or asks_for_more(job, self.site)
+        self._has_askers = self._has_askers or asks_for_more(job, self.cluster)
         if self.table.num_active == len(self.table.data):
             self.grow()
         self._coming.note(0, job, rate_anywhere(job), bits, partition)
@@ -112,7 +118,7 @@ class Allocator:
             table.num_written[0] = table.grants.make_room(num_given, table.active)
             self._state = None
         if self._state is None:
-            devices, room = table.grants.devices, self.site.devices_of_type
+            devices, room = table.grants.devices, self.cluster.devices_of_type
             tables, notes = self.free.tables, (pending.ended, pending.used)
             self._state = FleetState(table.data, table.rows, devices, tables, room, table.counts, *notes)
         return self._state
@@ -120,7 +126,7 @@ class Allocator:
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
         """What the run left, after its end."""
         self.pending.write_uses()
-        return self.notes.result(policy, self.site.whole, placement, queues)
+        return self.notes.result(policy, self.cluster.whole, placement, queues)
 
     def trial(self) -> TrialPlacement:
         """What nobody has, as a policy may play it through."""
@@ -178,7 +184,7 @@ class Allocator:
 
     def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """The same as `_step_by_step`, in one call."""
-        state = self.state(num_given=self.site.num_devices)
+        state = self.state(num_given=self.cluster.num_devices)
         rules = self.queue_rules(queue.backfill, queue.one_queue)
         done = apply_queue(state, rows, QueueArrays.of(queue), rules, now_s)
         if len(done.leaving):
@@ -204,7 +210,7 @@ class Allocator:
     def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
         self._changed = []
-        starting, stopping = changes(self.table, self.site, rows, placed, self._taken())
+        starting, stopping = changes(self.table, self.cluster, rows, placed, self._taken())
         wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)
@@ -336,7 +342,7 @@ class Allocator:
 
     def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
         """Rows of the jobs that have devices of these nodes."""
-        lost, grants = ~self.site.without(away).is_usable, self.table.grants
+        lost, grants = ~self.cluster.without(away).is_usable, self.table.grants
         return [
             row
             for row in self.table.active.tolist()
@@ -345,8 +351,8 @@ class Allocator:
 
     def change_nodes(self, away: Iterable[int], now_s: float) -> None:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
-        self.site = self.site.without(away)
-        self.free, self._state = FreeDevices(self.site), None
+        self.cluster = self.cluster.without(away)
+        self.free, self._state = FreeDevices(self.cluster), None
         for row in self.table.active.tolist():
             if (grant := self.table.grants[row]) is not None:
                 needs = needs_of(self.table.job(row)) if self.table.has_auxiliary[row] else None

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Allocation, Given, Placed, Queue, TimeFractions
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.job_table import Ints, JobTable
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need, Snapshot
 
 
@@ -37,7 +37,7 @@ def ask_policy(
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
     free, table = allocator.free.by_node.copy(), allocator.table
-    decided = decide(Snapshot(now_s, allocator.site, free, needs, rows, table, allocator.trial))
+    decided = decide(Snapshot(now_s, allocator.cluster, free, needs, rows, table, allocator.trial))
     table.decided()
     allocator.notes.num_decisions += 1
     _check(decided[0].given, rows, table, in_rounds)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.fleet.allocation import Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.job_table import Floats, Ints, JobTable
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant
 
 _EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
+from trainyard.hardware.cluster import Cluster
 
 
 class FairTimes:
     """The time that each job would have taken, by how many jobs there were while it was there."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
 
     def times_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> tuple[float, float]:
@@ -31,7 +31,7 @@ class FairTimes:
         alone_s = self.alone_s(job, allowed)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
-        return alone_s, alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
+        return alone_s, alone_s * max(1.0, jobs * job.num_devices / self.cluster.num_devices)
 
     def alone_s(self, job: Job, allowed: int) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""
@@ -43,22 +43,25 @@ class FairTimes:
         """Where a gang would lie on each type of device that is allowed, as bits."""
         key = num_devices, allowed
         if key not in self._spots:
-            self._spots[key] = _compact(self.site, num_devices, allowed)
+            self._spots[key] = _compact(self.cluster, num_devices, allowed)
         return self._spots[key]
 
 
-def alone_s(job: Job, site: Site) -> float:
+def alone_s(job: Job, cluster: Cluster) -> float:
     """How long a job takes in one piece on its gang, on the type where that is fastest; infinite if it runs on none."""
-    spots, grant = _compact(site, job.num_devices, site.type_bits(job.device_types)), _first(job.num_devices)
+    spots, grant = (
+        _compact(cluster, job.num_devices, cluster.type_bits(job.device_types)),
+        _first(job.num_devices),
+    )
     return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
 
 
-def _compact(site: Site, num_devices: int, allowed: int) -> tuple[Spot, ...]:
+def _compact(cluster: Cluster, num_devices: int, allowed: int) -> tuple[Spot, ...]:
     """Where a gang would lie on each type of device that is allowed, as bits."""
     return tuple(
-        spot_of(device_type, site.compact(num_devices, kind))
-        for kind, device_type in enumerate(site.device_types)
-        if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
+        spot_of(device_type, cluster.compact(num_devices, kind))
+        for kind, device_type in enumerate(cluster.device_types)
+        if cluster.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.place.auxiliary import asks_for_more, check_there_is, most_together, needs_of
-from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
 
 _NO_TYPE = "it asks for a type of device that there is not"
@@ -26,14 +27,14 @@ class Feasibility:
         If there are partitions, and the policy does not heed them.
     """
 
-    def __init__(self, site: Site, heeds: frozenset[Wish]) -> None:
-        self.site, self.heeds = site.whole, heeds
+    def __init__(self, cluster: Cluster, heeds: frozenset[Wish]) -> None:
+        self.cluster, self.heeds = cluster.whole, heeds
         self._known: dict[tuple[tuple[str, ...], int], tuple[int, int]] = {}
         self._most: dict[tuple[tuple[float, float], int], list[float]] = {}
-        if site.partitions and "partition" not in heeds:
+        if cluster.partitions and "partition" not in heeds:
             raise FleetError(
-                f"the policy gives jobs devices of any node, and cluster {site.name!r} has partitions; leave these out, "
-                "or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
+                f"the policy gives jobs devices of any node, and cluster {cluster.name!r} has partitions; leave these "
+                "out, or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
             )
 
     def of(self, job: Job) -> int:
@@ -44,23 +45,23 @@ class Feasibility:
         UnfitJobError
             If it can never run here as it asks to.
         """
-        partition = self.site.partition_index(job.virtual_cluster)
-        if self.site.partitions and job.virtual_cluster and not partition:
-            names = ", ".join(name for name, _ in self.site.partitions)
+        partition = self.cluster.partition_index(job.virtual_cluster)
+        if self.cluster.partitions and job.virtual_cluster and not partition:
+            names = ", ".join(name for name, _ in self.cluster.partitions)
             raise UnfitJobError(
                 "its partition has no nodes in the cluster",
-                f"job {job.name!r} is of partition {shown(job.virtual_cluster)}; cluster {self.site.name!r} has {names}. "
-                "Write it under partitions, or leave the job out",
+                f"job {job.name!r} is of partition {shown(job.virtual_cluster)}; cluster {self.cluster.name!r} has "
+                f"{names}. Write it under partitions, or leave the job out",
             )
         asked = job.device_types, partition
         if asked not in self._known:
             self._known[asked] = self._allowed(*asked)
         bits, most = self._known[asked]
         if job.least_devices > most:
-            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
+            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.cluster.device_types)
             raise UnfitJobError(
                 "it asks for more devices of one type than there are" if most else _NO_TYPE,
-                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
+                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.cluster.name!r} has "
                 f"{most}, its types are {there}. Take another cluster, or leave the job out",
             )
         if job.pinned_cell and "pinned cell" not in self.heeds:
@@ -71,17 +72,17 @@ class Feasibility:
             )
         if job.gang and "gang" not in self.heeds:
             self._check_workers(job, bits, partition)
-        if asks_for_more(job, self.site):
+        if asks_for_more(job, self.cluster):
             needs = needs_of(job), partition
             if needs not in self._most:
-                self._most[needs] = most_together(self.site, *needs)
-            check_there_is(job, bits, self._most[needs], self.site)
+                self._most[needs] = most_together(self.cluster, *needs)
+            check_there_is(job, bits, self._most[needs], self.cluster)
         return bits
 
     def _allowed(self, device_types: tuple[str, ...], partition: int) -> tuple[int, int]:
         """Types of device as bits, and how many devices there are of the most frequent of them."""
-        site, bits = self.site, self.site.type_bits(device_types)
-        there = np.bincount(site.type_of_node, site.devices_per_node * site.members[partition])
+        cluster, bits = self.cluster, self.cluster.type_bits(device_types)
+        there = np.bincount(cluster.type_of_node, cluster.devices_per_node * cluster.members[partition])
         return bits, max((int(count) for kind, count in enumerate(there) if bits >> kind & 1), default=0)
 
     def _check_workers(self, job: Job, bits: int, partition: int) -> None:
@@ -109,13 +110,13 @@ class Feasibility:
                 "its workers have not as many devices together as it has",
                 f"{asks}; together these are not its {job.num_devices} devices",
             )
-        room = [0] * len(self.site.device_types)
-        sizes = self.site.devices_per_node * self.site.members[partition]
-        for kind, there in zip(self.site.type_of_node.tolist(), sizes.tolist(), strict=True):
+        room = [0] * len(self.cluster.device_types)
+        sizes = self.cluster.devices_per_node * self.cluster.members[partition]
+        for kind, there in zip(self.cluster.type_of_node.tolist(), sizes.tolist(), strict=True):
             room[kind] += there // size
         if not any(bits >> kind & 1 and count >= len(job.gang) for kind, count in enumerate(room)):
             raise UnfitJobError(
                 "it has workers that lie on one node each, and nodes are too small for that",
-                f"{asks}; cluster {self.site.name!r} has no nodes of one type with room for all. Make them smaller, or "
-                "take another cluster",
+                f"{asks}; cluster {self.cluster.name!r} has no nodes of one type with room for all. Make them smaller, "
+                "or take another cluster",
             )

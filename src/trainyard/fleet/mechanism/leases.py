@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.fleet.allocation import Placed, Queue
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.job_table import JobTable
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
 
 _INF = float("inf")

@@ -46,8 +46,8 @@ class Partners:
             [grant.devices for row in pair if row >= 0 and (grant := table.grants[row]) is not None]
             for pair in pairs
         ]
-        site, how = self.allocator.site, self.allocator.how
-        devices = seats(site, how, table.num_devices[own], device_type, had)
+        cluster, how = self.allocator.cluster, self.allocator.how
+        devices = seats(cluster, how, table.num_devices[own], device_type, had)
         shared = [place for place, given in enumerate(devices) if given and pairs[place][1] >= 0]
         self.of = {row: other for place in shared for row, other in (pairs[place], pairs[place][::-1])}
         order = np.concatenate((order, partners[shared]))

@@ -9,8 +9,8 @@ from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 # Ends of jobs, and half of the changes of use, that there is room for.
 _NUM_NOTES = 4096
@@ -26,8 +26,8 @@ class PendingNotes:
     most_uses : changes of use that there is room for.
     """
 
-    def __init__(self, site: Site, table: JobTable, recorder: Recorder) -> None:
-        self._table, self._recorder, self.fair = table, recorder, FairTimes(site)
+    def __init__(self, cluster: Cluster, table: JobTable, recorder: Recorder) -> None:
+        self._table, self._recorder, self.fair = table, recorder, FairTimes(cluster)
         self.most_uses = 2 * _NUM_NOTES
         self.ended, self.used = records(_NUM_NOTES, ENDED), np.zeros((3, self.most_uses))
 

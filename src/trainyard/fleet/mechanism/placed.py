@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainyard.fleet.allocation import Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 
-def changes(table: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bools) -> tuple[Ints, Ints]:
+def changes(table: JobTable, cluster: Cluster, rows: Ints, placed: Placed, taken: Bools) -> tuple[Ints, Ints]:
     """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
@@ -43,17 +44,17 @@ def changes(table: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bool
                     raise FleetError(
                         f"the policy refuses job {number} and gives it devices {_listed(devices)}"
                     )
-                wrong = _wrong(job, int(table.allowed[row]), devices, site, taken)
+                wrong = _wrong(job, int(table.allowed[row]), devices, cluster, taken)
                 if wrong:
                     raise FleetError(f"the policy gives job {job.name!r} {wrong}")
     return np.array(starting, np.int64), rows[~runs[rows] & (table.held[rows] > 0)]
 
 
-def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site, taken: Bools) -> str:
+def _wrong(job: Job, allowed: int, devices: Sequence[int], cluster: Cluster, taken: Bools) -> str:
     """What is wrong with devices of a job; empty if nothing is."""
-    kinds, own = site.kind_of_device, set(devices)
+    kinds, own = cluster.kind_of_device, set(devices)
     if not 0 <= min(own) <= max(own) < len(kinds):
-        return f"devices {_listed(devices)}; cluster {site.name!r} has devices 0 to {len(kinds) - 1}"
+        return f"devices {_listed(devices)}; cluster {cluster.name!r} has devices 0 to {len(kinds) - 1}"
     if len(own) < len(devices):
         return f"devices {_listed(devices)}, some of them twice; give each device once"
     if not isinstance(devices, tuple) or list(devices) != sorted(devices):
@@ -72,8 +73,8 @@ def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site, taken: Bo
         )
     (first, *others) = found
     if others or not (allowed >> first) & 1:
-        names = [name for kind, name in enumerate(site.device_types) if (allowed >> kind) & 1]
-        types = " and ".join(site.device_types[kind] for kind in sorted(found))
+        names = [name for kind, name in enumerate(cluster.device_types) if (allowed >> kind) & 1]
+        types = " and ".join(cluster.device_types[kind] for kind in sorted(found))
         return (
             f"devices {_listed(devices)} of {types}; it runs on devices of one type, of {' or '.join(names)}"
         )

@@ -12,8 +12,8 @@ from trainyard.fleet.mechanism.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.seen_rates import SeenRates
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Spot, spot_of
+from trainyard.hardware.cluster import Cluster
 
 
 class Rates:
@@ -25,15 +25,15 @@ class Rates:
     adaptive : rows of the running jobs that adapt themselves.
     """
 
-    def __init__(self, site: Site, table: JobTable, fate: Fate, crowding: Crowding) -> None:
-        self.site, self.table, self.fate, self.crowding = site, table, fate, crowding
-        self._node_of: list[int] = site.node_of.tolist()
+    def __init__(self, cluster: Cluster, table: JobTable, fate: Fate, crowding: Crowding) -> None:
+        self.cluster, self.table, self.fate, self.crowding = cluster, table, fate, crowding
+        self._node_of: list[int] = cluster.node_of.tolist()
         self.are_uneven = fate.hazards.straggler_share > 0 or crowding.is_there
         # Where they do, the parts of its speed that a running job has, as a straggler and beside the others.
         self._drawn: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
         self.adaptive: set[int] = set()
-        self._seen = SeenRates(site, table)
+        self._seen = SeenRates(cluster, table)
 
     def started(self, started: Ints, whole: bool) -> None:
         """Find out how fast jobs run that have just started.
@@ -71,7 +71,7 @@ class Rates:
         """Where a grant lies."""
         nodes = [self._node_of[device] for device in grant.devices]
         counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
-        return spot_of(self.site.hosts[nodes[-1]].device_type, counts)
+        return spot_of(self.cluster.nodes[nodes[-1]].device_type, counts)
 
     def _rate(self, row: int, grant: Grant) -> float:
         """Work per second; of a job that adapts itself it is found out later."""

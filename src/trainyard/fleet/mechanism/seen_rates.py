@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.compiling import compiled
 from trainyard.fleet.mechanism.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.transitions import run
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 _UNEVEN = -1
 _NODES = 1 << 32
@@ -19,12 +19,12 @@ _NODES = 1 << 32
 class SeenRates:
     """The last rate of every job on every type of device, and how these lay; whole devices and nothing else."""
 
-    def __init__(self, site: Site, table: JobTable) -> None:
+    def __init__(self, cluster: Cluster, table: JobTable) -> None:
         self.table = table
-        self._node_of, self._kind_of = site.node_of, site.type_of_node[site.node_of]
+        self._node_of, self._kind_of = cluster.node_of, cluster.type_of_node[cluster.node_of]
         # Whose they are, by row: another job may have it by now.
         self._serial = np.zeros(0, np.int64)
-        self._lay = np.zeros((len(site.device_types), 0), np.int64)
+        self._lay = np.zeros((len(cluster.device_types), 0), np.int64)
         self._rate = np.zeros(self._lay.shape)
 
     def run(self, rows: Ints) -> Ints:

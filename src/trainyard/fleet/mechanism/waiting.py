@@ -60,24 +60,24 @@ class _Seen:
         if turn > 1:
             return f"{text}; {its_turn}, and they are kept for one before it, or are not where it is to lie"
         job = self.allocator.table.job(int(self.rows[number]))
-        if asks_for_more(job, self.allocator.site):
+        if asks_for_more(job, self.allocator.cluster):
             return f"{text}, but not where there are the processors and the memory that it asks for"
         return f"{text}, but not where it is to lie"
 
     def _asks(self, number: int, place: int) -> tuple[int, int, str]:
         """Devices that a job is to have, or asks for; how many are free of a type that it can use; and both in words."""
-        table, site, row = self.allocator.table, self.allocator.site, int(self.rows[number])
+        table, cluster, row = self.allocator.table, self.allocator.cluster, int(self.rows[number])
         count, allowed = int(table.num_devices[row]), int(table.allowed[row])
         if place >= 0 and len(self.asked.counts):
             count = int(self.asked.counts[place])
         if place >= 0 and len(self.asked.kinds) and self.asked.kinds[place] >= 0:
             allowed = 1 << int(self.asked.kinds[place])
-        kinds = [kind for kind in range(len(site.device_types)) if (allowed >> kind) & 1]
-        there = self.allocator.free.by_node * site.members[table.partition[row]]
-        free = max(int(there[site.type_of_node == kind].sum()) for kind in kinds)
+        kinds = [kind for kind in range(len(cluster.device_types)) if (allowed >> kind) & 1]
+        there = self.allocator.free.by_node * cluster.members[table.partition[row]]
+        free = max(int(there[cluster.type_of_node == kind].sum()) for kind in kinds)
         of = ""
-        if len(site.device_types) > 1:
-            of = f" of {site.device_types[kinds[0]]}" if len(kinds) == 1 else " of one type"
+        if len(cluster.device_types) > 1:
+            of = f" of {cluster.device_types[kinds[0]]}" if len(kinds) == 1 else " of one type"
         devices, are = ("device" if count == 1 else "devices"), ("is" if free == 1 else "are")
         return count, free, f"asks for {count} {devices}{of}, {free} {are} free"
 

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import UnfitJobError
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.hardware.cluster import Cluster
 
 __all__ = [
     "Asking",
@@ -37,18 +38,17 @@ def as_asked(job: Job, grant: Grant) -> Grant:
     return grant._replace(cpus=job.cpus * part, memory_bytes=job.memory_bytes * part)
 
 
-def asks_for_more(job: Job, site: Site) -> bool:
+def asks_for_more(job: Job, cluster: Cluster) -> bool:
     """Whether a job asks for something that nodes say that they have beside devices."""
-    says_cpus, says_memory = site.says
-    return bool(job.cpus and says_cpus) or bool(job.memory_bytes and says_memory)
+    return any((job.cpus and node.cpus) or (job.memory_bytes and node.memory_bytes) for node in cluster.nodes)
 
 
-def memory_in_doubt(jobs: Iterable[Job], site: Site) -> str:
+def memory_in_doubt(jobs: Iterable[Job], cluster: Cluster) -> str:
     """A warning where jobs ask for all of a node but for the unit: for so many GiB with every device as it has GB.
 
     Such jobs leave a device of every node idle, and one of a whole node lies on two. Empty where there are none.
     """
-    shares = _shares_of_memory(site)
+    shares = _shares_of_memory(cluster)
     asked = [memory for job in jobs if (memory := needs_of(job)[1])]
     beyond = [memory for memory in asked if _is_beyond(memory, shares)]
     if not beyond:
@@ -61,9 +61,11 @@ def memory_in_doubt(jobs: Iterable[Job], site: Site) -> str:
     )
 
 
-def _shares_of_memory(site: Site) -> frozenset[float]:
+def _shares_of_memory(cluster: Cluster) -> frozenset[float]:
     return frozenset(
-        host.memory_bytes / host.num_devices for host in site.hosts if host.memory_bytes and host.num_devices
+        node.memory_bytes / node.num_devices
+        for node in cluster.nodes
+        if node.memory_bytes and node.num_devices
     )
 
 
@@ -72,21 +74,21 @@ def _is_beyond(memory_bytes: float, shares: Iterable[float]) -> bool:
     return any(share < memory_bytes <= share * _GIB_PER_GB * (1 + 1e-9) for share in shares)
 
 
-def whole_nodes_in_doubt(jobs: Iterable[Job], site: Site) -> str:
+def whole_nodes_in_doubt(jobs: Iterable[Job], cluster: Cluster) -> str:
     """A warning where a node has as many devices as jobs ask for, and no node the rest; empty where there are none.
 
     Such jobs lie on more nodes than they need devices of, and leave some idle there. Those that `memory_in_doubt` warns
     of are not among them.
     """
-    free, shares = FreeDevices(site), _shares_of_memory(site)
+    free, shares = FreeDevices(cluster), _shares_of_memory(cluster)
     known: dict[tuple[tuple[float, float], int, int, int], bool] = {}
-    asked = [job for job in jobs if asks_for_more(job, site)]
+    asked = [job for job in jobs if asks_for_more(job, cluster)]
     beyond = []
     for job in asked:
-        needs, allowed = needs_of(job), site.type_bits(job.device_types)
-        key = needs, allowed, site.partition_index(job.virtual_cluster), job.num_devices
+        needs, allowed = needs_of(job), cluster.type_bits(job.device_types)
+        key = needs, allowed, cluster.partition_index(job.virtual_cluster), job.num_devices
         if key not in known:
-            known[key] = not _is_beyond(needs[1], shares) and _needs_more_nodes(*key, free, site)
+            known[key] = not _is_beyond(needs[1], shares) and _needs_more_nodes(*key, free, cluster)
         if known[key]:
             beyond.append(job)
     if not beyond:
@@ -100,12 +102,17 @@ def whole_nodes_in_doubt(jobs: Iterable[Job], site: Site) -> str:
 
 
 def _needs_more_nodes(
-    needs: tuple[float, float], allowed: int, partition: int, num_devices: int, free: FreeDevices, site: Site
+    needs: tuple[float, float],
+    allowed: int,
+    partition: int,
+    num_devices: int,
+    free: FreeDevices,
+    cluster: Cluster,
 ) -> bool:
     """Whether no node has what goes with all devices of a job, or with all of its own, and some together have."""
-    may = ((allowed >> site.type_of_node) & 1) * site.members[partition]
-    room, size = free.room_for(needs) * may, site.devices_per_node * may
-    together = np.bincount(site.type_of_node, room, len(site.device_types))
+    may = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
+    room, size = free.room_for(needs) * may, cluster.devices_per_node * may
+    together = np.bincount(cluster.type_of_node, room, len(cluster.device_types))
     fits = (room > 0) & (room >= np.minimum(size, num_devices))
     return bool(together.max() >= num_devices and not fits.any())
 
@@ -133,14 +140,14 @@ def needs_of(job: Asking) -> tuple[float, float]:
     return job.cpus / job.num_devices, job.memory_bytes / job.num_devices
 
 
-def most_together(site: Site, needs: tuple[float, float], partition: int) -> list[float]:
+def most_together(cluster: Cluster, needs: tuple[float, float], partition: int) -> list[float]:
     """Of every type, how many devices of a partition can be had with so many processors and so much memory each."""
-    there = FreeDevices(site).room_for(needs) * site.members[partition]
-    most: list[float] = np.bincount(site.type_of_node, there).tolist()
+    there = FreeDevices(cluster).room_for(needs) * cluster.members[partition]
+    most: list[float] = np.bincount(cluster.type_of_node, there).tolist()
     return most
 
 
-def check_there_is(job: Job, allowed: int, most: Sequence[float], site: Site) -> None:
+def check_there_is(job: Job, allowed: int, most: Sequence[float], cluster: Cluster) -> None:
     """Whether a job can ever have the processors and the memory that it asks for.
 
     Parameters
@@ -157,5 +164,5 @@ def check_there_is(job: Job, allowed: int, most: Sequence[float], site: Site) ->
         raise UnfitJobError(
             "it asks for more processors or memory than its nodes can have",
             f"job {job.name!r} asks for {_asked_by(job)}; no nodes of one type of "
-            f"cluster {site.name!r} have that together. Ask for less, or take larger nodes",
+            f"cluster {cluster.name!r} have that together. Ask for less, or take larger nodes",
         )

@@ -13,12 +13,12 @@ import numpy as np
 
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.nodes import Ints, packed
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster
 
 
 def blocks(
-    site: Site, device_type: Ints, num_devices: Ints, grants: Sequence[Grant | None]
+    cluster: Cluster, device_type: Ints, num_devices: Ints, grants: Sequence[Grant | None]
 ) -> list[tuple[int, ...]]:
     """The devices of jobs on as few nodes as can hold them, large jobs first; a job moves only to make room.
 
@@ -30,9 +30,9 @@ def blocks(
     device_type, num_devices : of every job; no more of a type than there are.
     grants : what every job has now.
     """
-    free = site.devices_per_node.copy()
+    free = cluster.devices_per_node.copy()
     own = [
-        _own(site, grant, int(kind), int(count))
+        _own(cluster, grant, int(kind), int(count))
         for grant, kind, count in zip(grants, device_type, num_devices, strict=True)
     ]
     held = np.zeros_like(free)
@@ -40,26 +40,26 @@ def blocks(
         for node, count in row.items():
             held[node] += count
     found: list[dict[int, int]] = [{}] * len(own)
-    on_type = [site.type_of_node == kind for kind in range(len(site.device_types))]
+    on_type = [cluster.type_of_node == kind for kind in range(len(cluster.device_types))]
     stays = np.array([not row for row in own], np.bool_)
     for job in np.lexsort((stays, -num_devices)).tolist():
         row, wanted = own[job], int(num_devices[job])
         for node, count in row.items():
             held[node] -= count
         if not row or any(free[node] < count for node, count in row.items()):
-            row = _place(free, held, np.where(on_type[device_type[job]], site.devices_per_node, 0), wanted)
+            row = _place(free, held, np.where(on_type[device_type[job]], cluster.devices_per_node, 0), wanted)
         for node, count in row.items():
             free[node] -= count
         found[job] = row
-    return keeping(site, found, grants)
+    return keeping(cluster, found, grants)
 
 
-def _own(site: Site, grant: Grant | None, device_type: int, num_devices: int) -> dict[int, int]:
+def _own(cluster: Cluster, grant: Grant | None, device_type: int, num_devices: int) -> dict[int, int]:
     """Devices of each node that a job keeps; none if it is to have others."""
     if grant is None or grant.num_devices != num_devices:
         return {}
-    nodes, counts = np.unique(site.node_of[list(grant.devices)], return_counts=True)
-    if np.any(site.type_of_node[nodes] != device_type):
+    nodes, counts = np.unique(cluster.node_of[list(grant.devices)], return_counts=True)
+    if np.any(cluster.type_of_node[nodes] != device_type):
         return {}
     return dict(zip(nodes.tolist(), counts.tolist(), strict=True))
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster
 
 
 def block(count: int, node_size: int) -> int:
@@ -23,21 +23,21 @@ def block(count: int, node_size: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def buddies(site: Site, counts: Sequence[int], grants: Sequence[Grant | None]) -> list[tuple[int, ...]]:
+def buddies(cluster: Cluster, counts: Sequence[int], grants: Sequence[Grant | None]) -> list[tuple[int, ...]]:
     """Blocks of devices that begin at multiples of their size, large ones first; a job keeps its block if it can.
 
     Jobs that are in the way of a larger one move. As larger blocks are placed before, what is free always holds a block.
 
     Parameters
     ----------
-    site : of nodes of one size, a power of two.
+    cluster : of nodes of one size, a power of two.
     counts : devices of every job; their blocks together no more than there are.
     grants : what every job has now.
     """
-    node_size = site.hosts[0].num_devices
+    node_size = cluster.nodes[0].num_devices
     sizes = [block(count, node_size) for count in counts]
     own = [_parts(grant, size, node_size) for grant, size in zip(grants, sizes, strict=True)]
-    free, held = site.is_usable.copy(), np.zeros(len(site.is_usable), np.int64)
+    free, held = cluster.is_usable.copy(), np.zeros(len(cluster.is_usable), np.int64)
     for parts, size in zip(own, sizes, strict=True):
         held.reshape(-1, min(size, node_size))[parts] = 1
     found: dict[int, tuple[int, ...]] = {}

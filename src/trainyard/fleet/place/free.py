@@ -18,7 +18,7 @@ from trainyard.fleet.place.find import (
 )
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import Ints
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -40,14 +40,16 @@ class FreeDevices:
         compiled functions take them.
     """
 
-    def __init__(self, site: Site) -> None:
-        sizes = site.devices_per_node
-        per_device = np.array((~site.is_usable, site.node_of, site.type_of_node[site.node_of]), np.int64)
-        about = sizes, sizes, site.first_device[:-1], site.type_of_node, site.rack_of_node
+    def __init__(self, cluster: Cluster) -> None:
+        sizes = cluster.devices_per_node
+        per_device = np.array(
+            (~cluster.is_usable, cluster.node_of, cluster.type_of_node[cluster.node_of]), np.int64
+        )
+        about = sizes, sizes, cluster.first_device[:-1], cluster.type_of_node, cluster.rack_of_node
         per_node = np.array(about, np.int64)
         self.by_node: Ints = per_node[FREE]
-        self.by_type = site.devices_of_type.copy()
-        self.tables = per_device, per_node, self.by_type, _auxiliary(site.whole), site.members
+        self.by_type = cluster.devices_of_type.copy()
+        self.tables = per_device, per_node, self.by_type, _auxiliary(cluster.whole), cluster.members
 
     @property
     def total(self) -> int:
@@ -128,12 +130,12 @@ class FreeDevices:
             change_auxiliary_with(given, np.array(needs), -1, self.tables[0], self.tables[3])
 
 
-def _auxiliary(site: Site) -> Floats:
+def _auxiliary(cluster: Cluster) -> Floats:
     """What nodes have beside devices; without columns where they say nothing of that."""
-    if not any(site.says):
+    if not any(node.cpus or node.memory_bytes for node in cluster.nodes):
         return np.zeros((6, 0))
-    has = np.array([(host.cpus, host.memory_bytes) for host in site.hosts], np.float64).T
-    share = has / np.maximum(site.devices_per_node, 1)
+    has = np.array([(node.cpus, node.memory_bytes) for node in cluster.nodes], np.float64).T
+    share = has / np.maximum(cluster.devices_per_node, 1)
     # What a node does not say that it has, it has enough of.
     has = np.where(has > 0, has, np.inf)
     # In another order of memory, all would be compiled anew.

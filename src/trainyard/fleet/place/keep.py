@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster
 
 
 def keeping(
-    site: Site, counts: Sequence[Mapping[int, int]], grants: Sequence[Grant | None]
+    cluster: Cluster, counts: Sequence[Mapping[int, int]], grants: Sequence[Grant | None]
 ) -> list[tuple[int, ...]]:
     """The devices of jobs, so that one that stays on a node in the same number does not move there.
 
@@ -20,8 +20,8 @@ def keeping(
     counts : devices of each node that every job gets; together no more than there are.
     grants : what every job has now.
     """
-    first, node_of = site.first_device.tolist(), site.node_of.tolist()
-    free = site.is_usable.copy()
+    first, node_of = cluster.first_device.tolist(), cluster.node_of.tolist()
+    free = cluster.is_usable.copy()
     kept: list[dict[int, list[int]]] = []
     for row, grant in zip(counts, grants, strict=True):
         own: dict[int, list[int]] = {node: [] for node in row}

@@ -14,7 +14,7 @@ from numpy import arange, argmax, argsort, empty, int64, where, zeros
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.reading import shown
 
 Ints = NDArray[np.int64]

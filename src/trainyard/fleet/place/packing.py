@@ -13,17 +13,17 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def proportional(site: Site) -> Floats:
+def proportional(cluster: Cluster) -> Floats:
     """Devices (1), CPUs and bytes of one device's share, which every node has for each of its devices."""
-    hosts = [host for host in site.hosts if host.num_devices]
-    cpus = min(host.cpus / host.num_devices for host in hosts)
-    return np.array([1.0, cpus, min(host.memory_bytes / host.num_devices for host in hosts)])
+    nodes = [node for node in cluster.nodes if node.num_devices]
+    cpus = min(node.cpus / node.num_devices for node in nodes)
+    return np.array([1.0, cpus, min(node.memory_bytes / node.num_devices for node in nodes)])
 
 
 class Packing:
@@ -35,12 +35,12 @@ class Packing:
     needs : devices, CPUs and bytes that every job has in all, the same for each of its devices.
     """
 
-    def __init__(self, site: Site, first_fit: bool) -> None:
+    def __init__(self, cluster: Cluster, first_fit: bool) -> None:
         self.first_fit = first_fit
-        size = np.array([(host.num_devices, host.cpus, host.memory_bytes) for host in site.hosts], float)
-        size[list(site.away)] = 0.0
+        size = np.array([(node.num_devices, node.cpus, node.memory_bytes) for node in cluster.nodes], float)
+        size[list(cluster.away)] = 0.0
         self.free, self.full = size.copy(), np.maximum(size.max(0), 1.0)
-        self.share = proportional(site)
+        self.share = proportional(cluster)
         self.rows: dict[int, dict[int, int]] = {}
         self.needs: dict[int, Floats] = {}
 

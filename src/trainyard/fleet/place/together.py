@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
 
 
 def seats(
-    site: Site, how: int, wanted: Ints, device_type: Ints, had: Sequence[Sequence[tuple[int, ...]]]
+    cluster: Cluster, how: int, wanted: Ints, device_type: Ints, had: Sequence[Sequence[tuple[int, ...]]]
 ) -> list[tuple[int, ...]]:
     """Devices of every combination; none for one that has no place.
 
@@ -24,7 +24,7 @@ def seats(
     wanted, device_type : devices of every combination, most urgent first, and the index of their type.
     had : the devices that jobs of every combination have now. Of several that have the same, only one can keep them.
     """
-    types, taken = site.type_of_node[site.node_of], np.zeros(len(site.node_of), np.bool_)
+    types, taken = cluster.type_of_node[cluster.node_of], np.zeros(len(cluster.node_of), np.bool_)
     found: list[tuple[int, ...]] = [()] * len(wanted)
     for place, (count, kind) in enumerate(zip(wanted.tolist(), device_type.tolist(), strict=True)):
         for devices in had[place]:
@@ -32,7 +32,7 @@ def seats(
             if len(own) == count and types[own[0]] == kind and not taken[own].any():
                 taken[own], found[place] = True, devices
                 break
-    free = FreeDevices(site)
+    free = FreeDevices(cluster)
     free.take_these(np.nonzero(taken)[0].tolist())
     moves = [place for place, devices in enumerate(found) if not devices]
     anywhere, as_said = np.full(len(moves), -1), np.zeros(0, np.int64)

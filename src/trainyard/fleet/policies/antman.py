@@ -20,9 +20,9 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.pairs import check_pairs
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass
@@ -59,7 +59,7 @@ class AntMan:
         """Opportunistic jobs are on devices of guaranteed ones."""
         return Traits(shares=True, places=True)
 
-    def start(self, site: Site) -> None:
+    def start(self, cluster: Cluster) -> None:
         """Nothing is remembered: who runs where stands in the snapshot."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
@@ -82,7 +82,7 @@ class _Placement:
     def __init__(self, policy: AntMan, snapshot: Snapshot) -> None:
         self.policy, self.snapshot = policy, snapshot
         self.quotas = dict(policy.quotas)
-        self.devices = {device: _Device() for device in np.flatnonzero(snapshot.site.is_usable).tolist()}
+        self.devices = {device: _Device() for device in np.flatnonzero(snapshot.cluster.is_usable).tolist()}
         self.quota_used: dict[str, int] = {}
         self.placed: dict[int, tuple[int, ...]] = {}
         self.reasons: dict[int, str] = {}
@@ -111,7 +111,7 @@ class _Placement:
         """Whether its tenant may have the devices for it now; if not, why."""
         job = self.snapshot.jobs[i]
         wanted, tenant = job.num_devices, job.virtual_cluster
-        quota = self.quotas.get(tenant, self.snapshot.site.num_devices)
+        quota = self.quotas.get(tenant, self.snapshot.cluster.num_devices)
         used = self.quota_used.get(tenant, 0)
         if wanted > self.quotas.get(tenant, wanted):
             self.refused[i] = (
@@ -157,12 +157,12 @@ class _Placement:
         ----------
         load : of every device that the job may have.
         """
-        wanted, site = self.snapshot.jobs[i].num_devices, self.snapshot.site
+        wanted, cluster = self.snapshot.jobs[i].num_devices, self.snapshot.cluster
         on_node: dict[int, list[int]] = {}
         for device in sorted(load, key=lambda d: (load[d], d)):
-            on_node.setdefault(int(site.node_of[device]), []).append(device)
+            on_node.setdefault(int(cluster.node_of[device]), []).append(device)
         nodes = [
-            [on_node[node][:wanted] for node in sorted(on_node) if site.type_of_node[node] == kind]
+            [on_node[node][:wanted] for node in sorted(on_node) if cluster.type_of_node[node] == kind]
             for kind in self.snapshot.allowed_types(i)
         ]
         choices = [devices for pool in nodes for devices in pool if len(devices) == wanted]
@@ -172,7 +172,7 @@ class _Placement:
             choices = [devices for devices in spread if len(devices) == wanted]
 
         def burden(devices: list[int]) -> tuple[int, float]:
-            return len({int(site.node_of[d]) for d in devices}), sum(load[d] for d in devices)
+            return len({int(cluster.node_of[d]) for d in devices}), sum(load[d] for d in devices)
 
         if not choices:
             return None

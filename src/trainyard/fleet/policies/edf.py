@@ -22,9 +22,10 @@ from types import MappingProxyType
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
+from trainyard.fleet.errors import require_one_type
 from trainyard.fleet.scaling import Scaling, scaling
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class EDF:
     needs: frozenset[Need] = field(default=frozenset({"speed", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
 
-    def start(self, site: Site) -> MappingProxyType[int, Scaling]:
+    def start(self, cluster: Cluster) -> MappingProxyType[int, Scaling]:
         """No job is known.
 
         Raises
@@ -48,7 +49,7 @@ class EDF:
         FleetError
             If there are several types of devices.
         """
-        site.require_one_type("earliest deadline first")
+        require_one_type(cluster, "earliest deadline first")
         return MappingProxyType({})
 
     def decide(
@@ -58,7 +59,7 @@ class EDF:
         serial = snapshot.serial.tolist()
         known = {s: state.get(s) or scaling(snapshot, i, not self.as_published) for i, s in enumerate(serial)}
         order = np.lexsort((snapshot.arrival_s, snapshot.deadline_s))
-        free = snapshot.site.num_devices
+        free = snapshot.cluster.num_devices
         counts = np.zeros(len(order), np.int64)
         for place, i in enumerate(order.tolist()):
             counts[place] = max((n for n in known[serial[i]].num_devices if n <= free), default=0)

@@ -20,9 +20,9 @@ from types import MappingProxyType
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
+from trainyard.hardware.cluster import Cluster
 
 Pair = frozenset[str]
 
@@ -72,7 +72,7 @@ class Gandiva:
         """A round is a time slice; packed jobs have a device together."""
         return Traits(shares=self.pack, round_s=self.quantum_s, places=True)
 
-    def start(self, site: Site) -> State:
+    def start(self, cluster: Cluster) -> State:
         """Nothing runs."""
         return State()
 
@@ -135,13 +135,13 @@ class _Slice:
 
     def __init__(self, policy: Gandiva, snapshot: Snapshot, state: State) -> None:
         self.policy, self.snapshot, self.before = policy, snapshot, state
-        site = snapshot.site
-        self.sizes = site.devices_per_node.tolist()
-        first_devices = zip(site.first_device.tolist(), self.sizes, strict=False)
+        cluster = snapshot.cluster
+        self.sizes = cluster.devices_per_node.tolist()
+        first_devices = zip(cluster.first_device.tolist(), self.sizes, strict=False)
         self.free = [list(range(first, first + size)) for first, size in first_devices]
         largest_first = sorted((n for n, size in enumerate(self.sizes) if size), key=lambda n: -self.sizes[n])
-        kinds = range(len(site.device_types))
-        of_type = [[n for n in largest_first if site.type_of_node[n] == kind] for kind in kinds]
+        kinds = range(len(cluster.device_types))
+        of_type = [[n for n in largest_first if cluster.type_of_node[n] == kind] for kind in kinds]
         self.pools = [(nodes, list(accumulate(self.sizes[n] for n in nodes))) for nodes in of_type]
         self.homes = dict(state.homes)
         self.placed: dict[int, tuple[int, ...]] = {}
@@ -213,7 +213,7 @@ class _Slice:
         if len(devices) < wanted:
             return False
         for device in devices:
-            self.free[int(self.snapshot.site.node_of[device])].remove(device)
+            self.free[int(self.snapshot.cluster.node_of[device])].remove(device)
         self.placed[i] = tuple(devices)
         return True
 
@@ -243,7 +243,7 @@ class _Slice:
             j
             for j, devices in self.placed.items()
             if len(devices) == 1
-            and int(self.snapshot.site.node_of[devices[0]]) in home
+            and int(self.snapshot.cluster.node_of[devices[0]]) in home
             and j not in self.packed
             and jobs[j].name in alone
             and frozenset((jobs[i].name, jobs[j].name)) not in undone
@@ -257,7 +257,7 @@ class _Slice:
         """Elastic jobs take what is idle on their node, and give it back when it is wanted."""
         for i in sorted(self.placed):
             most = self.snapshot.jobs[i].most_devices
-            nodes = {int(self.snapshot.site.node_of[d]) for d in self.placed[i]}
+            nodes = {int(self.snapshot.cluster.node_of[d]) for d in self.placed[i]}
             if len(nodes) == 1 and len(self.placed[i]) < most and i not in self.packed:
                 idle = self.free[nodes.pop()]
                 more = idle[: most - len(self.placed[i])]

@@ -36,12 +36,13 @@ from types import MappingProxyType
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed, Reasons
+from trainyard.fleet.errors import require_one_type
 from trainyard.fleet.place.keep import keeping
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Report
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster
 
 _NUM_TRIALS = 5
 _FEWEST_LOSSES = 3
@@ -96,7 +97,7 @@ class Optimus:
         """A round is the time between two decisions."""
         return Traits(round_s=self.interval_s, places=True)
 
-    def start(self, site: Site) -> History:
+    def start(self, cluster: Cluster) -> History:
         """Nothing is known.
 
         Raises
@@ -104,7 +105,7 @@ class Optimus:
         FleetError
             If there are several types of devices.
         """
-        site.require_one_type("Optimus")
+        require_one_type(cluster, "Optimus")
         return (0.0, MappingProxyType({}))
 
     def decide(self, snapshot: Snapshot, state: History) -> tuple[Allocation, History]:
@@ -119,7 +120,7 @@ class Optimus:
             gain = self._marginal_gains(snapshot, seen)
         counts = _allocated(snapshot, gain)
         places = _placed(snapshot, counts, fullest if self.as_published else evenly)
-        devices = keeping(snapshot.site, places, snapshot.grants)
+        devices = keeping(snapshot.cluster, places, snapshot.grants)
         again_s, reasons = snapshot.now_s + self.interval_s, Reasons(np.flatnonzero(counts == 0), _why)
         allocation = Allocation(Placed(np.arange(len(counts)), devices), again_s, reasons=reasons)
         return allocation, (snapshot.now_s, MappingProxyType(dict(zip(serial, seen, strict=True))))
@@ -165,7 +166,7 @@ def _measured(snapshot: Snapshot, number: int, then_s: float, seen: Seen) -> See
 def _tried(snapshot: Snapshot, number: int) -> dict[int, float]:
     """Seconds of a unit of work in short trials on a few numbers of devices."""
     job, unit_s = snapshot.job(number), dict[int, float]()
-    most = min(job.most_devices, snapshot.site.num_devices)
+    most = min(job.most_devices, snapshot.cluster.num_devices)
     sizes = np.unique(np.geomspace(job.least_devices, max(most, job.least_devices), _NUM_TRIALS).round())
     for size in sizes.astype(int).tolist():
         speed = snapshot.speed(number, Grant(tuple(range(size))))
@@ -252,7 +253,7 @@ def _true_gains(snapshot: Snapshot, seen: list[Seen]) -> tuple[list[Seen], Calla
 def _allocated(snapshot: Snapshot, gain: Callable[[int, int], float]) -> Ints:
     """Section 4.1: the least devices to everybody, by arrival; then one to the job that gains most, while any gains."""
     sizes = [(job.least_devices, job.most_devices) for job in snapshot.jobs]
-    counts, free = np.zeros(len(sizes), np.int64), snapshot.site.num_devices
+    counts, free = np.zeros(len(sizes), np.int64), snapshot.cluster.num_devices
     for job, (least, _) in enumerate(sizes):
         if least <= free:
             counts[job] = least
@@ -275,12 +276,12 @@ def _placed(
     snapshot: Snapshot, counts: Ints, place: Callable[[Ints, int], dict[int, int]]
 ) -> list[dict[int, int]]:
     """Devices of each node for every job, small jobs first; who keeps his number keeps his place."""
-    free, found = snapshot.site.devices_per_node.copy(), [dict[int, int]() for _ in counts]
+    free, found = snapshot.cluster.devices_per_node.copy(), [dict[int, int]() for _ in counts]
     stays = (counts == snapshot.held) & (counts > 0)
     for job in np.flatnonzero(stays).tolist():
         grant = snapshot.grants[job]
         assert grant is not None
-        nodes, num = np.unique(snapshot.site.node_of[list(grant.devices)], return_counts=True)
+        nodes, num = np.unique(snapshot.cluster.node_of[list(grant.devices)], return_counts=True)
         found[job] = dict(zip(nodes.tolist(), num.tolist(), strict=True))
         free[nodes] -= num
     for job in np.argsort(counts, kind="stable").tolist():

@@ -34,12 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Placed, Reasons
+from trainyard.fleet.errors import require_one_type
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,7 +87,7 @@ class Synergy:
         """A round is the time between two decisions."""
         return Traits(round_s=self.round_s, places=True)
 
-    def start(self, site: Site) -> Demands:
+    def start(self, cluster: Cluster) -> Demands:
         """Nothing is profiled.
 
         Raises
@@ -94,7 +95,7 @@ class Synergy:
         FleetError
             If devices differ.
         """
-        site.require_one_type("Synergy")
+        require_one_type(cluster, "Synergy")
         return MappingProxyType({})
 
     def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Allocation, Demands]:
@@ -103,8 +104,8 @@ class Synergy:
         state = {s: state.get(s) or self._demand(snapshot, i) for i, s in enumerate(serial)}
         demands = [state[s] for s in serial]
         queue = np.lexsort((snapshot.arrival_s, self._urgency(snapshot, demands)))
-        runnable = _runnable(queue, snapshot.num_devices, snapshot.site.num_devices)
-        packing = Packing(snapshot.site, self.as_published)
+        runnable = _runnable(queue, snapshot.num_devices, snapshot.cluster.num_devices)
+        packing = Packing(snapshot.cluster, self.as_published)
         for i in self._packing_order(runnable, demands):
             packing.add(i, demands[i].needs)
         return _allocation(snapshot, runnable, packing), state
@@ -134,7 +135,7 @@ class Synergy:
 def _allocation(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Allocation:
     """As they are packed; who can stays on the devices that he has."""
     jobs = runnable.tolist()
-    devices = keeping(snapshot.site, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
+    devices = keeping(snapshot.cluster, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
     _, cpus, memory_bytes = np.array([packing.needs[i] for i in jobs]).reshape(-1, 3).T
     reasons = Reasons(np.setdiff1d(np.arange(snapshot.num_jobs), runnable), _why)
     placed = Placed(runnable, devices, cpus=cpus, memory_bytes=memory_bytes)
@@ -149,22 +150,22 @@ def _speed(snapshot: Snapshot, number: int, cpus: float, memory_bytes: float) ->
 
 
 def _proportional_demand(snapshot: Snapshot, number: int) -> Demand:
-    share, count = proportional(snapshot.site), int(snapshot.num_devices[number])
+    share, count = proportional(snapshot.cluster), int(snapshot.num_devices[number])
     return Demand(tuple((share * count).tolist()), _speed(snapshot, number, share[1], share[2]))
 
 
 def _best_demand(snapshot: Snapshot, number: int, saturation: float) -> Demand:
     """The least CPUs at all memory of a node, then the least memory with them, at which a job is as fast as it gets."""
-    site, count = snapshot.site, int(snapshot.num_devices[number])
-    share = proportional(site)
+    cluster, count = snapshot.cluster, int(snapshot.num_devices[number])
+    share = proportional(cluster)
 
     def work_per_s(cpus: float, memory_bytes: float) -> float:
         return _speed(snapshot, number, cpus, memory_bytes)
 
-    host = max(site.hosts, key=lambda host: host.num_devices)
-    neighbours = min(count, host.num_devices)
-    most_cpus = max(host.cpus / neighbours, share[1])
-    most_bytes = max(host.memory_bytes / neighbours, share[2])
+    node = max(cluster.nodes, key=lambda node: node.num_devices)
+    neighbours = min(count, node.num_devices)
+    most_cpus = max(node.cpus / neighbours, share[1])
+    most_bytes = max(node.memory_bytes / neighbours, share[2])
     # Whole CPUs, and thirds of the proportional share of memory: finer than that nothing is given out.
     cpus = [*range(1, int(most_cpus) + 1), most_cpus]
     memory = [k * share[2] / 3 for k in range(1, round(3 * most_bytes / share[2]) + 1)] if share[2] else [0.0]

@@ -29,13 +29,14 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.errors import FleetError, require_one_type
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
 from trainyard.fleet.replicas.planned_ends import PlacedWithEnds, PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
+from trainyard.hardware.cluster import Cluster
 
 _INF = float("inf")
 _LEAST_WORK = 1e-9
@@ -93,14 +94,14 @@ class ElasticFlowProgram:
         """Rounds of its own."""
         return Traits(rounds=self.rounds, places=True)
 
-    def start(self, site: Site) -> State:
+    def start(self, cluster: Cluster) -> State:
         """Nobody is admitted."""
-        site.require_one_type("ElasticFlow's program")
+        require_one_type(cluster, "ElasticFlow's program")
         return MappingProxyType({})
 
     def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """Admit all that came or none of them, plan, give away what is left, and place everybody anew."""
-        planner, serials = Planner(snapshot.site.num_devices, self.slot_s), snapshot.serial.tolist()
+        planner, serials = Planner(snapshot.cluster.num_devices, self.slot_s), snapshot.serial.tolist()
         wishes = [_wish(snapshot, i, state.get(serial)) for i, serial in enumerate(serials)]
         place = {serial: at for at, serial in enumerate(state)}
         order = sorted(range(len(serials)), key=lambda i: place.get(serials[i], len(place)))
@@ -119,7 +120,7 @@ class ElasticFlowProgram:
         runs = [i for i, share in shares.items() if share.num]
         ends, usable = (
             accumulate(shares[i].num for i in runs),
-            np.flatnonzero(snapshot.site.is_usable).tolist(),
+            np.flatnonzero(snapshot.cluster.is_usable).tolist(),
         )
         placed = PlacedWithEnds(
             np.array(runs, np.int64),
@@ -143,7 +144,7 @@ _WAITS = "its share of the devices begins later"
 
 def _wish(snapshot: Snapshot, number: int, known: Mapping[int, float] | None) -> Wish:
     if known is None:
-        scales, kind = scaling(snapshot, number, only_faster=False), snapshot.site.device_types[0]
+        scales, kind = scaling(snapshot, number, only_faster=False), snapshot.cluster.device_types[0]
         job = snapshot.job(number)
         most = max(job.least_devices, most_devices(job.model, job.batch_size, kind))
         speeds = zip(scales.num_devices, scales.work_per_s, strict=True)

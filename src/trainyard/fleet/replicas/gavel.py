@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
 from trainyard.fleet.policies.gavel.policy import Gavel
@@ -26,7 +27,6 @@ from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFill
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel_rounds import GavelRounds
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
 

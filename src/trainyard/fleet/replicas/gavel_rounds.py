@@ -44,7 +44,7 @@ class GavelRounds(Rounds):
     ----------
     hold_s : least time between two decisions.
     shuffle : fill the pools in an order drawn in every round: what the program does under policies that take all types
-        for alike. Otherwise in the order of the site.
+        for alike. Otherwise in the order of the cluster.
     seed : of those draws.
     """
 
@@ -72,7 +72,7 @@ class GavelScheduler(RoundScheduler):
         self._draws = random.Random(rounds.seed + 5)
         self._steps, self._idle = _Steps.none(), True
         # Time that all jobs together had on every type since the last decision, those that ended, too.
-        self._total_s = np.zeros(len(self.site.device_types))
+        self._total_s = np.zeros(len(self.cluster.device_types))
         # Rows of jobs that did whole steps until now, and have not ended.
         self._stepped: frozenset[int] = frozenset()
 
@@ -111,7 +111,7 @@ class GavelScheduler(RoundScheduler):
         """Who runs in the round that begins, after those have reported whose work is written down already."""
         self.allocator.rates.hear_from(sorted(self._stepped & self.allocator.rates.adaptive), now_s)
         if ask is not None:
-            self._total_s = np.zeros(len(self.site.device_types))
+            self._total_s = np.zeros(len(self.cluster.device_types))
         return super().allocation(rows, now_s, ask)
 
     def whose_turn(self, rows: Ints, now_s: float) -> tuple[Ints, None, Ints, Ints]:
@@ -141,13 +141,15 @@ class GavelScheduler(RoundScheduler):
 
     def _pool_by_pool(self, accounts: Accounts, priority: Floats, wanted: Ints) -> tuple[Ints, Ints]:
         """What `turn` finds, of one pool after the other; it changes what is wanted."""
-        pools = list(range(len(self.site.device_types)))
+        pools = list(range(len(self.cluster.device_types)))
         if self.rounds.shuffle:
             self._draws.shuffle(pools)
         found, types = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for pool in pools:
             only = np.where(np.arange(len(pools)) == pool, accounts.fraction, -1.0)
-            own, kinds = turn(accounts._replace(fraction=only), priority, wanted, self.site.devices_of_type)
+            own, kinds = turn(
+                accounts._replace(fraction=only), priority, wanted, self.cluster.devices_of_type
+            )
             wanted[own] = 0
             found.append(own)
             types.append(kinds)
@@ -155,11 +157,11 @@ class GavelScheduler(RoundScheduler):
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""
-        none = np.zeros((len(rows), len(self.site.device_types)))
+        none = np.zeros((len(rows), len(self.cluster.device_types)))
         fraction = none - 1.0
         if accounts.leftovers:
             free = self.allocator.free.by_node
-            seen = Snapshot(self.begun_s, self.site, free, frozenset({"speed"}), rows, self.table)
+            seen = Snapshot(self.begun_s, self.cluster, free, frozenset({"speed"}), rows, self.table)
             fraction[np.array([seen.gang_speeds(number) for number in range(len(rows))]) > 0] = 0.0
         return accounts._replace(
             serial=np.concatenate((accounts.serial, self.table.serial[rows])),

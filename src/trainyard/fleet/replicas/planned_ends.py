@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.fleet.allocation import Allocation, Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Floats, Ints
 
 _INF = float("inf")
@@ -54,16 +54,16 @@ class PlannedEnds(Rounds):
     round_s: float = 60.0
     renewed_every: int = 60
 
-    def pause_s(self, num_devices: int, site_size: int, known: bool, renews: bool) -> float:
+    def pause_s(self, num_devices: int, cluster_size: int, known: bool, renews: bool) -> float:
         """Time in which a job does no work after a decision.
 
         Parameters
         ----------
-        site_size : devices of the cluster.
+        cluster_size : devices of the cluster.
         known : whether some job has had just its devices since the last renewal.
         renews : whether this decision is one.
         """
-        large = site_size >= _LARGE
+        large = cluster_size >= _LARGE
         least_s = 7.0 if large else 2.0
         if known:
             return least_s
@@ -155,7 +155,7 @@ class PlannedScheduler(RoundScheduler):
             grant = table.grants[row]
             assert grant is not None
             held = grant.devices[0], len(grant.devices)
-            pause_s = slots.pause_s(held[1], self.site.num_devices, held in self._known, renews)
+            pause_s = slots.pause_s(held[1], self.cluster.num_devices, held in self._known, renews)
             self._known.add(held)
             table.set_back(row, 0.0, now_s, pause_s)
             self._until_s[row] += pause_s

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
 
 _INF = float("inf")

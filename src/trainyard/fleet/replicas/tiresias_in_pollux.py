@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
+from trainyard.hardware.cluster import Cluster
 
 _NEAR_S = 1e-4
 """Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it."""
@@ -52,7 +52,7 @@ class TiresiasInPollux:
         """It only puts jobs in an order."""
         return Traits(round_s=self.round_s, heeds=ORDERED)
 
-    def start(self, site: Site) -> _Queued:
+    def start(self, cluster: Cluster) -> _Queued:
         """Nobody is queued."""
         nobody = np.zeros(0, np.int64)
         return _Queued(nobody, nobody, np.zeros(0))

@@ -8,8 +8,8 @@ from itertools import accumulate
 from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.reproduce.priorities import priority_table
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import PaperTable, Row
 
 _HOURS = (1, 2, 3, 4, 5)
@@ -21,7 +21,7 @@ def _private() -> Iterator[Row]:
         for n in range(40)
     ]
     own = [declared_job(f"{n}", 1.0, 8, 3600.0 * n, virtual_cluster="a") for n in _HOURS]
-    run = simulate_fleet([*others, *own], Site.uniform(2, 8), hived(quotas=(("a", 8, 1), ("b", 8, 1))))
+    run = simulate_fleet([*others, *own], Cluster.uniform(2, 8), hived(quotas=(("a", 8, 1), ("b", 8, 1))))
     ended_h = dict(zip(run.names, ((run.finish_s - 1.0) / 3600).tolist(), strict=True))
     for n, theirs in zip(_HOURS, accumulate(_HOURS), strict=True):
         yield Row(f"{n} h on eight devices", theirs, ended_h[f"{n}"])

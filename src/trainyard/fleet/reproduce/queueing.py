@@ -23,12 +23,12 @@ from scipy.integrate import quad
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import PaperTable, Row
 
 LOADS = (0.3, 0.5, 0.7)
-ONE_DEVICE = Site.uniform(1, 1)
+ONE_DEVICE = Cluster.uniform(1, 1)
 _LONGEST_S = 2.0
 _MEAN_SQUARE = _LONGEST_S**2 / 3
 

@@ -16,13 +16,13 @@ from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant, Job, Profile, Spot
 from trainyard.fleet.workload.readers.synergy import MEMORY_GB, Sensitivity, SynergyProfile
+from trainyard.hardware.cluster import Cluster, Node
 from trainyard.published import PaperTable, Row
 
 _ROUND_S = 300.0
-_NODES = Site("4 nodes", (Host("V100", 8, 24, 500e9),) * 4)
+_NODES = Cluster("4 nodes", (Node.named("V100", 8, 24, 500e9),) * 4)
 # Of a model: seconds of an iteration at the proportional share; speed relative to that by CPUs per GPU, at all memory;
 # the most of it at the proportional share of memory. Below that share, everything that reads images or sound is at 0.1.
 _INSENSITIVE = (1.0,) * 9

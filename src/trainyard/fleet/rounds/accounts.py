@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import TimeFractions
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.job_table import JobTable
-from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

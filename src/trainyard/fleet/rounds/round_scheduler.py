@@ -21,7 +21,7 @@ from trainyard.fleet.rounds.accounts import (
     turn,
     turn_alone,
 )
-from trainyard.fleet.site import Site
+from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -50,9 +50,9 @@ class RoundScheduler:
         self._said: Mapping[int, str] = {}
 
     @property
-    def site(self) -> Site:
+    def cluster(self) -> Cluster:
         """The cluster as it is now."""
-        return self.allocator.site
+        return self.allocator.cluster
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
         """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
@@ -104,7 +104,7 @@ class RoundScheduler:
             if not isinstance(decision.given, TimeFractions):
                 self.accounts = None
                 return decision
-            serial, kinds = self.table.serial[rows], len(self.site.device_types)
+            serial, kinds = self.table.serial[rows], len(self.cluster.device_types)
             self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
             self.accounts = opened(self.accounts, serial, decision.given, kinds, now_s)
         numbers, partners, types, waits = self.whose_turn(rows, now_s)
@@ -133,7 +133,7 @@ class RoundScheduler:
         Of a policy that takes nothing away only those are there that wait; accounts are of the others, too.
         """
         assert self.accounts is not None
-        accounts, room = self.accounts, self.site.devices_of_type
+        accounts, room = self.accounts, self.cluster.devices_of_type
         serial, wanted = self.table.serial[rows], self.table.num_devices[rows]
         if accounts.members is None:
             numbers, types, waits = turn_alone(accounts, now_s, serial, wanted, room)
@@ -154,7 +154,7 @@ class RoundScheduler:
         of_jobs = np.zeros(len(accounts.serial), np.int64)
         of_jobs[np.searchsorted(accounts.serial, serial)] = wanted
         both = np.where(second < 0, of_jobs, np.minimum(of_jobs[first], of_jobs[second]))
-        own, types = turn(accounts, priority, both, self.site.devices_of_type)
+        own, types = turn(accounts, priority, both, self.cluster.devices_of_type)
         numbers, beside = np.searchsorted(serial, accounts.serial[first[own]]), second[own]
         partners = np.where(beside < 0, -1, np.searchsorted(serial, accounts.serial[beside]))
         return numbers, partners if (beside >= 0).any() else None, types

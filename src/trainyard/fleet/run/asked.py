@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.fault import BackendError
-from trainyard.fleet.site import FleetError
 
 T = TypeVar("T")
 

@@ -82,7 +82,7 @@ class Backend(Protocol):
         ...
 
     def away(self) -> frozenset[int]:
-        """Nodes of the site that cannot be used now, as far as that is known."""
+        """Nodes of the cluster that cannot be used now, as far as that is known."""
         ...
 
     def leave(self, name: str, is_lost: bool = False) -> None:

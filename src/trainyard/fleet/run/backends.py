@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import ANYWHERE
@@ -18,10 +19,10 @@ from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import ask
 from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.hardware.cluster import Cluster
 from trainyard.private import make_private
 
 BACKENDS = MappingProxyType(
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
 def make_backend(
-    name: str, site: Site, folder: Path, options: BackendOptions = USUAL_OPTIONS
+    name: str, cluster: Cluster, folder: Path, options: BackendOptions = USUAL_OPTIONS
 ) -> DirectoryBackend:
     """A backend by name.
 
@@ -61,11 +62,13 @@ def make_backend(
             f"backend {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
         ) from error
     make_private(folder)
-    return make(site, folder, options)
+    return make(cluster, folder, options)
 
 
-def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobLimits = USUAL_LIMITS) -> None:
-    """Whether jobs can run for real on a site, under a policy.
+def check_runnable(
+    jobs: Iterable[Job], cluster: Cluster, policy: Policy, limits: JobLimits = USUAL_LIMITS
+) -> None:
+    """Whether jobs can run for real on a cluster, under a policy.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobL
         If one has no training, asks for more than there is or for what its strategies have no plan for, has a name that
         no folder can have or that another one has, or its checkpoints would be larger than they may.
     """
-    allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator = Allocator(cluster, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     seen: set[str] = set()
     for job in jobs:
         if not _NAME.fullmatch(job.name):
@@ -88,7 +91,7 @@ def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobL
         # for ever, and let those behind wait, too.
         allocator.enter(replace(job, min_devices=0), job.arrival_s)
         _check_checkpoints(job, limits)
-        _check_plan(job, site)
+        _check_plan(job, cluster)
 
 
 def _check_checkpoints(job: Job, limits: JobLimits) -> None:
@@ -99,16 +102,14 @@ def _check_checkpoints(job: Job, limits: JobLimits) -> None:
         raise FleetError(f"job {job.name!r}: {problem}")
 
 
-def _check_plan(job: Job, site: Site) -> None:
+def _check_plan(job: Job, cluster: Cluster) -> None:
     """Whether a training can be spread over the devices that it asks for, on as few nodes of a type as can hold them."""
     training, problem = training_of(job), ""
-    for kind in job.device_types or site.device_types:
-        size = max((host.num_devices for host in site.hosts if host.device_type == kind), default=0)
-        if not size:
+    for kind in job.device_types or cluster.device_types:
+        if kind not in cluster.device_types:
             continue
-        whole, rest = divmod(job.num_devices, size)
-        cluster = cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0))
-        problem = ask("plan_problem", training.as_fast, cluster)
+        per_node = cluster.compact(job.num_devices, cluster.device_types.index(kind))
+        problem = ask("plan_problem", training.as_fast, cluster_text([(kind, size) for size in per_node]))
         if not problem:
             return
     raise FleetError(f"job {job.name!r}: {problem}")

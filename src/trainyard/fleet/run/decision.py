@@ -15,10 +15,10 @@ from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.fault import is_infrastructure_fault
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.hardware.cluster import Cluster
 
 __all__ = ["UndecidedError", "decide", "look_at"]
 
@@ -54,17 +54,17 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Allocation, 
         raise
 
 
-def look_at(policy: Policy, site: Site, job: Job, now_s: float) -> None:
+def look_at(policy: Policy, cluster: Cluster, job: Job, now_s: float) -> None:
     """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
-    policy.decide(_alone(job, site, policy, now_s), policy.start(site))
+    policy.decide(_alone(job, cluster, policy, now_s), policy.start(cluster))
 
 
-def _alone(job: Job, site: Site, policy: Policy, now_s: float) -> Snapshot:
+def _alone(job: Job, cluster: Cluster, policy: Policy, now_s: float) -> Snapshot:
     """A job that has just come to an empty cluster."""
-    allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator = Allocator(cluster, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, now_s)
     free, table = allocator.free.by_node.copy(), allocator.table
-    return Snapshot(now_s, site, free, policy.needs, table.active.copy(), table)
+    return Snapshot(now_s, cluster, free, policy.needs, table.active.copy(), table)
 
 
 class _Search:
@@ -97,7 +97,7 @@ class _Search:
 
     def _error(self, snapshot: Snapshot) -> Exception | None:
         try:
-            self._policy.decide(snapshot, self._policy.start(snapshot.site))
+            self._policy.decide(snapshot, self._policy.start(snapshot.cluster))
         except Exception as error:
             return error
         return None
@@ -108,5 +108,5 @@ def _ordinary(snapshot: Snapshot, policy: Policy) -> Snapshot:
     training, late_s = Training("gpt-tiny", 1, 100), snapshot.now_s + _LATE_S
     speed = Predicted(training, {1: 1.0})
     job = training_job("ordinary", snapshot.now_s, 1, training, speed, deadline_s=late_s)
-    alone = _alone(job, snapshot.site, policy, snapshot.now_s)
+    alone = _alone(job, snapshot.cluster, policy, snapshot.now_s)
     return replace(snapshot, rows=alone.rows, _table=alone._table)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.fit import require_fit
@@ -21,10 +22,10 @@ from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text, training_of
 from trainyard.hardware import parse_cluster
+from trainyard.hardware.cluster import Cluster, Node
 
 _POLL_S = 0.02
 _AGAIN_S = 2.0
@@ -49,16 +50,16 @@ class DirectoryBackend(ABC):
 
     Parameters
     ----------
-    site : whose devices are numbered in grants.
+    cluster : whose devices are numbered in grants.
     folder : of the jobs' folders; all nodes must see it.
     options : of all jobs.
     """
 
-    def __init__(self, site: Site, folder: Path, options: BackendOptions = USUAL_OPTIONS) -> None:
-        self.site, self.folder = site, folder.resolve()
+    def __init__(self, cluster: Cluster, folder: Path, options: BackendOptions = USUAL_OPTIONS) -> None:
+        self.cluster, self.folder = cluster, folder.resolve()
         self.patience_s, self.shares, self.limits = options.patience_s, options.shares, options.limits
         self._node_watch = NodeWatch(self.limits.heartbeat_s)
-        for kind in site.device_types:
+        for kind in cluster.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
@@ -198,11 +199,11 @@ class DirectoryBackend(ABC):
 
     def per_node(self, grant: Grant) -> dict[int, int]:
         """Devices of a grant on each of its nodes, in the order of the nodes."""
-        return dict(Counter(int(self.site.node_of[device]) for device in grant.devices))
+        return dict(Counter(int(self.cluster.node_of[device]) for device in grant.devices))
 
     def cluster_text(self, grant: Grant) -> str:
         """The devices of a grant, as ``parse_cluster`` reads them; ranks are in the order of the devices."""
-        hosts = self.site.hosts
+        hosts = self.cluster.nodes
         return cluster_text(
             [(hosts[node].device_type, count) for node, count in self.per_node(grant).items()]
         )
@@ -225,7 +226,7 @@ class DirectoryBackend(ABC):
         per_node = self.per_node(grant)
         for node, count in per_node.items():
             own = grant.devices[first : first + count]
-            numbers = (str(device - int(self.site.first_device[node])) for device in own)
+            numbers = (str(device - int(self.cluster.first_device[node])) for device in own)
             devices = ",".join(numbers) if self.shares else ""
             threads = self.threads(node)
             peers = [addresses[other] for other in per_node if addresses[other] != addresses[node]]
@@ -266,7 +267,7 @@ class DirectoryBackend(ABC):
         Devices of type ``local`` are places for processes. Where there are more of them than cores, each is a slower
         core, as fast beside busy neighbours as alone; else nothing that ran could be compared with what was predicted.
         """
-        nodes = range(len(self.site.hosts))
+        nodes = range(len(self.cluster.nodes))
         if not self._on_cores or not all(map(self.cores, nodes)):
             return 1.0
         fewest = min(self.cores(node) / self.places(node) for node in nodes)
@@ -274,15 +275,15 @@ class DirectoryBackend(ABC):
 
     @property
     def _on_cores(self) -> bool:
-        return set(self.site.device_types) == {THIS_MACHINE}
+        return set(self.cluster.device_types) == {THIS_MACHINE}
 
     def jobs_per_device(self, node: int) -> int:
         """Jobs that may have a device together, and divide what goes with it."""
         return 1
 
-    def host(self, node: int) -> Host:
+    def host(self, node: int) -> Node:
         """What is known of a node."""
-        return self.site.hosts[node]
+        return self.cluster.nodes[node]
 
     @property
     def is_one_machine(self) -> bool:
@@ -299,7 +300,7 @@ class ManagedNode(Protocol):
     """A node of a cluster manager: what it has, and its address for processes on others."""
 
     @property
-    def host(self) -> Host: ...
+    def host(self) -> Node: ...
 
     @property
     def address(self) -> str: ...
@@ -310,39 +311,39 @@ class ManagedBackend(DirectoryBackend):
 
     Parameters
     ----------
-    site, folder, options : see `DirectoryBackend`.
-    nodes : that the manager has, in the order in which the nodes of the site are to be its.
+    cluster, folder, options : see `DirectoryBackend`.
+    nodes : that the manager has, in the order in which the nodes of the cluster are to be its.
     manager : its name, for messages.
     """
 
     def __init__(
         self,
-        site: Site,
+        cluster: Cluster,
         folder: Path,
         options: BackendOptions,
         nodes: Sequence[ManagedNode],
         manager: str,
     ) -> None:
-        require_fit(site, [node.host for node in nodes], manager)
-        super().__init__(site, folder, options)
-        self._managed = nodes[: len(site.hosts)]
+        require_fit(cluster, [node.host for node in nodes], manager)
+        super().__init__(cluster, folder, options)
+        self._managed = nodes[: len(cluster.nodes)]
 
-    def host(self, node: int) -> Host:
+    def host(self, node: int) -> Node:
         return self._managed[node].host
 
-    def own(self, node: int, count: int, grant: Grant) -> Host:
+    def own(self, node: int, count: int, grant: Grant) -> Node:
         """What a job has of a node."""
         return own_part(self.host(node), count, self.jobs_per_device(node), grant)
 
     def cores(self, node: int) -> float:
         if not self.is_one_machine:
             return super().cores(node)
-        return len(os.sched_getaffinity(0)) * self.site.hosts[node].num_devices / self.site.num_devices
+        return len(os.sched_getaffinity(0)) * self.cluster.nodes[node].num_devices / self.cluster.num_devices
 
     def places(self, node: int) -> int:
         if not self.is_one_machine:
             return super().places(node)
-        return self.site.hosts[node].num_devices * self.jobs_per_device(node)
+        return self.cluster.nodes[node].num_devices * self.jobs_per_device(node)
 
     @property
     def is_one_machine(self) -> bool:
@@ -352,7 +353,7 @@ class ManagedBackend(DirectoryBackend):
         )
 
 
-def own_part(host: Host, count: int, jobs_per_device: int, grant: Grant) -> Host:
+def own_part(host: Node, count: int, jobs_per_device: int, grant: Grant) -> Node:
     """What a job has of a node: what its grant says, or as much as goes with its devices, so that others fit beside it.
 
     More than there is would never come.
@@ -365,7 +366,7 @@ def own_part(host: Host, count: int, jobs_per_device: int, grant: Grant) -> Host
     asked, share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
     cpus = min(grant.cpus * asked, host.cpus) or host.cpus * share
     memory_bytes = min(grant.memory_bytes * asked, host.memory_bytes) or host.memory_bytes * share
-    return Host(host.device_type, count, cpus, memory_bytes)
+    return Node.named(host.device_type, count, cpus, memory_bytes)
 
 
 def require_whole(name: str, grant: Grant, backend: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from trainyard.fleet.allocation import Allocation
-from trainyard.fleet.errors import one_line
+from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
@@ -23,10 +23,10 @@ from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
+from trainyard.hardware.cluster import Cluster
 
 POLL_S = 0.05
 
@@ -52,7 +52,7 @@ class Driver:
 
     def __init__(
         self,
-        site: Site,
+        cluster: Cluster,
         policy: Policy,
         backend: Backend,
         *,
@@ -71,12 +71,12 @@ class Driver:
         self.policy, self.backend, self.rounds = policy, backend, rounds
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
         self.notes = notes or Recorder(keep_spans=True)
-        self.allocator = Allocator(site, policy, placement(place), Costs(), self.notes, rates=Observed)
+        self.allocator = Allocator(cluster, policy, placement(place), Costs(), self.notes, rates=Observed)
         self.table = self.allocator.table
         self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
-        self.state = policy.start(site)
+        self.state = policy.start(cluster)
         self.wake_s = 0.0
         self._changed = False
         self.trouble, self.trouble_since_s = "", 0.0
@@ -84,9 +84,9 @@ class Driver:
         self._departures, self.running = self._running.departures, self._running.grants
 
     @property
-    def site(self) -> Site:
+    def cluster(self) -> Cluster:
         """The cluster as it is now."""
-        return self.allocator.site
+        return self.allocator.cluster
 
     @property
     def names(self) -> list[str]:
@@ -159,7 +159,9 @@ class Driver:
     def _can_keep(self, name: str, grant: Grant) -> bool:
         """Whether a job may go on where it was: there are such devices, and nobody is to have them now."""
         given = {d for held in self.running.values() if name not in held.partners for d in held.devices}
-        return max(grant.devices, default=0) < self.site.whole.num_devices and given.isdisjoint(grant.devices)
+        return max(grant.devices, default=0) < self.cluster.whole.num_devices and given.isdisjoint(
+            grant.devices
+        )
 
     def reserve(self, name: str, grant: Grant) -> None:
         """Let nobody have the devices of a job that cannot be restored now, until it is, or is expelled."""
@@ -223,7 +225,7 @@ class Driver:
 
     def _look_at_nodes(self, now_s: float) -> bool:
         """Take note of nodes that are lost or back; whether there are any."""
-        before = self.site.away
+        before = self.cluster.away
         try:
             away = self.backend.away()
         except Exception as error:
@@ -310,7 +312,7 @@ class Driver:
         rows = self.table.active.copy() if self.policy.preempts else self.table.waiting()
         if not len(rows):
             return
-        if not self.site.num_devices:
+        if not self.cluster.num_devices:
             self.waiting = dict.fromkeys(self.names, "no node of the cluster can be used now")
             return
         ask = partial(self._ask, now_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.level1 import UnansweredError
 
 __all__ = ["BackendError", "is_infrastructure_fault"]

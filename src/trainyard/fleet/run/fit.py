@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 
-from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.fleet.errors import FleetError
 from trainyard.hardware import DEVICES
+from trainyard.hardware.cluster import Cluster, Node
 
 __all__ = ["require_fit"]
 
@@ -17,24 +18,24 @@ _GB = 1e9
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d+)gb?(?![a-z0-9])")
 
 
-def require_fit(site: Site, nodes: Sequence[Host], backend: str) -> None:
-    """Check that the hosts of a site, in order, are what the nodes of a cluster manager are, or a part of it.
+def require_fit(cluster: Cluster, nodes: Sequence[Node], backend: str) -> None:
+    """Check that the hosts of a cluster, in order, are what the nodes of a cluster manager are, or a part of it.
 
     Raises
     ------
     FleetError
         If there are fewer nodes, or one has less, or devices of another type.
     """
-    for number, host in enumerate(site.hosts):
-        there = nodes[number] if number < len(nodes) else Host("", 0)
+    for number, host in enumerate(cluster.nodes):
+        there = nodes[number] if number < len(nodes) else Node.named("", 0)
         if host.num_devices > there.num_devices:
             raise FleetError(
-                _but(site, number, backend, f"{host.num_devices} devices", f"{there.num_devices}")
+                _but(cluster, number, backend, f"{host.num_devices} devices", f"{there.num_devices}")
                 + f"; it has nodes with {', '.join(str(node.num_devices) for node in nodes) or 'no'} devices"
             )
         if differ(host.device_type, there.device_type):
             raise FleetError(
-                _but(site, number, backend, host.device_type, there.device_type)
+                _but(cluster, number, backend, host.device_type, there.device_type)
                 + f"; give the pools of the cluster in the order of its nodes, which are {_pools(nodes)}"
             )
         for what, unit, ours, theirs in (
@@ -44,13 +45,13 @@ def require_fit(site: Site, nodes: Sequence[Host], backend: str) -> None:
             # Jobs would wait for it for ever.
             if ours > theirs * _ROUNDING:
                 raise FleetError(
-                    _but(site, number, backend, f"{ours / unit:g} {what}", f"{theirs / unit:g}")
+                    _but(cluster, number, backend, f"{ours / unit:g} {what}", f"{theirs / unit:g}")
                     + "; say no more than that of its nodes, or nothing"
                 )
 
 
-def _but(site: Site, number: int, backend: str, ours: str, theirs: str) -> str:
-    return f"cluster {site.name!r} has {ours} on node {number}, {backend} has {theirs} there"
+def _but(cluster: Cluster, number: int, backend: str, ours: str, theirs: str) -> str:
+    return f"cluster {cluster.name!r} has {ours} on node {number}, {backend} has {theirs} there"
 
 
 def differ(here: str, there: str) -> bool:
@@ -78,7 +79,7 @@ def _patterns() -> dict[str, re.Pattern[str]]:
     return {model: re.compile(rf"(?<![a-z0-9]){text}(?!\d)") for model, text in spelled.items()}
 
 
-def _pools(nodes: Sequence[Host]) -> str:
+def _pools(nodes: Sequence[Node]) -> str:
     """Nodes as a cluster is written."""
     alike = groupby(nodes, key=lambda node: (node.num_devices, node.device_type))
     return "+".join(f"{len(list(group))}x{count}x{kind}" for (count, kind), group in alike)

@@ -35,9 +35,9 @@ from pathlib import Path
 from statistics import median
 from typing import IO
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.losses import Losses, entries
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.processes.logs import end_of, metrics_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 __all__ = ["USUAL_LIMITS", "JobLimits"]
 

@@ -60,12 +60,12 @@ class LocalBackend(DirectoryBackend):
     @cached_property
     def _cores(self) -> list[Sequence[int]]:
         """By node."""
-        return _divided(sorted(os.sched_getaffinity(0)), len(self.site.hosts))
+        return _divided(sorted(os.sched_getaffinity(0)), len(self.cluster.nodes))
 
     @cached_property
     def _max_rank_bytes(self) -> float:
         """Memory that a process may have: an equal part of the machine's."""
-        num_places = sum(self.places(node) for node in range(len(self.site.hosts)))
+        num_places = sum(self.places(node) for node in range(len(self.cluster.nodes)))
         share = psutil.virtual_memory().total * _MEMORY_SHARE / num_places
         return min(self.limits.max_rank_bytes, max(_LEAST_RANK_BYTES, share))
 
@@ -84,15 +84,15 @@ class LocalBackend(DirectoryBackend):
 
     def cores(self, node: int) -> float:
         all_cores = len(os.sched_getaffinity(0))
-        if all_cores < len(self.site.hosts):  # all nodes use all of them
-            return all_cores / len(self.site.hosts)
+        if all_cores < len(self.cluster.nodes):  # all nodes use all of them
+            return all_cores / len(self.cluster.nodes)
         return len(self._cores[node])
 
     def jobs_per_device(self, node: int) -> int:
         return _JOBS_PER_DEVICE if self.shares else 1
 
     def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
-        count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]
+        count, nodes = grant.num_devices, [int(self.cluster.node_of[device]) for device in grant.devices]
         ranks = Ranks(
             0,
             count,

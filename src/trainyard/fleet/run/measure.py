@@ -11,10 +11,10 @@ from operator import itemgetter
 from statistics import mean, median
 from typing import Any
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import WATCH_S
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
 from trainyard.job.run.processes.heartbeat import beating
@@ -56,8 +56,8 @@ def measured_alone(
     """Jobs with speeds as they are on a backend, and what starting costs there.
 
     Of those that differ in steps, seed or learning rate, one runs on every number of devices that any of them may get,
-    on the first ones of the site. Where all devices are of one machine, the others run it meanwhile: beside idle cores,
-    with all of the caches, memory and clock for its own, a process is faster than it will be, and sooner started.
+    on the first ones of the cluster. Where all devices are of one machine, the others run it meanwhile: beside idle
+    cores, with all of the caches, memory and clock for its own, a process is faster than it will be, and sooner started.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def measured_alone(
     """
     counts: dict[Training, set[int]] = {}
     for job in jobs:
-        most = min(job.most_devices, backend.site.num_devices)
+        most = min(job.most_devices, backend.cluster.num_devices)
         fitting = (n for n in training_of(job).sizes(most) if n >= job.least_devices)
         counts.setdefault(_endless(job), set()).update(fitting)
     trials: dict[Training, dict[int, Trial]] = {}
@@ -117,11 +117,11 @@ def _alone(name: str, training: Training, size: int, backend: DirectoryBackend, 
 
 def _busy_elsewhere(job: Job, backend: DirectoryBackend) -> AbstractContextManager[object]:
     """Within it, copies of a job run on the places that it leaves free, where all are of one machine."""
-    size, first_device = job.num_devices, backend.site.first_device
+    size, first_device = job.num_devices, backend.cluster.first_device
     # Second ones on devices that may be shared come last.
     places = sorted(
         (turn, int(first_device[node]) + taken)
-        for node, host in enumerate(backend.site.hosts)
+        for node, host in enumerate(backend.cluster.nodes)
         for turn in range(backend.jobs_per_device(node))
         for taken in range(0, host.num_devices - size + 1, size)
     )
@@ -167,7 +167,7 @@ def _watching(backend: DirectoryBackend, names: Iterable[str]) -> AbstractContex
 
 def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
     """A job's devices from one on, with room for as many others as may have them, too."""
-    node = int(backend.site.node_of[first])
+    node = int(backend.cluster.node_of[first])
     return Grant(tuple(range(first, first + job.num_devices)), 1.0 / backend.jobs_per_device(node))
 
 
@@ -176,7 +176,7 @@ def _together(trials: Mapping[Training, Mapping[int, Trial]], backend: Directory
     size, training = min(
         ((min(by_size), training) for training, by_size in trials.items()), key=itemgetter(0)
     )
-    count = min(backend.site.num_devices // size, _AT_ONCE)
+    count = min(backend.cluster.num_devices // size, _AT_ONCE)
     if count < 2:
         return 0.0
     places = {f"measured-at-once-{number}": number * size for number in range(count)}

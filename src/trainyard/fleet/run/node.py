@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.fleet.errors import one_line
+from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
-from trainyard.fleet.site import FleetError
 from trainyard.job.run.processes.heartbeat import beating
 from trainyard.job.run.processes.logs import print_to
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended

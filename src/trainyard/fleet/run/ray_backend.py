@@ -32,8 +32,8 @@ from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
-from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.heap import heap_environment
 from trainyard.private import opener
 
@@ -52,19 +52,19 @@ class RayBackend(ManagedBackend):
 
     Parameters
     ----------
-    site, folder, options : see `DirectoryBackend`. The nodes of the site are, in order, those of Ray: ``ray_site()``,
-        or a smaller one.
+    cluster, folder, options : see `DirectoryBackend`. The nodes of the cluster are, in order, those of Ray:
+        ``ray_cluster()``, or a smaller one.
     address : of the cluster, as ``ray.init`` takes it.
 
     Raises
     ------
     FleetError
-        If there is no cluster, or it has not the devices of the site.
+        If there is no cluster, or it has not the devices of the cluster.
     """
 
     def __init__(
         self,
-        site: Site,
+        cluster: Cluster,
         folder: Path,
         options: BackendOptions = USUAL_OPTIONS,
         *,
@@ -72,15 +72,15 @@ class RayBackend(ManagedBackend):
     ) -> None:
         connect(address)
         self._memory = RayMemory(folder / ".ray-nodes.json")
-        self._nodes = self._memory.nodes(site)
-        super().__init__(site, folder, options, self._nodes, "Ray")
+        self._nodes = self._memory.nodes(cluster)
+        super().__init__(cluster, folder, options, self._nodes, "Ray")
         self._gangs = Asked(_gangs, _GANGS_FRESH_S)
         self._present = Asked(present_nodes, _NODES_FRESH_S)
 
-    def host(self, node: int) -> Host:
+    def host(self, node: int) -> Node:
         return self._nodes[node].host  # one that was started again may have other memory
 
-    def own(self, node: int, count: int, grant: Grant) -> Host:
+    def own(self, node: int, count: int, grant: Grant) -> Node:
         """What a job has of a node; of the memory, which Ray counts and nobody limits, only what it asks for."""
         own = super().own(node, count, grant)
         return own if grant.memory_bytes else replace(own, memory_bytes=0.0)
@@ -116,7 +116,7 @@ class RayBackend(ManagedBackend):
         present = self._present.answer()
         self._nodes = self._memory.renewed(self._nodes, present)
         numbers = {node.number for node in present}
-        return frozenset(n for n in range(len(self.site.hosts)) if self._nodes[n].number not in numbers)
+        return frozenset(n for n in range(len(self.cluster.nodes)) if self._nodes[n].number not in numbers)
 
 
 def _gangs() -> frozenset[str]:
@@ -129,7 +129,7 @@ def _gangs() -> frozenset[str]:
 class _Gang:
     """All processes of a job; what it has goes when it goes."""
 
-    def __init__(self, path: Path, parts: Sequence[tuple[RayNode, Ranks, Host]]) -> None:
+    def __init__(self, path: Path, parts: Sequence[tuple[RayNode, Ranks, Node]]) -> None:
         self._directory, self._parts = JobDirectory(path), parts
         # Asked by itself, not by the driver, which may be gone before it runs.
         ray.get_runtime_context().current_actor.run.remote()
@@ -197,7 +197,7 @@ class _Node:
             ).wait()
 
 
-def _bundles(ranks: Ranks, own: Host) -> list[dict[str, float]]:
+def _bundles(ranks: Ranks, own: Node) -> list[dict[str, float]]:
     """What a job takes of a node: devices, and what it has of the processors and of the memory.
 
     Ranks that know their devices may share them; Ray has no bundle of more than one GPU and a part.

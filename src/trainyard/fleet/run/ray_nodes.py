@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.fleet.errors import FleetError
+from trainyard.hardware.cluster import Cluster, Node
 
 NAMESPACE = "trainyard"
 _TYPE = "accelerator_type:"
@@ -32,7 +33,7 @@ class RayNode:
 
     number: str
     address: str
-    host: Host
+    host: Node
 
     def looks_like(self, other: RayNode) -> bool:
         """Whether it may be the same node, started again."""
@@ -90,7 +91,7 @@ def present_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]
         if node["Alive"] and has.get("GPU", 0) >= 1 and not _is_gone(node):
             kind = next((key.removeprefix(_TYPE) for key in has if key.startswith(_TYPE)), "")
             device_type = (types or {}).get(kind, kind or "gpu")
-            host = Host(device_type, int(has["GPU"]), has.get("CPU", 0.0), has.get("memory", 0.0))
+            host = Node.named(device_type, int(has["GPU"]), has.get("CPU", 0.0), has.get("memory", 0.0))
             found.append(RayNode(node["NodeID"], node["NodeManagerAddress"], host))
     return tuple(sorted(found, key=lambda node: (node.address, node.number)))
 
@@ -117,8 +118,8 @@ class RayMemory:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def nodes(self, site: Site) -> tuple[RayNode, ...]:
-        """Nodes for a site: those of before that were enough for it, also where some are gone, else those present.
+    def nodes(self, cluster: Cluster) -> tuple[RayNode, ...]:
+        """Nodes for a cluster: those of before that were enough for it, also where some are gone, else those present.
 
         Raises
         ------
@@ -126,8 +127,9 @@ class RayMemory:
             If there is none.
         """
         before = self._read()
-        enough = len(before) >= len(site.hosts) and all(
-            host.num_devices <= node.host.num_devices for host, node in zip(site.hosts, before, strict=False)
+        enough = len(before) >= len(cluster.nodes) and all(
+            mine.num_devices <= node.host.num_devices
+            for mine, node in zip(cluster.nodes, before, strict=False)
         )
         return self.renewed(before, present_nodes()) if enough else self._kept(ray_nodes())
 
@@ -154,19 +156,26 @@ class RayMemory:
     def _read(self) -> tuple[RayNode, ...]:
         try:
             rows = json.loads(self._file.read_text())
-            return tuple(RayNode(row["number"], row["address"], Host(**row["host"])) for row in rows)
+            return tuple(RayNode(row["number"], row["address"], Node.named(**row["host"])) for row in rows)
         except (OSError, ValueError, TypeError, KeyError):  # there is none yet, or none of ours
             return ()
 
     def _kept(self, nodes: tuple[RayNode, ...]) -> tuple[RayNode, ...]:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".part")
-        partial.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
+        partial.write_text(json.dumps([_row(node) for node in nodes], indent=1))
         partial.replace(self._file)
         return nodes
 
 
-def ray_site(address: str = "auto", types: Mapping[str, str] | None = None) -> Site:
+def _row(node: RayNode) -> dict[str, Any]:
+    """A node as it is kept; see `RayMemory`."""
+    has = node.host
+    host = {"device_type": has.device_type, "num_devices": has.num_devices, "cpus": has.cpus}
+    return {"number": node.number, "address": node.address, "host": host | {"memory_bytes": has.memory_bytes}}
+
+
+def ray_cluster(address: str = "auto", types: Mapping[str, str] | None = None) -> Cluster:
     """The cluster that Ray has, to be given to policies.
 
     Raises
@@ -175,4 +184,4 @@ def ray_site(address: str = "auto", types: Mapping[str, str] | None = None) -> S
         If there is no cluster, or none with GPUs.
     """
     connect(address)
-    return Site("ray", tuple(node.host for node in ray_nodes(types)))
+    return Cluster("ray", tuple(node.host for node in ray_nodes(types)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
@@ -12,8 +13,8 @@ from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.patience import Patience
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 
 __all__ = ["run_fleet"]
 
@@ -23,7 +24,7 @@ _TROUBLE_S = 600.0
 
 def run_fleet(
     jobs: Sequence[Job],
-    site: Site,
+    cluster: Cluster,
     policy: Policy,
     backend: Backend,
     *,
@@ -47,7 +48,7 @@ def run_fleet(
         is closed in any case.
     """
     patience = patience or Patience()
-    driver = Driver(site, policy, backend, place=place, rounds=rounds, patience=patience, tell=tell)
+    driver = Driver(cluster, policy, backend, place=place, rounds=rounds, patience=patience, tell=tell)
     coming = list(jobs)[::-1]
     began_s = time.monotonic()
     try:

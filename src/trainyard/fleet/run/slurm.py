@@ -35,14 +35,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
-from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.heap import heap_environment
 
 __all__ = ["SlurmBackend"]
@@ -60,19 +61,19 @@ class SlurmBackend(ManagedBackend):
 
     Parameters
     ----------
-    site, folder, options : see `DirectoryBackend`. The nodes of the site are, in order, those of Slurm: ``slurm_site()``,
-        or a smaller one.
+    cluster, folder, options : see `DirectoryBackend`. The nodes of the cluster are, in order, those of Slurm:
+        ``slurm_cluster()``, or a smaller one.
     nodes : of Slurm; ``slurm_nodes()`` if they are not given.
 
     Raises
     ------
     FleetError
-        If there is no Slurm, or it has not the devices of the site, or not the slots.
+        If there is no Slurm, or it has not the devices of the cluster, or not the slots.
     """
 
     def __init__(
         self,
-        site: Site,
+        cluster: Cluster,
         folder: Path,
         options: BackendOptions = USUAL_OPTIONS,
         *,
@@ -80,10 +81,10 @@ class SlurmBackend(ManagedBackend):
     ) -> None:
         self._nodes = tuple(nodes or slurm_nodes())
         if options.shares:
-            require_slots(self._nodes[: len(site.hosts)])
-        super().__init__(site, folder, options, self._nodes, "Slurm")
+            require_slots(self._nodes[: len(cluster.nodes)])
+        super().__init__(cluster, folder, options, self._nodes, "Slurm")
         self._queue = Asked(_queue, _QUEUE_FRESH_S)
-        names = [node.name for node in self._nodes[: len(site.hosts)]]
+        names = [node.name for node in self._nodes[: len(cluster.nodes)]]
         self._away = Asked(partial(unusable, names), _NODES_FRESH_S)
         # When jobs that Slurm puts off were first seen so, or told to start.
         self._put_off_s: dict[str, float] = {}
@@ -109,7 +110,7 @@ class SlurmBackend(ManagedBackend):
 
     def away(self) -> frozenset[int]:
         lost = self._away.answer()
-        return frozenset(n for n in range(len(self.site.hosts)) if self._nodes[n].name in lost)
+        return frozenset(n for n in range(len(self.cluster.nodes)) if self._nodes[n].name in lost)
 
     def progress(self, name: str) -> Progress:
         self._hurry(name)
@@ -232,7 +233,7 @@ def _cancel(numbers: Sequence[str], *options: str) -> None:
             raise
 
 
-Part = tuple[SlurmNode, Ranks, Host]
+Part = tuple[SlurmNode, Ranks, Node]
 """A node of a job, its ranks there, and what it has of the node."""
 
 
@@ -286,7 +287,7 @@ def _components(parts: Sequence[Part]) -> dict[tuple[str, ...], list[str]]:
     return found
 
 
-def _needs(node: SlurmNode, ranks: Ranks, own: Host) -> tuple[str, ...]:
+def _needs(node: SlurmNode, ranks: Ranks, own: Node) -> tuple[str, ...]:
     """What a job asks for on a node; ranks that know their devices may share them, and ask for slots."""
     gres, memory_mib = "slot" if ranks.devices else node.gres, int(own.memory_bytes / _MIB)
     needs = (f"--gres={gres}:{ranks.count}", f"--cpus-per-task={max(1, int(own.cpus))}")

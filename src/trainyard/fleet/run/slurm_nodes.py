@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.fault import BackendError
-from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.hardware.cluster import Cluster, Node
 
 _MIB = 2**20
 _PATIENCE_S = 60.0
@@ -37,7 +38,7 @@ class SlurmNode:
     name: str
     address: str
     gres: str
-    host: Host
+    host: Node
     slots: int = 0
 
 
@@ -100,7 +101,7 @@ def slurm_nodes(types: Mapping[str, str] | None = None) -> tuple[SlurmNode, ...]
     return tuple(found)
 
 
-def slurm_site(nodes: Sequence[SlurmNode] | None = None) -> Site:
+def slurm_cluster(nodes: Sequence[SlurmNode] | None = None) -> Cluster:
     """The cluster that Slurm has, to be given to policies.
 
     Parameters
@@ -112,7 +113,7 @@ def slurm_site(nodes: Sequence[SlurmNode] | None = None) -> Site:
     FleetError
         If there is no Slurm, or no node with GPUs.
     """
-    return Site("slurm", tuple(node.host for node in nodes or slurm_nodes()))
+    return Cluster("slurm", tuple(node.host for node in nodes or slurm_nodes()))
 
 
 def require_slots(nodes: Sequence[SlurmNode]) -> None:
@@ -175,7 +176,9 @@ def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNod
             node["NodeName"],
             node["NodeAddr"],
             gres,
-            Host(types.get(type_, type_ or "gpu"), count, cpus * count / total, memory_bytes * count / total),
+            Node.named(
+                types.get(type_, type_ or "gpu"), count, cpus * count / total, memory_bytes * count / total
+            ),
             slots,
         )
         for gres, type_, count in groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")

@@ -115,7 +115,7 @@ class CompiledRun:
             if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.table.num_entered + num] = job
-            partition = self.allocator.site.partition_index(job.virtual_cluster)
+            partition = self.allocator.cluster.partition_index(job.virtual_cluster)
             coming.note(num, job, rate, self.arrivals.bits, partition, self._mark(job))
             num += 1
             self.arrivals.read_on()
@@ -132,7 +132,7 @@ class CompiledRun:
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
         )  # fmt: skip
-        state = allocator.state(num_given=len(allocator.site.node_of))
+        state = allocator.state(num_given=len(allocator.cluster.node_of))
         tables = loop.Tables(state, ends.when_s, ends.heap, ends.place, self._coming, times)
         queue_rules, is_last = (
             allocator.queue_rules(compiled.backfill, compiled.one_queue),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 
 @dataclass(frozen=True)

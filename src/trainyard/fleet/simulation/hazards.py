@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import check_period
-from trainyard.fleet.site import FleetError
 
 _INF = float("inf")
 

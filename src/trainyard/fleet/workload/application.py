@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import QhullError
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.between import Tetrahedra, between
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 _GITHUB = "https://raw.githubusercontent.com"
 _PIECE = 1 << 20

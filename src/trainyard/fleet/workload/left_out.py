@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 
 _MOST_PLACES = 3
 _TOLERATED_SHARE = 0.03

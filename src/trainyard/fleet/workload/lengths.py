@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.site import FleetError, UnfitJobError
+from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.workload.job import Declared, Job, Profile
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.speeds import Speeds

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from trainyard.fleet.errors import one_line
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError, one_line
 
 __all__ = [
     "AnswerTimeoutError",

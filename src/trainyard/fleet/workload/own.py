@@ -52,7 +52,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.lengths import check_length
@@ -303,7 +303,7 @@ def values_of(job: Job) -> dict[str, Any]:
     else:
         raise FleetError(
             f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
-            "site, num_devices) instead"
+            "cluster, num_devices) instead"
         )
     for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
         value = getattr(job, name)

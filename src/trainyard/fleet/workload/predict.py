@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, Spot
 from trainyard.fleet.workload.questions import predicted_steps_per_s
 from trainyard.fleet.workload.speeds import Speeds, spots
 from trainyard.fleet.workload.training import cluster_text
+from trainyard.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
     from trainyard.program.model import Model
@@ -34,7 +35,7 @@ class Throughput:
 
 def throughput_table(
     model: Model,
-    site: Site,
+    cluster: Cluster,
     strategies: str = "data_parallel",
     dtype: str = "float32",
     num_devices: Iterable[int] = (),
@@ -61,16 +62,16 @@ def throughput_table(
     from trainyard.job.task import Task
 
     parse_strategies(strategies)
-    task, most = Task(model, dtype), int(site.devices_of_type.max())
+    task, most = Task(model, dtype), int(cluster.devices_of_type.max())
     counts = sorted(set(num_devices)) or [
         n for n in range(1, most + 1) if task.num_rows % n == 0 or n.bit_count() == 1
     ]
     if counts[0] < 1 or counts[-1] > most:
         raise FleetError(
-            f"numbers of devices are from 1 to {most}, what cluster {site.name!r} has of one type; got "
+            f"numbers of devices are from 1 to {most}, what cluster {cluster.name!r} has of one type; got "
             f"{', '.join(map(str, counts))}"
         )
-    places = tuple(spots(site, counts))
+    places = tuple(spots(cluster, counts))
     clusters = [parse_cluster(cluster_text([(s.device_type, n) for n in s.per_node])) for s in places]
     table = []
     for spot, cluster in zip(places, clusters, strict=True):

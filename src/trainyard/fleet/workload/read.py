@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload import own
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.left_out import LeftOut

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot, spot_of
+from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
 
 _FORM = "TYPE:DEVICES=WORK_PER_S, or TYPE:DEVICES/NODES=WORK_PER_S"
@@ -89,14 +90,14 @@ class Speeds:
         return cls(tuple((*place, rate) for place, rate in near.items()), tuple(spread))
 
 
-def spots(site: Site, num_devices: Iterable[int]) -> Iterator[Spot]:
+def spots(cluster: Cluster, num_devices: Iterable[int]) -> Iterator[Spot]:
     """Where so many devices of each type can lie: on as few nodes as can hold them, then evenly on more and more.
 
     Numbers that a type has not are left out.
     """
     counts = sorted(set(num_devices))
-    for kind in site.device_types:
-        sizes = sorted((host.num_devices for host in site.hosts if host.device_type == kind), reverse=True)
+    for kind in cluster.device_types:
+        sizes = sorted((node.num_devices for node in cluster.nodes if node.device_type == kind), reverse=True)
         for count in counts:
             if count > sum(sizes):
                 break
@@ -110,7 +111,7 @@ def spots(site: Site, num_devices: Iterable[int]) -> Iterator[Spot]:
                     yield spot_of(kind, (count // nodes,) * nodes)
 
 
-def tabulated(job: Job, site: Site, num_devices: Iterable[int]) -> Job:
+def tabulated(job: Job, cluster: Cluster, num_devices: Iterable[int]) -> Job:
     """The same job with its speeds on a cluster written down; what depends on more than type, number and nodes is lost.
 
     Parameters
@@ -124,7 +125,7 @@ def tabulated(job: Job, site: Site, num_devices: Iterable[int]) -> Job:
     """
     speeds = (
         (spot, job.profile.work_per_s(spot, Grant(tuple(range(spot.num_devices)))))
-        for spot in spots(site, num_devices)
+        for spot in spots(cluster, num_devices)
     )
     known = [(spot, rate) for spot, rate in speeds if rate > 0]
     if not known:

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainyard.divisors import divisors
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.level1 import ask

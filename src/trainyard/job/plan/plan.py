@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 import yaml
 
 from trainyard.hardware.cluster import Cluster
-from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.plan.errors import require
 from trainyard.job.plan.mesh import PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
@@ -27,7 +26,7 @@ from trainyard.job.schedules import explain_versions, is_one_step, make_schedule
 from trainyard.program.patterns import in_words
 from trainyard.program.placement import OpChoice, Placement
 from trainyard.reading import listed
-from trainyard.reading.limits import MOST_ROWS
+from trainyard.reading.limits import MOST_RANKS, MOST_ROWS
 
 DTYPES = ("float32", "bfloat16", "float16")
 Statistics = Literal["batch", "microbatch"]
@@ -138,8 +137,8 @@ class Plan:
                 f"pipeline rank {rank} runs stages on {len(own)} meshes: {listed(map(str, own))}; give them one mesh",
             )
         require(
-            self.num_ranks <= MAX_DEVICES,
-            f"{self.mesh_text} are {self.num_ranks:,} ranks; at most {MAX_DEVICES:,} devices are in a cluster",
+            self.num_ranks <= MOST_RANKS,
+            f"{self.mesh_text} are {self.num_ranks:,} ranks; at most {MOST_RANKS:,} are in a plan",
         )
 
     @property

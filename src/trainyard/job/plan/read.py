@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.parse import cluster_from_dict
-from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.plan.errors import PlanError
 from trainyard.job.plan.mesh import Mesh
 from trainyard.job.plan.parts import Stage, State, Traffic
@@ -18,7 +17,7 @@ from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import parse_op_choice, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
-from trainyard.reading.limits import MOST_ROWS
+from trainyard.reading.limits import MOST_RANKS, MOST_ROWS
 from trainyard.user_file import is_file
 
 _MOST_BUCKET_BYTES = 2**50
@@ -114,9 +113,9 @@ def _read_schedule(given: Section) -> Schedule:
             named.refuse_unknown(("name", "num_ranks", "num_microbatches", "num_stages_per_rank"))
             schedule = make_schedule(
                 named.text("name"),
-                named.whole("num_ranks", 1, MAX_DEVICES),
+                named.whole("num_ranks", 1, MOST_RANKS),
                 named.whole("num_microbatches", 1, MOST_ROWS),
-                named.whole("num_stages_per_rank", 1, MAX_DEVICES, 1),
+                named.whole("num_stages_per_rank", 1, MOST_RANKS, 1),
             )
         check(schedule)
     except ReadingError:
@@ -148,7 +147,7 @@ def _read_mesh(given: Section) -> Mesh:
     axes: dict[str, int | tuple[int, ...]] = {}
     for axis in given:
         said = given[axis]
-        if type(said) is int and 1 <= said <= MAX_DEVICES:
+        if type(said) is int and 1 <= said <= MOST_RANKS:
             axes[axis] = said
         elif (
             isinstance(said, list)
@@ -159,7 +158,7 @@ def _read_mesh(given: Section) -> Mesh:
         else:
             raise given.error(
                 axis,
-                f"the number of its ranks, from 1 to {MAX_DEVICES:,}, or a list of the parts of the rows that each of "
+                f"the number of its ranks, from 1 to {MOST_RANKS:,}, or a list of the parts of the rows that each of "
                 "several ranks holds, 1 or more, such as [3, 1]",
             )
     return Mesh.of(**axes)

@@ -33,13 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.buddies import block, buddies
 from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
+from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
 
@@ -102,7 +103,7 @@ class ElasticFlow:
             )
         return given
 
-    def start(self, site: Site) -> State:
+    def start(self, cluster: Cluster) -> State:
         """Nobody is admitted.
 
         Raises
@@ -110,12 +111,12 @@ class ElasticFlow:
         FleetError
             If devices are not all alike, or nodes cannot be halved down to one device.
         """
-        sizes = set(site.devices_per_node.tolist())
-        if len(site.device_types) > 1 or len(sizes) > 1 or max(sizes).bit_count() != 1:
+        sizes = set(cluster.devices_per_node.tolist())
+        if len(cluster.device_types) > 1 or len(sizes) > 1 or max(sizes).bit_count() != 1:
             raise FleetError(
-                f"ElasticFlow places jobs in halves of halves of equal nodes, and cluster {site.name!r} has nodes of "
-                f"{sorted(sizes)} devices of {', '.join(site.device_types)}; give it nodes of one type and one size that "
-                "is a power of two"
+                f"ElasticFlow places jobs in halves of halves of equal nodes, and cluster {cluster.name!r} has nodes of "
+                f"{sorted(sizes)} devices of {', '.join(cluster.device_types)}; give it nodes of one type and one size "
+                "that is a power of two"
             )
         return MappingProxyType({})
 
@@ -136,8 +137,8 @@ class ElasticFlow:
                 snapshot, known, able, set(np.flatnonzero(snapshot.was_admitted).tolist())
             )
             refused |= late
-        if snapshot.site.away:
-            plan = self._plan(snapshot, known, plan.jobs, snapshot.site)
+        if snapshot.cluster.away:
+            plan = self._plan(snapshot, known, plan.jobs, snapshot.cluster)
         shares = dict(zip(plan.jobs, plan.shares.tolist(), strict=True))
         after = {serial[i]: Admitted(known[i].scaling, shares[i]) for i in sorted(shares)}
         return self._allocation(snapshot, known, plan, refused), MappingProxyType(after)
@@ -160,7 +161,11 @@ class ElasticFlow:
         return plan, refused
 
     def _plan(
-        self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int], site: Site | None = None
+        self,
+        snapshot: Snapshot,
+        known: Sequence[Admitted],
+        jobs: Sequence[int],
+        cluster: Cluster | None = None,
     ) -> _Plan:
         """Satisfactory shares; if with the least some job would be late, with none less than at the last decision.
 
@@ -169,7 +174,7 @@ class ElasticFlow:
         """
         order = sorted(jobs, key=lambda i: (snapshot.deadline_s[i], i))
         wants = self._wants(snapshot, known, order)
-        total, offset = (site or snapshot.site.whole).num_devices, self._offset(snapshot)
+        total, offset = (cluster or snapshot.cluster.whole).num_devices, self._offset(snapshot)
         plan = _Plan(order, wants, satisfactory(wants, total, offset))
         if plan.late():
             kept = wants._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))
@@ -183,12 +188,12 @@ class ElasticFlow:
     def _allocation(
         self, snapshot: Snapshot, known: Sequence[Admitted], plan: _Plan, refused: Mapping[int, str]
     ) -> Allocation:
-        counts, later = allocated(plan.wants, snapshot.site.num_devices, self._offset(snapshot))
+        counts, later = allocated(plan.wants, snapshot.cluster.num_devices, self._offset(snapshot))
         runs, jobs = counts > 0, np.array(plan.jobs, np.int64)
         blocks = zip(jobs[runs].tolist(), counts[runs].tolist(), strict=True)
         sizes = [max(n for n in known[i].scaling.num_devices if n <= most) for i, most in blocks]
         return Allocation(
-            Placed(jobs[runs], buddies(snapshot.site, sizes, [snapshot.grants[i] for i in jobs[runs]])),
+            Placed(jobs[runs], buddies(snapshot.cluster, sizes, [snapshot.grants[i] for i in jobs[runs]])),
             reasons=dict.fromkeys(jobs[~runs].tolist(), "its share of the devices begins later"),
             refused=refused,
             ask_again_s=snapshot.now_s + later * self.slot_s,
@@ -196,7 +201,7 @@ class ElasticFlow:
 
     def _wants(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> Wants:
         levels = [known[i].scaling for i in jobs]
-        node_size = snapshot.site.hosts[0].num_devices
+        node_size = snapshot.cluster.nodes[0].num_devices
         width = max((len(level.num_devices) for level in levels), default=1)
         num_devices, work = np.zeros((len(jobs), width), np.int64), np.zeros((len(jobs), width))
         for row, level in enumerate(levels):

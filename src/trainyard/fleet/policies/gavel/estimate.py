@@ -144,11 +144,11 @@ def _running(
 ) -> dict[tuple[Hashable, Hashable, int], float]:
     """What two jobs that run together have measured."""
     number = {job.name: i for i, job in enumerate(snapshot.jobs)}
-    found, site = dict[tuple[Hashable, Hashable, int], float](), snapshot.site
+    found, cluster = dict[tuple[Hashable, Hashable, int], float](), snapshot.cluster
     for i, grant in enumerate(snapshot.grants):
         for j in (number[name] for name in (grant.partners if grant else ()) if name in number):
             assert grant is not None
-            device_type = int(site.type_of_node[site.node_of[grant.devices[0]]])
+            device_type = int(cluster.type_of_node[cluster.node_of[grant.devices[0]]])
             together = snapshot.gang_speed(snapshot.job(i), device_type, snapshot.job(j))
             found[kinds[like[i]], kinds[like[j]], device_type] = together / speed[i, device_type]
     return found

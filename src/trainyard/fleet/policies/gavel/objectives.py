@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import can_have, solve
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]

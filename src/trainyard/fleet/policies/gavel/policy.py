@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Fractions, Pairs, Problem
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Traits, Wish
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,18 +123,18 @@ class Gavel(ABC):
         """Rounds of six minutes if nothing else is asked for."""
         return given or Rounds(_ROUND_S)
 
-    def start(self, site: Site) -> Memory:
+    def start(self, cluster: Cluster) -> Memory:
         """Nobody was there."""
-        return Memory(np.zeros(0, np.int64), np.zeros((0, len(site.device_types))), self.start_with)
+        return Memory(np.zeros(0, np.int64), np.zeros((0, len(cluster.device_types))), self.start_with)
 
     def decide(self, snapshot: Snapshot, state: Memory) -> tuple[Allocation, Memory]:
         """A fraction for every job on every type on which it can run; those that can run nowhere are refused."""
         known = _speeds(snapshot, state)
         never = np.nonzero(~(known > 0).any(axis=1))[0].tolist()
-        speed = np.where(snapshot.num_devices[:, None] <= snapshot.site.devices_of_type, known, 0.0)
+        speed = np.where(snapshot.num_devices[:, None] <= snapshot.cluster.devices_of_type, known, 0.0)
         runs = np.nonzero((speed > 0).any(axis=1))[0]
         waits = sorted(set(range(snapshot.num_jobs)).difference(never, runs.tolist()))
-        names = ", ".join(snapshot.site.device_types)
+        names = ", ".join(snapshot.cluster.device_types)
         reasons = dict.fromkeys(waits, "nodes that it needs cannot be used now")
         refused = dict.fromkeys(never, f"it runs at no speed on {names}")
         if not len(runs):
@@ -182,10 +183,10 @@ class Gavel(ABC):
         return Problem(
             self.seen_speed(speed),
             snapshot.num_devices[runs].astype(float),
-            snapshot.site.devices_of_type,
+            snapshot.cluster.devices_of_type,
             snapshot.weight[runs],
             snapshot.serial[runs],
-            snapshot.site.device_types,
+            snapshot.cluster.device_types,
             able=speed > 0,
             left=left,
             age_s=snapshot.now_s - snapshot.arrival_s[runs],
@@ -206,7 +207,7 @@ def _left(snapshot: Snapshot, runs: Ints, speed: Floats) -> Floats:
 
 def _speeds(snapshot: Snapshot, state: Memory) -> Floats:
     """Speeds by device type; those of jobs that were there before are not asked again."""
-    found = np.empty((snapshot.num_jobs, len(snapshot.site.device_types)))
+    found = np.empty((snapshot.num_jobs, len(snapshot.cluster.device_types)))
     old = np.searchsorted(state.serial, snapshot.serial)
     known = np.append(state.serial, -1)[old] == snapshot.serial
     found[known] = state.speed[old[known]]

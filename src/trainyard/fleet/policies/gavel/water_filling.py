@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
-from trainyard.fleet.site import FleetError
 
 Inner = Literal["fairness", "fifo"]
 _INNERS = " or ".join(map(repr, get_args(Inner)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from trainyard.fleet.policies.hived.cells import Cell, Free, find, least_crowded, release, shortage, take
 from trainyard.fleet.policies.hived.virtual import Ints, Layout, VirtualCell
-from trainyard.fleet.site import Bools
+from trainyard.hardware.cluster import Bools
 
 FREE, OPPORTUNISTIC = -2, -1
 """Priorities of a place that nobody has, and of an opportunistic job."""

@@ -44,7 +44,7 @@ class Chain:
     names : types of its cells, by level; the first is the type of the devices.
     sizes : devices of a cell, by level; each is a multiple of the one before.
     node_level : level of the cells that are nodes.
-    devices : numbers (in the site) of the devices, in the order of the hierarchy.
+    devices : numbers (in the cluster) of the devices, in the order of the hierarchy.
     """
 
     names: tuple[str, ...]

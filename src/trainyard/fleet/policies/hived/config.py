@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.cells import Chain
 from trainyard.fleet.policies.hived.virtual import Layout, VirtualCell
-from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.hardware.cluster import Cluster, Node
 from trainyard.reading import parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_DEVICES, MOST_NAME
 
@@ -223,8 +224,8 @@ class _Reader:
 
     def _made(self) -> Layout:
         """The devices of a node are numbered as their addresses are, nodes in the order of the file."""
-        hosts = tuple(Host(kind, len(numbers)) for (_, kind), numbers in self.nodes.items())
-        site = Site(self.path.name, hosts)
+        nodes = tuple(Node.named(kind, len(numbers)) for (_, kind), numbers in self.nodes.items())
+        cluster = Cluster(self.path.name, nodes)
         device: dict[tuple[str, str, int], int] = {}
         for (node, leaf), numbers in self.nodes.items():
             for number in sorted(numbers):
@@ -238,7 +239,7 @@ class _Reader:
         cells = [cell for owner in self.owners.mapping() for cell in self._cells_of(str(owner), ordered)]
         names = tuple(node for node, _ in self.nodes)
         try:
-            return Layout(site, tuple(chains), tuple(map(str, self.owners.mapping())), tuple(cells), names)
+            return Layout(cluster, tuple(chains), tuple(map(str, self.owners.mapping())), tuple(cells), names)
         except FleetError as error:
             raise FleetError(f"{self.path}, virtualClusters: {error}") from error
 

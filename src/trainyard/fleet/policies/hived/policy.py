@@ -29,13 +29,14 @@ from typing import Any
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.policies.hived.request import HIGHEST, Request
 from trainyard.fleet.policies.hived.virtual import Ints, Layout, Quotas
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
+from trainyard.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class HiveD:
 
     Attributes
     ----------
-    layout : cells and virtual clusters. By default nodes and what halving makes of them, of the site that it runs on.
+    layout : cells and virtual clusters. By default nodes and what halving makes of them, of the cluster that it runs on.
     quotas : of that default: (virtual cluster, devices of a cell, cells). Without any, all jobs are of one.
     """
 
@@ -78,7 +79,7 @@ class HiveD:
         """Cells are gangs, and may be pinned."""
         return Traits(places=True, heeds=frozenset({"gang", "pinned cell"}))
 
-    def start(self, site: Site) -> State:
+    def start(self, cluster: Cluster) -> State:
         """No job is known.
 
         Raises
@@ -86,12 +87,12 @@ class HiveD:
         FleetError
             If the layout is of another cluster.
         """
-        layout = self.layout or Layout.of_site(site, self.quotas)
-        shapes = [[(h.device_type, h.num_devices) for h in s.hosts] for s in (layout.site, site)]
+        layout = self.layout or Layout.of_cluster(cluster, self.quotas)
+        shapes = [[(n.device_type, n.num_devices) for n in c.nodes] for c in (layout.cluster, cluster)]
         if shapes[0] != shapes[1]:
             raise FleetError(
-                f"the virtual clusters are on {layout.site.name!r} ({layout.site.num_devices} devices), the jobs on "
-                f"{site.name!r} ({site.num_devices} devices); take the `site` of the layout"
+                f"the virtual clusters are on {layout.cluster.name!r} ({layout.cluster.num_devices} devices), the jobs "
+                f"on {cluster.name!r} ({cluster.num_devices} devices); take the `cluster` of the layout"
             )
         return State(Bound.none(layout), {}, frozenset(), {})
 
@@ -131,9 +132,9 @@ class _Decision:
 
     def __init__(self, snapshot: Snapshot, state: State) -> None:
         self.snapshot, self.layout = snapshot, state.bound.layout
-        self.lost = ~snapshot.site.is_usable[self.layout.device_at]
+        self.lost = ~snapshot.cluster.is_usable[self.layout.device_at]
         self.bindings, self.possible = Bindings(state.bound, self.lost), set(state.possible)
-        self.failed = dict(state.failed) if state.away == snapshot.site.away else {}
+        self.failed = dict(state.failed) if state.away == snapshot.cluster.away else {}
         self.serials: list[int] = snapshot.serial.tolist()
         self.number = {serial: i for i, serial in enumerate(self.serials)}
         self._end_those_that_left(state.requests)
@@ -152,7 +153,7 @@ class _Decision:
         devices = [self.bindings.jobs[self.serials[i]].devices for i in order]
         placed = Placed(np.array(order, np.int64), devices)
         allocation = Allocation(placed, reasons=reasons, refused=refused)
-        bound, away = self.bindings.frozen(), self.snapshot.site.away
+        bound, away = self.bindings.frozen(), self.snapshot.cluster.away
         return allocation, State(bound, self.requests, frozenset(self.possible), self.failed, away)
 
     def _end_those_that_left(self, requests: Mapping[int, Request]) -> None:

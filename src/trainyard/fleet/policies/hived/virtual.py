@@ -15,8 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.hived.cells import Cell, Chain, Free, shortage, take
-from trainyard.fleet.site import FleetError, Site
+from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
 
@@ -61,14 +62,14 @@ class Layout:
 
     Attributes
     ----------
-    site : the cluster.
+    cluster : the cluster.
     chains : with all its devices; in this order they are tried.
     virtual_clusters : names; one may have no cells, and run opportunistic jobs only.
     virtual_cells : of all of them.
-    node_names : of the hosts of the site, as errors and reports call them.
+    node_names : of the nodes of the cluster, as errors and reports call them.
     """
 
-    site: Site
+    cluster: Cluster
     chains: tuple[Chain, ...]
     virtual_clusters: tuple[str, ...]
     virtual_cells: tuple[VirtualCell, ...]
@@ -87,7 +88,7 @@ class Layout:
                 )
 
     @classmethod
-    def of_site(cls, site: Site, quotas: Quotas = ()) -> Layout:
+    def of_cluster(cls, cluster: Cluster, quotas: Quotas = ()) -> Layout:
         """Nodes and what halving makes of them; without quotas all nodes are one virtual cluster's, named "".
 
         Raises
@@ -96,9 +97,9 @@ class Layout:
             If a quota names a size that no cell has, or there are too few cells.
         """
         nodes: dict[tuple[str, int], list[int]] = {}
-        for node, host in enumerate(site.hosts):
-            if host.num_devices:
-                nodes.setdefault((host.device_type, host.num_devices), []).append(node)
+        for number, node in enumerate(cluster.nodes):
+            if node.num_devices:
+                nodes.setdefault((node.device_type, node.num_devices), []).append(number)
         chains = []
         for (kind, size), members in nodes.items():
             sizes = [size]
@@ -106,7 +107,7 @@ class Layout:
                 sizes.insert(0, sizes[0] // 2)
             sizes = sizes if sizes[0] == 1 else [1, *sizes]
             names = (kind, *(f"{kind}-{each}" for each in sizes[1:]))
-            first = site.first_device.tolist()
+            first = cluster.first_device.tolist()
             devices = tuple(d for node in members for d in range(first[node], first[node + 1]))
             chains.append(Chain(names, tuple(sizes), len(sizes) - 1, devices))
         cells = [cell for quota in quotas for cell in _cells_of(quota, chains)]
@@ -115,7 +116,7 @@ class Layout:
                 VirtualCell("", c, chain.top) for c, chain in enumerate(chains) for _ in chain.all_free[-1]
             ]
         owners = tuple(dict.fromkeys(name for name, _, _ in quotas)) or ("",)
-        return cls(site, tuple(chains), owners, tuple(cells))
+        return cls(cluster, tuple(chains), owners, tuple(cells))
 
     @cached_property
     def first_place(self) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed, Reasons
+from trainyard.fleet.errors import FleetError, require_one_type
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.pollux.genetic import (
@@ -42,10 +43,10 @@ from trainyard.fleet.policies.pollux.genetic import (
     carried_over,
     search,
 )
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Models, Report
+from trainyard.hardware.cluster import Cluster
 
 Row = list[tuple[int, int]]
 
@@ -112,7 +113,7 @@ class Pollux:
         """A round is the time between two decisions."""
         return Traits(round_s=self.interval_s, places=True)
 
-    def start(self, site: Site) -> Searched:
+    def start(self, cluster: Cluster) -> Searched:
         """Nothing is known.
 
         Raises
@@ -120,7 +121,7 @@ class Pollux:
         FleetError
             If there are several types of devices.
         """
-        site.require_one_type("Pollux")
+        require_one_type(cluster, "Pollux")
         return Searched()
 
     def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Allocation, Searched]:
@@ -130,34 +131,34 @@ class Pollux:
         serials = tuple(snapshot.serial[order].tolist())
         problem = self._problem(snapshot, order, jobs)
         start = problem.current
-        if state.population is not None and state.away == snapshot.site.away:
+        if state.population is not None and state.away == snapshot.cluster.away:
             former = {serial: i for i, serial in enumerate(state.jobs)}
             start = carried_over(state.population, np.array([former.get(s, -1) for s in serials], np.int32))
         seed = int(np.random.SeedSequence((self.seed, state.num_rounds)).generate_state(1)[0])
         found, _ = search(problem, start, seed, self.num_generations, self.population, self.as_published)
         counts = [dict(row) for row in found.rows(0)]
-        devices = keeping(snapshot.site, counts, [snapshot.grants[i] for i in order])
+        devices = keeping(snapshot.cluster, counts, [snapshot.grants[i] for i in order])
         waiting = np.sort(order[[not row for row in counts]])
         again_s = snapshot.now_s + self.interval_s
         allocation = Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why))
-        return allocation, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
+        return allocation, Searched(state.num_rounds + 1, serials, found, snapshot.cluster.away)
 
     def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[KnownJob]) -> Problem:
         """What a good allocation is for jobs, in an order."""
-        site = snapshot.site
+        cluster = snapshot.cluster
         reports = [_report(snapshot.reports[i]) for i in order]
         least = np.array([job.least_devices for job in jobs], np.int32)
         most = np.array([job.most_devices for job in jobs], np.int32)
         # A job is tried on at most twice the devices that it knows (section 4.1).
         seen = np.array([report.most_devices if report else 0 for report in reports], np.int32)
         seen = np.maximum(seen, snapshot.held[order])
-        most = np.minimum(np.minimum(most, np.maximum(least, 2 * seen)), site.num_devices).astype(np.int32)
+        most = np.minimum(np.minimum(most, np.maximum(least, 2 * seen)), cluster.num_devices).astype(np.int32)
         age_s = snapshot.now_s - snapshot.arrival_s[order]
         lost_s = snapshot.num_restarts[order] * self.restart_s
         return Problem(
-            sizes=site.devices_per_node.astype(np.int32),
-            current=allocations(_current_rows(snapshot, order), site.num_devices),
-            speedup=_speedups(reports, most, site),
+            sizes=cluster.devices_per_node.astype(np.int32),
+            current=allocations(_current_rows(snapshot, order), cluster.num_devices),
+            speedup=_speedups(reports, most, cluster),
             realloc_factor=np.maximum(age_s - lost_s, 0.0) / (age_s + self.restart_s),
             least=least,
             most=most,
@@ -174,7 +175,7 @@ def _current_rows(snapshot: Snapshot, order: np.ndarray) -> list[Row]:
     rows: list[Row] = []
     for i in order.tolist():
         grant = snapshot.grants[i]
-        nodes = snapshot.site.node_of[list(grant.devices)] if grant else np.zeros(0, np.int64)
+        nodes = snapshot.cluster.node_of[list(grant.devices)] if grant else np.zeros(0, np.int64)
         rows.append(list(zip(*(x.tolist() for x in np.unique(nodes, return_counts=True)), strict=True)))
     return rows
 
@@ -184,19 +185,19 @@ def _report(report: object) -> Report | None:
     return report if isinstance(report, Report) and report.noise is not None else None
 
 
-def _speedups(reports: Sequence[Report | None], most: Ints, site: Site) -> Floats:
+def _speedups(reports: Sequence[Report | None], most: Ints, cluster: Cluster) -> Floats:
     """[job, on several nodes, devices]: goodput there over that on a fair share, both at the best batch size.
 
     Of a job that has measured nothing yet, devices are taken to speed it up evenly.
     """
-    fair = -(-site.num_devices // len(reports))
+    fair = -(-cluster.num_devices // len(reports))
     found = np.empty((len(reports), 2, int(most.max()) + 1))
     found[:] = np.arange(found.shape[2]) / fair
     known = [j for j, report in enumerate(reports) if report is not None]
     if known:
         models = Models.of([report for report in reports if report is not None])
         share = np.minimum(fair, models.limits[:, 1] // models.limits[:, 2]).astype(np.int64)
-        alone = models.goodputs_at(share > site.devices_per_node.max(), share)
+        alone = models.goodputs_at(share > cluster.devices_per_node.max(), share)
         predicted = models.goodputs(most[known].astype(np.int64))
         found[known, :, : predicted.shape[2]] = predicted / alone[:, None, None]
     return found

@@ -22,9 +22,9 @@ from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.trial import TrialPlacement
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
+from trainyard.hardware.cluster import Cluster
 
 _INF = float("inf")
 
@@ -47,7 +47,7 @@ class EasyBackfilling:
         """The first that waits may hold up others."""
         return Traits(holds_up="all" if self.one_queue else "same nodes", heeds=ORDERED)
 
-    def start(self, site: Site) -> None:
+    def start(self, cluster: Cluster) -> None:
         """It remembers nothing."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
@@ -126,14 +126,14 @@ class _Backfill:
         """How many devices of every node a job has."""
         if number in self._started:
             return self._started[number]
-        grant, site = self._snapshot.grant(number), self._snapshot.site
+        grant, cluster = self._snapshot.grant(number), self._snapshot.cluster
         assert grant is not None, "it runs"
-        return np.bincount(site.node_of[list(grant.devices)], minlength=len(site.hosts))
+        return np.bincount(cluster.node_of[list(grant.devices)], minlength=len(cluster.nodes))
 
     def _waiting(self, number: int) -> _Waiting:
-        snapshot, site = self._snapshot, self._snapshot.site
+        snapshot, cluster = self._snapshot, self._snapshot.cluster
         allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
-        nodes = ((allowed >> site.type_of_node) & 1) * site.members[partition]
+        nodes = ((allowed >> cluster.type_of_node) & 1) * cluster.members[partition]
         return _Waiting(snapshot.job(number), allowed, partition, nodes)
 
     def starts(self, number: int) -> bool:

@@ -20,8 +20,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.highs import new_solver
-from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

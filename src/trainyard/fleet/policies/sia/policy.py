@@ -31,13 +31,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed, Reasons
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia.assignment import Options, assigned
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report
 from trainyard.fleet.workload.throughput import Theta
+from trainyard.hardware.cluster import Cluster
 
 _QUIET = Noise(1.0, 0.0)
 """Before the first step: larger batches gain nothing."""
@@ -61,11 +62,11 @@ class Configurations:
     node_size: Ints
 
     @classmethod
-    def of(cls, site: Site) -> Configurations:
+    def of(cls, cluster: Cluster) -> Configurations:
         """Section 3.3: powers of two up to a node, then whole nodes."""
         kinds, counts, sizes = [], [], []
-        for kind in range(len(site.device_types)):
-            nodes = site.devices_per_node[site.type_of_node == kind]
+        for kind in range(len(cluster.device_types)):
+            nodes = cluster.devices_per_node[cluster.type_of_node == kind]
             size = int(nodes.max())
             within = [1 << k for k in range(size.bit_length())]
             across = [size * num for num in range(1, int(nodes.sum()) // size + 1)]
@@ -114,22 +115,22 @@ class Sia:
         """A round is the time between two decisions."""
         return Traits(round_s=self.interval_s, places=True)
 
-    def start(self, site: Site) -> Configurations:
+    def start(self, cluster: Cluster) -> Configurations:
         """All that follows from the cluster."""
-        return Configurations.of(site)
+        return Configurations.of(cluster)
 
     def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Allocation, Configurations]:
         """Configurations (section 3.3), the goodputs in them, and of those the best (3.4), which are placed."""
         reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
         configs, valid, least = _valid(snapshot, state, reports)
-        goodput = goodputs(snapshot.site, reports, configs, valid)
+        goodput = goodputs(snapshot.cluster, reports, configs, valid)
         if self.as_published:
             never_run = np.array([report is not None and report.noise is None for report in reports])
             goodput[never_run] = np.where(valid[never_run], configs.num_devices, 0.0)
         options = self._options(snapshot, configs, self._normalized(snapshot, configs, least, goodput))
-        chosen = options.only(assigned(options, snapshot.site.devices_of_type))
+        chosen = options.only(assigned(options, snapshot.cluster.devices_of_type))
         order, grants = chosen.job, [snapshot.grants[i] for i in chosen.job.tolist()]
-        devices = blocks(snapshot.site, chosen.device_type, chosen.devices, grants)
+        devices = blocks(snapshot.cluster, chosen.device_type, chosen.devices, grants)
         waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
         again_s = snapshot.now_s + self.interval_s
         return Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why)), state
@@ -212,7 +213,7 @@ def _possible(
     snapshot: Snapshot, configs: Configurations, least: Ints, most: Ints
 ) -> tuple[Configurations, Bools]:
     """[job, configuration]: which configurations a job can ever have, some made for jobs that none would suit."""
-    size_of_type = snapshot.site.devices_of_type
+    size_of_type = snapshot.cluster.devices_of_type
     allowed = (snapshot.allowed[:, None] >> np.arange(len(size_of_type))) & 1 > 0
     odd = allowed & (least[:, None] <= size_of_type)
     for kind in range(len(size_of_type)):
@@ -228,20 +229,22 @@ def _possible(
 
 def _current(snapshot: Snapshot, configs: Configurations) -> Bools:
     """[job, configuration]: which one every job has."""
-    site, grants = snapshot.site, snapshot.grants
-    kinds = [-1 if g is None else int(site.type_of_node[site.node_of[g.devices[0]]]) for g in grants]
+    cluster, grants = snapshot.cluster, snapshot.grants
+    kinds = [-1 if g is None else int(cluster.type_of_node[cluster.node_of[g.devices[0]]]) for g in grants]
     same = configs.device_type == np.array(kinds)[:, None]
     found: Bools = same & (configs.num_devices == snapshot.held[:, None])
     return found
 
 
-def goodputs(site: Site, reports: Sequence[Report | None], configs: Configurations, valid: Bools) -> Floats:
+def goodputs(
+    cluster: Cluster, reports: Sequence[Report | None], configs: Configurations, valid: Bools
+) -> Floats:
     """[job, configuration]: steps at the smallest batch per second, at the best batch size; 0 where that is not valid.
 
     Section 3.2: on a type on which a job was on one device only, it is taken to scale as on one on which it was on more.
     """
     found = np.where(valid, configs.num_devices, 0).astype(np.float64)
-    models, model, most = _models(site.device_types, reports)
+    models, model, most = _models(cluster.device_types, reports)
     if models is None:
         return found
     alone = models.goodputs_at(np.zeros(len(models.theta), np.bool_), np.ones(len(models.theta), np.int64))

@@ -37,6 +37,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.compiled_policy import CompiledPolicy
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.tiresias.gittins import gittins_index, published_index
 from trainyard.fleet.policies.tiresias.moves import (
@@ -56,9 +57,9 @@ from trainyard.fleet.policies.tiresias.moves import (
     requeued,
 )
 from trainyard.fleet.policies.tiresias.queue_order import repaired
-from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
+from trainyard.hardware.cluster import Cluster
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)
@@ -134,16 +135,16 @@ class Tiresias:
         """The same, which leaves that to the run."""
         return replace(self, by_skew=False)
 
-    def start(self, site: Site) -> Line:
+    def start(self, cluster: Cluster) -> Line:
         """Nobody is queued."""
         known = nobody(self.as_published or self.promote_knob < _INF)
-        return Line(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, site.is_one_pool)
+        return Line(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, cluster.is_one_pool)
 
     def decide(self, snapshot: Snapshot, state: Line) -> tuple[Allocation, Line]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
         now_s, room, serial, held = (
             snapshot.now_s,
-            snapshot.site.devices_of_type,
+            snapshot.cluster.devices_of_type,
             snapshot.serial,
             snapshot.held,
         )

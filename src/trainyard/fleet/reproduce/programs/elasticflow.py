@@ -14,13 +14,13 @@ from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.slots import Slots
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 TRACE = "traces_for_ElasticFlow/elasticVpollux_e.csv"
 SPEEDS = "scheduler/throughputs_T4"
-TESTBED = Site.uniform(16, 4, "T4")
+TESTBED = Cluster.uniform(16, 4, "T4")
 
 
 def num_met(run: FleetRun) -> int:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.gavel import GavelProfile, Throughputs, read_gavel
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 Floats = NDArray[np.float64]
@@ -101,8 +101,8 @@ def small_table(policy: Gavel, name: str, completion_s: float, makespan_s: float
     """What the program prints for the small trace under a policy, by its name there."""
 
     def rows() -> Iterator[Row]:
-        site = Site.of_pools([(kind, 1, 2) for kind in TYPES])
-        run = simulate_fleet(small_trace(), site, policy, place="anywhere")
+        cluster = Cluster.of_pools([(kind, 1, 2) for kind in TYPES])
+        run = simulate_fleet(small_trace(), cluster, policy, place="anywhere")
         yield Row("mean completion time", completion_s, run.mean_completion_s)
         yield Row("makespan", makespan_s, run.makespan_s)
 
@@ -120,10 +120,10 @@ def large_table(policies: Mapping[str, tuple[Gavel, float]]) -> PaperTable:
 
     def rows(folder: Path) -> Iterator[Row]:
         jobs = list(read_gavel(folder / _FILES.paths[0], folder / _FILES.paths[1]))
-        site = Site.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
+        cluster = Cluster.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
         for name, (policy, completion_s) in policies.items():
             yield Row(
-                name, completion_s, simulate_fleet(jobs, site, policy, place="anywhere").mean_completion_s
+                name, completion_s, simulate_fleet(jobs, cluster, policy, place="anywhere").mean_completion_s
             )
 
     return PaperTable(

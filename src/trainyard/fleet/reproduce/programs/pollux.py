@@ -27,18 +27,18 @@ from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.application import Application, SelfTuned, elastic, tuned
 from trainyard.fleet.workload.goodput import Batch, divided
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 Floats = NDArray[np.float64]
 
 _WORKLOAD, _TRACES = "workloads/workload-6.csv", "traces"
-_SITE = Site.uniform(16, 4, "T4")
+_CLUSTER = Cluster.uniform(16, 4, "T4")
 _ON_ONE_DEVICE = "ncf"
 
 
@@ -112,7 +112,9 @@ def as_in_pollux(
     jobs: Iterable[Job], policy: Policy, place: str = "consolidated", round_s: float = 60.0
 ) -> FleetRun:
     """Jobs on the program's cluster, with its rounds and its starts."""
-    return simulate_fleet(jobs, _SITE, policy, place=place, rounds=Rounds(round_s), costs=Costs(30.0, 30.0))
+    return simulate_fleet(
+        jobs, _CLUSTER, policy, place=place, rounds=Rounds(round_s), costs=Costs(30.0, 30.0)
+    )
 
 
 def tiresias_run(folder: Path) -> FleetRun:

@@ -15,8 +15,8 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.replicas.gavel import MaxMinProgram
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.readers.shockwave import read_shockwave
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 _HOLD_S = 1000.0
@@ -33,9 +33,11 @@ _FILES = Files(
 def makespan_s(trace: Path, throughputs: Path) -> float:
     """Of a trace, as that program would have it."""
     policy = MaxMinProgram(aware=False, hold_s=_HOLD_S)
-    jobs, site = read_shockwave(trace, throughputs), Site.of_pools([("v100", 1, 32)])
+    jobs, cluster = read_shockwave(trace, throughputs), Cluster.of_pools([("v100", 1, 32)])
     costs = Costs(restart_s=20.0, start_s=20.0)
-    return simulate_fleet(jobs, site, policy, rounds=Rounds(120.0), place="anywhere", costs=costs).makespan_s
+    return simulate_fleet(
+        jobs, cluster, policy, rounds=Rounds(120.0), place="anywhere", costs=costs
+    ).makespan_s
 
 
 def _makespan(folder: Path) -> Iterator[Row]:

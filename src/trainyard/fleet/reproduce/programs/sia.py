@@ -27,19 +27,19 @@ from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.application import Application, read_application
 from trainyard.fleet.workload.goodput import Batch, divided
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot, by_arrival, spot_of
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SITE = Site.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
+CLUSTER = Cluster.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
 WORKLOAD = "workloads/philly/workload-1.csv"
 _ROUND_S = 360.0
 _RESTART_S = {"cifar10": 50.0, "deepspeech2": 25.0, "bert": 120.0, "yolov3": 80.0, "imagenet": 250.0}
@@ -116,22 +116,22 @@ class GavelInSia:
     needs: frozenset[Need] = field(default=frozenset({"speed"}), init=False)
     preempts: bool = field(default=True, init=False)
 
-    def start(self, site: Site) -> _Had:
+    def start(self, cluster: Cluster) -> _Had:
         """Nobody was there."""
-        kinds = len(site.device_types)
+        kinds = len(cluster.device_types)
         return _Had(np.zeros(0, np.int64), np.zeros((0, kinds)), np.zeros(kinds))
 
     def decide(self, snapshot: Snapshot, state: _Had) -> tuple[Allocation, _Had]:
         """Fractions of time, of them who runs on which type, and the devices of each."""
-        site, gang = snapshot.site, snapshot.num_devices
+        cluster, gang = snapshot.cluster, snapshot.num_devices
         had_s, total_s = _received(snapshot.serial, state)
-        rate = np.array([_predicted(job, site) for job in snapshot.jobs])
+        rate = np.array([_predicted(job, cluster) for job in snapshot.jobs])
         anything = np.full(len(gang), -np.inf)
-        fraction = centre(rate, gang.astype(float), site.devices_of_type, reward=rate, need=anything)
+        fraction = centre(rate, gang.astype(float), cluster.devices_of_type, reward=rate, need=anything)
         assert fraction is not None, "no time at all for anybody is a solution"
         fraction = fraction.round(5)
-        runs, kinds = _chosen(fraction, fraction * total_s / had_s, gang, site.devices_of_type)
-        devices = _placed(site, gang[runs], kinds, [snapshot.grants[i] for i in runs.tolist()])
+        runs, kinds = _chosen(fraction, fraction * total_s / had_s, gang, cluster.devices_of_type)
+        devices = _placed(cluster, gang[runs], kinds, [snapshot.grants[i] for i in runs.tolist()])
         had_s[runs, kinds] += _ROUND_S
         total_s += np.bincount(kinds, minlength=len(total_s)) * _ROUND_S
         return Allocation(Placed(runs, devices)), _Had(snapshot.serial, had_s, total_s)
@@ -146,11 +146,12 @@ def _received(serial: Ints, state: _Had) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=1 << 10)
-def _predicted(job: KnownJob, site: Site) -> tuple[float, ...]:
+def _predicted(job: KnownJob, cluster: Cluster) -> tuple[float, ...]:
     """Steps per second by type of device."""
     assert isinstance(job.profile, Rigid)
     spots = (
-        spot_of(name, site.compact(job.num_devices, kind)) for kind, name in enumerate(site.device_types)
+        spot_of(name, cluster.compact(job.num_devices, kind))
+        for kind, name in enumerate(cluster.device_types)
     )
     return tuple(job.profile.steps_per_s(spot) for spot in spots)
 
@@ -166,9 +167,11 @@ def _chosen(fraction: Floats, priority: Floats, gang: Ints, room: Ints) -> tuple
     return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
 
 
-def _placed(site: Site, gang: Ints, kinds: Ints, grants: Sequence[Grant | None]) -> list[tuple[int, ...]]:
+def _placed(
+    cluster: Cluster, gang: Ints, kinds: Ints, grants: Sequence[Grant | None]
+) -> list[tuple[int, ...]]:
     """From the largest to the smallest size, jobs keep their devices if nobody took them; others get the first free."""
-    type_of = site.type_of_node[site.node_of]
+    type_of = cluster.type_of_node[cluster.node_of]
     free = np.ones(len(type_of), np.bool_)
     found: list[tuple[int, ...]] = [()] * len(gang)
     for size in np.unique(gang)[::-1]:
@@ -188,7 +191,7 @@ def _placed(site: Site, gang: Ints, kinds: Ints, grants: Sequence[Grant | None])
 def rigid_jobs(folder: Path) -> tuple[Job, ...]:
     """The program's jobs, from its folder."""
     on = {
-        name: {kind: _measured(folder / "traces" / name, kind) for kind in SITE.device_types}
+        name: {kind: _measured(folder / "traces" / name, kind) for kind in CLUSTER.device_types}
         for name in _SLOWDOWNS
     }
     work = {name: next(iter(kinds.values())).application.work for name, kinds in on.items()}
@@ -207,7 +210,7 @@ def _measured(folder: Path, device_type: str) -> _Measured:
 def gavel_run(folder: Path) -> FleetRun:
     """The program's jobs under its Gavel."""
     rounds = Restarts(_ROUND_S, by_model=_RESTART_S)
-    return simulate_fleet(rigid_jobs(folder), SITE, GavelInSia(), rounds=rounds)
+    return simulate_fleet(rigid_jobs(folder), CLUSTER, GavelInSia(), rounds=rounds)
 
 
 def _rows(folder: Path) -> Iterator[Row]:

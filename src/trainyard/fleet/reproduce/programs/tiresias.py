@@ -12,9 +12,9 @@ from pathlib import Path
 
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 
 Printed = Mapping[str, tuple[Policy, float, float]]
@@ -57,7 +57,7 @@ def sixty_jobs_table(printed: Printed) -> PaperTable:
         "The authors' simulator of Tiresias, NSDI 2019, its 60 jobs on 4 nodes of 4 GPUs",
         "s",
         "simulated, the same jobs and nodes",
-        lambda: _rows(printed, sixty_jobs(), Site.uniform(4, 4)),
+        lambda: _rows(printed, sixty_jobs(), Cluster.uniform(4, 4)),
         tolerance=1e-5,
     )
 
@@ -66,7 +66,7 @@ def cluster_table(printed: Printed) -> PaperTable:
     """On the public trace."""
 
     def rows(folder: Path) -> Iterator[Row]:
-        return _rows(printed, _cluster_jobs(folder / _FILES.paths[0]), Site.uniform(32, 4))
+        return _rows(printed, _cluster_jobs(folder / _FILES.paths[0]), Cluster.uniform(32, 4))
 
     return PaperTable(
         "The authors' simulator of Tiresias, NSDI 2019, 1,595 jobs of ElasticFlow's first cluster on 32 nodes of 4 GPUs",
@@ -92,9 +92,9 @@ def _cluster_jobs(path: Path) -> tuple[Job, ...]:
     )
 
 
-def _rows(printed: Printed, jobs: Sequence[Job], site: Site) -> Iterator[Row]:
+def _rows(printed: Printed, jobs: Sequence[Job], cluster: Cluster) -> Iterator[Row]:
     for schedule, (policy, completion_s, makespan_s) in printed.items():
-        run = simulate_fleet(jobs, site, policy, place="anywhere")
+        run = simulate_fleet(jobs, cluster, policy, place="anywhere")
         yield Row(f"{schedule}, mean completion time", completion_s, run.mean_completion_s)
         yield Row(f"{schedule}, makespan", makespan_s, run.makespan_s)
 
@@ -104,7 +104,7 @@ def three_jobs_table(label: str, policy: Policy, mean: float) -> PaperTable:
     jobs = [declared_job("1", 0, 2, 2), declared_job("2", 0, 1, 8), declared_job("3", 0, 2, 6)]
 
     def rows() -> Iterator[Row]:
-        yield Row(label, mean, simulate_fleet(jobs, Site.uniform(1, 2), policy).mean_completion_s)
+        yield Row(label, mean, simulate_fleet(jobs, Cluster.uniform(1, 2), policy).mean_completion_s)
 
     return PaperTable(
         "Gu et al., NSDI 2019, section 3.2, example of three jobs on two GPUs",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job
 from trainyard.reading import plain_beginning, raised_as
 

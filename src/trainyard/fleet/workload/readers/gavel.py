@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.readers.formats import Format, Head

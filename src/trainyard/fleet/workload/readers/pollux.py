@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.application import Application, adaptive, read_application
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.left_out import LeftOut

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading.limits import MOST_DEVICES, MOST_ROWS

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head

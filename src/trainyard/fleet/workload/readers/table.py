@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.readers.rows import Row
