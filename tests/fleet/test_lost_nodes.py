@@ -23,6 +23,7 @@ from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.node_changes import NodeChange
 from trainyard.hardware.parse import parse_cluster
 
 
@@ -49,9 +50,10 @@ def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, varian
     hazards = Hazards(
         checkpoint_every_s=60.0, node_failure_every_s=4000.0, node_repair_s=1000.0, seed=len(text)
     )
+    changes = NodeChange(500.0, "leave", frozenset({0})), NodeChange(1500.0, "come", frozenset({0}))
     run = simulate_fleet(
         workload(1),
-        CLUSTER,
+        replace(CLUSTER, changes=changes),
         heard,
         place=scheduler.place,
         rounds=scheduler.rounds,

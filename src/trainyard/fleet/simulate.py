@@ -22,6 +22,7 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
+from trainyard.fleet.simulation.node_events import NodeEvents
 from trainyard.fleet.simulation.run_progress import RunProgress
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.traits import traits_of
@@ -76,9 +77,14 @@ def simulate_fleet(
     if traits.rounds is not None:
         rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    if rounds is not None and rounds.only_simulated and (hazards.are_there or crowding.is_there):
+    if (
+        rounds is not None
+        and rounds.only_simulated
+        and (hazards.are_there or crowding.is_there or cluster.changes)
+    ):
         raise FleetError(
-            "rounds as published know no failures and no interference; simulate these in rounds of your own"
+            "rounds as published know no failures, no interference and no nodes that come and go; simulate these in "
+            "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
@@ -103,13 +109,9 @@ class _Simulator:
         self.may_fail = allocator.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
         self.failing: list[tuple[float, int, float]] = []
-        # When nodes go away or come back.
-        self.node_changes = [
-            (change_s, node)
-            for node in range(len(allocator.cluster.nodes))
-            if (change_s := allocator.fate.time_to_node_failure_s()) < _INF
-        ]
-        heapq.heapify(self.node_changes)
+        self.node_events = NodeEvents(allocator.cluster, allocator.fate)
+        if self.node_events.at_once:
+            allocator.change_nodes(self.node_events.at_once, 0.0)
         self.clock = Clock(policy.start(allocator.cluster))
         self.progress = self.progress_at_losses = RunProgress.of(self.allocator, 0.0)
         self.num_losses = 0
@@ -128,7 +130,7 @@ class _Simulator:
 
     def _run_compiled(self) -> None:
         """Go on in compiled code for as long as that can."""
-        if self.round_scheduler is not None or self.may_fail or self.node_changes:
+        if self.round_scheduler is not None or self.may_fail or self.node_events:
             return
         run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends)
         while run is not None and (why := run.run(self.clock, _LOOK_EVERY)) != COMING:
@@ -152,8 +154,8 @@ class _Simulator:
             if self.failing and self._fails_before(next_s):
                 self._fail()
                 finish_s = self.ends.next_s()
-            elif self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrivals.next_s):
-                self._change_node()
+            elif self.node_events and self.node_events.next_s <= min(next_s, finish_s, self.arrivals.next_s):
+                self._change_nodes()
                 finish_s = self.ends.next_s()
             elif finish_s <= next_s and finish_s <= self.arrivals.next_s:
                 row = self.ends.pop()
@@ -180,27 +182,26 @@ class _Simulator:
         next_s = min(
             self.arrivals.next_s, self.ends.next_s(), self.clock.wake_s, self.allocator.leases.next_s()
         )
-        if self.node_changes and (next_s < _INF or self.allocator.cluster.away):
-            next_s = min(next_s, self.node_changes[0][0])
+        if next_s < _INF or self.allocator.cluster.away:
+            next_s = min(next_s, self.node_events.next_s)
         if self.round_scheduler is None:
             return next_s
         return self.round_scheduler.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
 
     def _fails_before(self, next_s: float) -> bool:
         """Whether something fails before that moment, and before all else that happens until then."""
-        node_s = self.node_changes[0][0] if self.node_changes else _INF
-        return self.failing[0][0] < min(next_s, self.ends.next_s(), self.arrivals.next_s, node_s)
+        others_s = self.ends.next_s(), self.arrivals.next_s, self.node_events.next_s
+        return self.failing[0][0] < min(next_s, *others_s)
 
-    def _change_node(self) -> None:
-        """A node goes away, or comes back; the policy is asked at its next chance."""
-        now_s, node = heapq.heappop(self.node_changes)
-        allocator, fate = self.allocator, self.allocator.fate
-        away = allocator.cluster.away ^ {node}
+    def _change_nodes(self) -> None:
+        """Nodes go away, or come back; the policy is asked at its next chance."""
+        now_s, away, saves = self.node_events.happen()
+        allocator = self.allocator
         lost = allocator.on_lost_nodes(away)
         if self.round_scheduler is not None:
             self.round_scheduler.ask_again_s = now_s
             self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
-        for row in lost:
+        for row in [] if saves else lost:
             allocator.set_back(row, now_s, 0.0)
         allocator.stop(lost, now_s)
         allocator.change_nodes(away, now_s)
@@ -208,8 +209,6 @@ class _Simulator:
             self._note_loss(now_s)
         self._crowd(now_s)
         self.clock.stands, self.clock.free_when_blocked = False, -1
-        rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
-        heapq.heappush(self.node_changes, (now_s + rest_s, node))
 
     def _fail(self) -> None:
         """Let the next failure happen; the policy is not asked, for no devices become free."""

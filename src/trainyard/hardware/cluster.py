@@ -19,6 +19,7 @@ from trainyard.hardware.devices import DeviceSpec, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
+from trainyard.hardware.node_changes import NodeChange, nodes_text
 from trainyard.hardware.presets import unknown_device
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
@@ -53,6 +54,8 @@ class Cluster:
     partitions
         Names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual cluster
         is called so has nodes of that partition only.
+    changes
+        When nodes come and go while jobs run, in the order of time.
     away
         Numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     """
@@ -62,6 +65,7 @@ class Cluster:
     fabric: Fabric = NON_BLOCKING
     profile: MachineProfile | None = None
     partitions: tuple[tuple[str, frozenset[int]], ...] = ()
+    changes: tuple[NodeChange, ...] = ()
     away: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -383,7 +387,9 @@ class Cluster:
         if self.profile is not None:
             plain["profile"] = self.profile.to_dict()
         if self.partitions:
-            plain["partitions"] = {name: ",".join(map(str, sorted(nodes))) for name, nodes in self.partitions}
+            plain["partitions"] = {name: nodes_text(nodes) for name, nodes in self.partitions}
+        if self.changes:
+            plain["changes"] = [change.to_dict() for change in self.changes]
         return plain
 
     def to_yaml(self) -> str:

@@ -11,13 +11,17 @@ The full form names every device, node and link once::
 A device of which only the name is known is ``{name: V100}``, and a node with such devices has no topology. Nodes may
 say what their hosts have, ``cpus: 96``, ``memory_bytes: 5e11`` and ``rack: r1``.
 
-The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions::
+The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions, and say
+when nodes come and go::
 
     cluster: 8x8xV100@96cpu,1440GiB+4x8xA100@128cpu,2000GiB
     partitions:
       gpu: 0-7          # nodes are numbered from 0, in the order of the line above
       a100: 8-11
       debug: 0,8        # a node may be in several
+    changes:            # of nodes, over time: see `NodeChange`
+      - {at_s: 86400, leave: 0-1}
+      - {at_s: 172800, come: 0-1}
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.devices import DeviceSpec, NamedDevice
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
+from trainyard.hardware.node_changes import NodeChange, nodes_from
 from trainyard.hardware.presets import device_named
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.text import cluster_from_text
@@ -42,9 +47,9 @@ from trainyard.reading.limits import MOST_DEVICES
 __all__ = ["cluster_from_dict", "cluster_from_yaml", "is_described_by_name", "parse_cluster"]
 
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
+_Partitions = tuple[tuple[str, frozenset[int]], ...]
 _MAX_INCLUDED = 8
-_NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions")
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions", "changes")
 _MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
@@ -161,31 +166,28 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
     with raised_as(HardwareError):
         given = Section.of(plain, "a cluster")
         if "cluster" in given:
-            given.refuse_unknown(("cluster", "partitions"))
+            given.refuse_unknown(("cluster", "partitions", "changes"))
             cluster = _cluster_within(given.text("cluster"), within)
-            return replace(cluster, partitions=_partitions(given, cluster.num_nodes) or cluster.partitions)
+            partitions, changes = _over_time(given, cluster.num_nodes)
+            return replace(
+                cluster, partitions=partitions or cluster.partitions, changes=changes or cluster.changes
+            )
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
         profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
-        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, _partitions(given, len(nodes)))
+        partitions, changes = _over_time(given, len(nodes))
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, partitions, changes)
 
 
-def _partitions(given: Section, num_nodes: int) -> tuple[tuple[str, frozenset[int]], ...]:
-    """Names of partitions, each with its nodes, ``0-7,9`` or one number."""
-    if "partitions" not in given:
-        return ()
-    partitions, found = given.section("partitions"), []
-    for name in partitions:
-        nodes: set[int] = set()
-        for part in str(partitions[name]).split(","):
-            match = _NODES.fullmatch(part.strip())
-            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-            if not first <= last < num_nodes:
-                raise partitions.error(name, f"nodes such as 0-7,9, from 0 to {num_nodes - 1}")
-            nodes.update(range(first, last + 1))
-        found.append((str(name), frozenset(nodes)))
-    return tuple(found)
+def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeChange, ...]]:
+    """Partitions, and when nodes come and go, which both forms of a cluster may say."""
+    partitions = given.section("partitions") if "partitions" in given else Section(given.source)
+    changes = given.sections("changes") if "changes" in given else ()
+    return (
+        tuple((str(name), nodes_from(partitions, name, num_nodes)) for name in partitions),
+        tuple(sorted((NodeChange.read(each, num_nodes) for each in changes), key=lambda change: change.at_s)),
+    )
 
 
 def _nodes(given: Section) -> tuple[Node, ...]:

@@ -68,6 +68,11 @@ class Driver:
                 "such rounds follow a published simulator, whose jobs do what no real one does; run jobs for real in "
                 "rounds of a length"
             )
+        if cluster.changes:
+            raise FleetError(
+                f"nodes of cluster {cluster.name!r} come and go in simulation only: of real ones the backend says which "
+                "are there; leave `changes` out"
+            )
         self.policy, self.backend, self.rounds = policy, backend, rounds
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
         self.notes = notes or Recorder(keep_spans=True)
