@@ -15,6 +15,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
+from trainyard.fleet.rounds.coordinator import Coordinator
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
@@ -22,6 +23,15 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
+from trainyard.fleet.simulation.moments import (
+    ARRIVAL,
+    END,
+    FAILURE,
+    NODES,
+    free_for_none,
+    may_change,
+    next_event,
+)
 from trainyard.fleet.simulation.node_events import NodeEvents
 from trainyard.fleet.simulation.run_progress import RunProgress
 from trainyard.fleet.snapshot import Ints
@@ -102,7 +112,8 @@ class _Simulator:
     ) -> None:
         self.policy, self.allocator, self.strict = policy, allocator, strict
         self.notes, self.table = allocator.notes, allocator.table
-        self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
+        self.coordinator = Coordinator(allocator, rounds)
+        self.rounds = self.coordinator.rounds
         self.arrivals = Arrivals(jobs, self._allowed)
         self.ends = Ends(self.table)
         self.may_crowd = allocator.rates.crowding.is_there
@@ -130,7 +141,7 @@ class _Simulator:
 
     def _run_compiled(self) -> None:
         """Go on in compiled code for as long as that can."""
-        if self.round_scheduler is not None or self.may_fail or self.node_events:
+        if self.rounds is not None or self.may_fail or self.node_events:
             return
         run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends)
         while run is not None and (why := run.run(self.clock, _LOOK_EVERY)) != COMING:
@@ -143,37 +154,29 @@ class _Simulator:
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
         next_s = self._next_s()
-        while self.failing and self._fails_before(next_s):
+        while self._fails_first(next_s):
             self._fail()
             next_s = self._next_s()
         if next_s == _INF:
             self._refuse_to_wait()
         finish_s = self.ends.next_s()
-        while True:
-            # Of one moment, nodes before ends, ends before arrivals, and these before what fails.
-            if self.failing and self._fails_before(next_s):
-                self._fail()
-                finish_s = self.ends.next_s()
-            elif self.node_events and self.node_events.next_s <= min(next_s, finish_s, self.arrivals.next_s):
-                self._change_nodes()
-                finish_s = self.ends.next_s()
-            elif finish_s <= next_s and finish_s <= self.arrivals.next_s:
-                row = self.ends.pop()
-                if not self.allocator.finish(row, finish_s):
-                    self._expect([row])
-                elif self.round_scheduler is not None:
-                    self._expect(self.round_scheduler.partners.parted(row, finish_s))
-                self._crowd(finish_s)
-                finish_s = self.ends.next_s()
-            elif self.arrivals.next_s <= next_s:
+        while event := next_event(
+            next_s, self.node_events.next_s, finish_s, self.arrivals.next_s, self._failure_s()
+        ):
+            if event == ARRIVAL:
                 self._arrive()
+                continue
+            if event == END:
+                self._end(self.ends.pop(), finish_s)
+            elif event == NODES:
+                self._change_nodes()
             else:
-                break
+                self._fail()
+            finish_s = self.ends.next_s()
         self.clock.now_s = next_s
-        if self.round_scheduler is not None:
-            self.round_scheduler.close(next_s)
-        if self.allocator.end_leases(next_s) and self.round_scheduler is not None:
-            self.round_scheduler.ask_again_s = next_s
+        if self.rounds is not None:
+            self.rounds.close(next_s)
+        self.coordinator.end_leases(next_s)
         if self.clock.wake_s <= next_s:
             self.clock.wake_s = _INF
 
@@ -184,27 +187,30 @@ class _Simulator:
         )
         if next_s < _INF or self.allocator.cluster.away:
             next_s = min(next_s, self.node_events.next_s)
-        if self.round_scheduler is None:
+        if self.rounds is None:
             return next_s
-        return self.round_scheduler.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
+        return self.rounds.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
 
-    def _fails_before(self, next_s: float) -> bool:
-        """Whether something fails before that moment, and before all else that happens until then."""
-        others_s = self.ends.next_s(), self.arrivals.next_s, self.node_events.next_s
-        return self.failing[0][0] < min(next_s, *others_s)
+    def _failure_s(self) -> float:
+        """When a job fails next."""
+        return self.failing[0][0] if self.failing else _INF
+
+    def _fails_first(self, next_s: float) -> bool:
+        """Whether a job fails before that moment, and before all else that happens until then."""
+        times_s = self.node_events.next_s, self.ends.next_s(), self.arrivals.next_s
+        return bool(next_event(next_s, *times_s, self._failure_s()) == FAILURE)
+
+    def _end(self, row: int, end_s: float) -> None:
+        """A job has done its work, or changes its rate."""
+        ended = self.allocator.finish(row, end_s)
+        self._expect(self.coordinator.left(row, end_s) if ended else [row])
+        self._crowd(end_s)
 
     def _change_nodes(self) -> None:
         """Nodes go away, or come back; the policy is asked at its next chance."""
         now_s, away, saves = self.node_events.happen()
-        allocator = self.allocator
-        lost = allocator.on_lost_nodes(away)
-        if self.round_scheduler is not None:
-            self.round_scheduler.ask_again_s = now_s
-            self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
-        for row in [] if saves else lost:
-            allocator.set_back(row, now_s, 0.0)
-        allocator.stop(lost, now_s)
-        allocator.change_nodes(away, now_s)
+        lost, faster = self.coordinator.change_nodes(away, now_s, saves)
+        self._expect(faster)
         if lost or 0 < self.table.num_waiting == self.table.num_active:
             self._note_loss(now_s)
         self._crowd(now_s)
@@ -288,7 +294,7 @@ class _Simulator:
                 check_duration(
                     job,
                     alone_s,
-                    None if self.round_scheduler is None else self.round_scheduler.round_s,
+                    None if self.rounds is None else self.rounds.round_s,
                 )
         except UnfitJobError as error:
             self._leave_out(job, error)
@@ -297,49 +303,35 @@ class _Simulator:
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:
-        """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
+        """Whether a decision could have an effect."""
         if not self.allocator.cluster.num_devices:
             return False
-        if self.policy.preempts:
-            return self.table.num_active > 0 and (self.table.num_waiting > 0 or not self.clock.stands)
-        free = self.allocator.free.total
-        return self.table.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
+        table, clock, free = self.table, self.clock, self.allocator.free.total
+        counts = table.num_active, table.num_waiting, free
+        return bool(may_change(self.policy.preempts, *counts, clock.stands, clock.free_when_blocked))
 
     def _decide(self) -> None:
-        table = self.table
-        self._expect(self.allocator.rates.hear(self.clock.now_s))
-        # Copied, because what a policy sees does not change under it.
-        rows = table.active.copy() if self.policy.preempts else table.waiting()
-        if self.round_scheduler is None:
-            allocation = self._ask(rows)
-        else:
-            last = self.arrivals.job is None
-            allocation = self.round_scheduler.allocation(
-                rows,
-                self.clock.now_s,
-                self._ask if self.round_scheduler.is_due(self.clock.now_s, last) else None,
-            )
-        changed = self.allocator.apply(rows, allocation, self.clock.now_s)
+        table, now_s = self.table, self.clock.now_s
+        self._expect(self.allocator.rates.hear(now_s))
+        rows = self.coordinator.rows()
+        allocation = self.coordinator.decision(rows, now_s, self._ask, last=self.arrivals.job is None)
+        changed = self.allocator.apply(rows, allocation, now_s)
         self._expect(changed)
         if self.may_fail:
             for row in changed.tolist():
-                if table.placed_s[row] == self.clock.now_s:
-                    self._foresee(row, self.clock.now_s)
-        self._crowd(self.clock.now_s)
-        if self.round_scheduler is not None:
-            self._expect(self.round_scheduler.open(self.clock.now_s))
-        # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
+                if table.placed_s[row] == now_s:
+                    self._foresee(row, now_s)
+        self._crowd(now_s)
+        if self.rounds is not None:
+            self._expect(self.rounds.open(now_s))
         given = allocation.given
-        blocked = (
-            isinstance(given, Queue)
-            and given.blocks
-            and self.table.num_waiting
-            and not self.allocator.rates.adaptive
-        )
-        # Of several pools others may have room still, for jobs that come.
-        blocked = blocked and self.table.num_waiting > 0 and self.allocator.cluster.is_one_pool
-        self.clock.free_when_blocked = (
-            self.allocator.free.total if blocked and self.round_scheduler is None else -1
+        # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
+        blocks = isinstance(given, Queue) and given.blocks and not self.allocator.rates.adaptive
+        self.clock.free_when_blocked = free_for_none(
+            blocks and self.rounds is None,
+            table.num_waiting,
+            self.allocator.cluster.num_pools,
+            self.allocator.free.total,
         )
 
     def _ask(self, rows: Ints) -> Allocation:
@@ -350,7 +342,7 @@ class _Simulator:
             clock.now_s,
             policy.needs,
             lambda snapshot: policy.decide(snapshot, clock.state),
-            in_rounds=self.round_scheduler is not None,
+            in_rounds=self.rounds is not None,
         )
         if allocation.ask_again_s <= self.clock.now_s:
             self._refuse_early(allocation.ask_again_s)

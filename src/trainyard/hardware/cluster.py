@@ -232,7 +232,12 @@ class Cluster:
     @cached_property
     def is_one_pool(self) -> bool:
         """Whether all jobs can have all devices: these are of one type, and there are no partitions."""
-        return len(self.device_types) == 1 and not self.partitions
+        return self.num_pools == 1
+
+    @property
+    def num_pools(self) -> int:
+        """Device types, times partitions of nodes and the whole."""
+        return len(self.device_types) * (1 + len(self.partitions))
 
     @cached_property
     def members(self) -> Ints:

@@ -15,6 +15,7 @@ from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.rounds.coordinator import Coordinator
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.decision import UndecidedError, decide
@@ -78,7 +79,7 @@ class Driver:
         self.notes = notes or Recorder(keep_spans=True)
         self.allocator = Allocator(cluster, policy, placement(place), Costs(), self.notes, rates=Observed)
         self.table = self.allocator.table
-        self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
+        self.coordinator = Coordinator(self.allocator, rounds)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(cluster)
@@ -156,8 +157,8 @@ class Driver:
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
         if grant is not None and goes_on:
             self.allocator.take_over(row, grant, now_s)
-            if self.round_scheduler is not None:
-                self.round_scheduler.partners.resumed(row)
+            if self.coordinator.rounds is not None:
+                self.coordinator.rounds.partners.resumed(row)
             self.running[row] = grant
             self.tell(Event(now_s, job, Happening.STAYS, grant))
 
@@ -238,27 +239,21 @@ class Driver:
             return False
         if away == before:
             return False
-        lost = self.allocator.on_lost_nodes(away)
+        lost, alone = self.coordinator.change_nodes(away, now_s)
         names = ", ".join(f"node {node}" for node in sorted(away - before))
         for row in lost:
             self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
             self._running.forget_failures(row)  # they were the node's
-            self._part(row, now_s)
-        self.allocator.stop(lost, now_s)
-        self.allocator.change_nodes(away, now_s)
-        if self.round_scheduler is not None:
-            self.round_scheduler.ask_again_s = now_s
+        self._note_alone(alone)
         self.wake_s = now_s
         return True
 
     def _end_leases(self, now_s: float) -> bool:
         """Take devices back whose leases end, unless the policy does that itself; whether there are any."""
-        ending = self.allocator.end_leases(now_s)
+        ending = self.coordinator.end_leases(now_s)
         for row in ending if not self.policy.preempts else ():
             self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
             self._part(row, now_s)
-        if ending and self.round_scheduler is not None:
-            self.round_scheduler.ask_again_s = now_s
         return bool(ending)
 
     def _observe(self, now_s: float) -> bool:
@@ -303,31 +298,28 @@ class Driver:
 
     def _part(self, row: int, now_s: float) -> None:
         """A job has left its devices; one that had them, too, has them for itself until the round ends."""
-        if self.round_scheduler is not None:
-            for partner in self.round_scheduler.partners.parted(row, now_s):
-                grant = self.table.grants[partner]
+        self._note_alone(self.coordinator.left(row, now_s))
+
+    def _note_alone(self, rows: list[int]) -> None:
+        for row in rows:
+            if row in self.running:
+                grant = self.table.grants[row]
                 assert grant is not None
-                if partner in self.running:
-                    self.running[partner] = grant
+                self.running[row] = grant
 
     def _decide(self, now_s: float) -> None:
         self.wake_s = math.inf
         if self.rounds is not None:
             self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
-        rows = self.table.active.copy() if self.policy.preempts else self.table.waiting()
+        rows = self.coordinator.rows()
         if not len(rows):
             return
         if not self.cluster.num_devices:
             self.waiting = dict.fromkeys(self.names, "no node of the cluster can be used now")
             return
-        ask = partial(self._ask, now_s)
-        if self.round_scheduler is None:
-            allocation = ask(rows)
-        else:
-            self.round_scheduler.close(now_s)
-            allocation = self.round_scheduler.allocation(
-                rows, now_s, ask if self.round_scheduler.is_due(now_s, last=False) else None
-            )
+        if self.coordinator.rounds is not None:
+            self.coordinator.rounds.close(now_s)
+        allocation = self.coordinator.decision(rows, now_s, partial(self._ask, now_s))
         self.wake_s = min(self.wake_s, allocation.ask_again_s)
         jobs = {row: self.table.job(row) for row in rows.tolist()}
         for number, why in allocation.refused.items():
@@ -350,7 +342,7 @@ class Driver:
             now_s,
             self.policy.needs,
             lambda snapshot: decide(self.policy, snapshot, self.state),
-            in_rounds=self.round_scheduler is not None,
+            in_rounds=self.rounds is not None,
         )
         return allocation
 

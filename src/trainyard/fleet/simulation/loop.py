@@ -19,6 +19,7 @@ from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, queue_appli
 from trainyard.fleet.mechanism.transitions import FleetState, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.simulation.ends import next_end
+from trainyard.fleet.simulation.moments import ARRIVAL, END, free_for_none, may_change, next_event
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
 # notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide
@@ -107,7 +108,10 @@ def run(decide, options, policy_state, rules, tables):  # type: ignore[no-untype
         clock.now_s = next_s
         if clock.wake_s <= next_s:
             clock.wake_s = np.inf
-        if _may_change(rules, tables):
+        free = state.free[2].sum()
+        if may_change(
+            rules.queue.preempts, counts.active, counts.waiting, free, clock.stands, clock.free_when_blocked
+        ):
             if counts.written + state.free[0].shape[1] > len(state.written):
                 return DEVICES, policy_state
             policy_state = _decided(decide, options, policy_state, rules, tables)
@@ -137,7 +141,7 @@ def _end_s(tables):  # type: ignore[no-untyped-def]
 
 @lean
 def _pass_until(next_s, rules, tables):  # type: ignore[no-untyped-def]
-    """All that happens until a moment, ends before arrivals; returns why to leave off, or -1."""
+    """All that happens until a moment; returns why to leave off, or -1."""
     clock, state = tables.clock[0], tables.state
     counts = state.counts[0]
     end_s = _end_s(tables)
@@ -147,27 +151,19 @@ def _pass_until(next_s, rules, tables):  # type: ignore[no-untyped-def]
         if clock.num_came == len(tables.coming) and not rules.is_last:
             return COMING
         arrival_s = _arrival_s(tables)
-        if end_s <= next_s and end_s <= arrival_s:
+        event = next_event(next_s, np.inf, end_s, arrival_s, np.inf)
+        if event == END:
             row = tables.heap[0]
             clock.num_ends = drop_first(tables.when_s, tables.heap, tables.place, clock.num_ends)
             end(state, row, end_s)
             end_s = _end_s(tables)
-        elif arrival_s <= next_s:
+        elif event == ARRIVAL:
             if counts.active == len(state.table):
                 return ROWS
             arrive(state, tables.coming, clock.num_came, arrival_s)
             clock.num_came += 1
         else:
             return -1
-
-
-@lean
-def _may_change(rules, tables):  # type: ignore[no-untyped-def]
-    """Whether a decision could have an effect."""
-    clock, counts, free = tables.clock[0], tables.state.counts[0], tables.state.free[2].sum()
-    if rules.queue.preempts:
-        return counts.active > 0 and (counts.waiting > 0 or clock.stands == 0)
-    return counts.waiting > 0 and free > 0 and free != clock.free_when_blocked
 
 
 @compiled
@@ -192,7 +188,6 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
         finish_s = state.table.finish_s[row]
         clock.num_ends = expect(tables.when_s, tables.heap, tables.place, clock.num_ends, row, finish_s)
     note_use(state, now_s)
-    is_one_pool = len(state.room) == 1 and state.free[4].shape[0] == 1
-    is_blocked = rules.blocks and counts.waiting and is_one_pool
-    clock.free_when_blocked = state.free[2].sum() if is_blocked else -1
+    num_pools = len(state.room) * state.free[4].shape[0]
+    clock.free_when_blocked = free_for_none(rules.blocks, counts.waiting, num_pools, state.free[2].sum())
     return policy_state
