@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.fleet import simulate
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.simulation import simulator
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
@@ -81,7 +81,7 @@ def test_waits_restarts_and_work_are_the_time_of_a_job(
 
 @pytest.mark.parametrize("policy", ["fifo(backfill=True)", "las"])
 def test_compiled_code_counts_as_well(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "_COMPILED_AFTER", 20)
+    monkeypatch.setattr(simulator, "_COMPILED_AFTER", 20)
     few = list(philly_jobs(200, mean_gap_s=60.0, most_devices=8))
     jobs = [replace(job, num_devices=50) if number % 9 == 5 else job for number, job in enumerate(few)]
     jobs[30] = replace(jobs[30], cpus=1e6)

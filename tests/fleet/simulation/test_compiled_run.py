@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.fleet import simulate
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
@@ -17,7 +16,10 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulation import compiled_run
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulation import compiled_run, simulator
+from trainyard.fleet.simulation.hazards import Hazards
+from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.traits import Traits, traits_of
 from trainyard.fleet.workload.generate import philly_jobs
@@ -40,8 +42,8 @@ POLICIES = (
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled code comes early, and comes back to Python often."""
-    monkeypatch.setattr(simulate, "_COMPILED_AFTER", 20)
-    monkeypatch.setattr(simulate, "_LOOK_EVERY", 50)
+    monkeypatch.setattr(simulator, "_COMPILED_AFTER", 20)
+    monkeypatch.setattr(ProgressCheck, "look_every", 50)
     monkeypatch.setattr(compiled_run, "_NUM_COMING", 7)
     monkeypatch.setattr(pending_notes, "_NUM_NOTES", 9)
 
@@ -59,8 +61,8 @@ def crowded(num_jobs: int = 300) -> list[Job]:
 def by_steps(*given: Any, **options: Any) -> FleetRun:
     """A run without the compiled_run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "_COMPILED_AFTER", -1)
-        return simulate.simulate_fleet(*given, **options)
+        patch.setattr(simulator, "_COMPILED_AFTER", -1)
+        return simulate_fleet(*given, **options)
 
 
 def check_same(run: FleetRun, other: FleetRun) -> None:
@@ -93,7 +95,7 @@ def test_compiled_code_is_the_same_run(policy: str, place: str, returns: list[in
     """On two types of devices, with starts that take time, under every policy and placement."""
     given = crowded(), MIXED, parse_policy(policy)
     options = {"place": place, "costs": Costs(restart_s=30.0, start_s=10.0)}
-    run = simulate.simulate_fleet(*given, **options)
+    run = simulate_fleet(*given, **options)
     assert returns[-1] > 300  # it went all the way
     check_same(run, by_steps(*given, **options))
     assert len(run.names) == 300
@@ -122,11 +124,13 @@ def drawn(rng: np.random.Generator) -> tuple[list[Job], Cluster]:
 @pytest.mark.parametrize("seed", range(40))
 def test_drawn_workloads_are_the_same_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(simulate, "_LOOK_EVERY", 1000)  # small clusters may be busy with starts for a while
+    monkeypatch.setattr(
+        ProgressCheck, "look_every", 1000
+    )  # small clusters may be busy with starts for a while
     given = *drawn(rng), parse_policy(str(rng.choice([each for each in POLICIES if isinstance(each, str)])))
     costs = Costs(restart_s=float(rng.choice((0.0, 3.0))), start_s=float(rng.choice((0.0, 2.0))))
     options = {"place": str(rng.choice(list(PLACEMENTS))), "costs": costs}
-    check_same(simulate.simulate_fleet(*given, **options), by_steps(*given, **options))
+    check_same(simulate_fleet(*given, **options), by_steps(*given, **options))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
@@ -138,7 +142,7 @@ def test_it_gives_back_where_a_job_needs_python(policy: str, returns: list[int])
         jobs = [replace(job, device_types=()) for job in jobs]
         jobs[special] = replace(jobs[special], num_devices=1, gang=(1,))
         returns.clear()
-        run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
+        run = simulate_fleet(jobs, cluster, parse_policy(policy))
         assert 20 < returns[-1] < run.num_decisions
         check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
@@ -147,7 +151,7 @@ def test_it_gives_back_where_a_job_needs_python(policy: str, returns: list[int])
 def test_processors_and_memory_are_counted_on_the_way(policy: str, returns: list[int]) -> None:
     cluster, jobs = parse_cluster("4x8@32cpu,64GB"), [replace(job, device_types=()) for job in crowded()]
     jobs = [replace(job, cpus=5.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(jobs)]
-    run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
+    run = simulate_fleet(jobs, cluster, parse_policy(policy))
     assert returns[-1] >= run.num_decisions  # moments, of which some need no decision
     check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
@@ -160,7 +164,7 @@ def test_partitions_are_heeded_on_the_way(policy: str, returns: list[int]) -> No
         replace(job, device_types=(), virtual_cluster=("a", "b", "")[i % 3])
         for i, job in enumerate(crowded())
     ]
-    run = simulate.simulate_fleet(jobs, cluster, parse_policy(policy))
+    run = simulate_fleet(jobs, cluster, parse_policy(policy))
     assert returns[-1] >= run.num_decisions
     check_same(run, by_steps(jobs, cluster, parse_policy(policy)))
 
@@ -172,14 +176,14 @@ def test_a_policy_that_decides_in_python_takes_every_step(returns: list[int]) ->
         "tiresias(samples=(100.0, 900.0))",
         "gandiva",
     ):
-        simulate.simulate_fleet(crowded(60), MIXED, parse_policy(policy))
+        simulate_fleet(crowded(60), MIXED, parse_policy(policy))
         assert not returns
 
 
 def test_charts_and_failures_take_every_step(returns: list[int]) -> None:
-    simulate.simulate_fleet(crowded(60), MIXED, parse_policy("las"), keep_spans=True)
-    hazards = simulate.Hazards(failure_every_s=1e9)
-    simulate.simulate_fleet(crowded(60), MIXED, parse_policy("las"), hazards=hazards)
+    simulate_fleet(crowded(60), MIXED, parse_policy("las"), keep_spans=True)
+    hazards = Hazards(failure_every_s=1e9)
+    simulate_fleet(crowded(60), MIXED, parse_policy("las"), hazards=hazards)
     assert not returns
 
 
@@ -218,10 +222,10 @@ def test_policies_that_go_wrong_are_refused_there_too() -> None:
     las = parse_policy("las")
     _, key = traits_of(las).compiled.options
     with pytest.raises(FleetError, match="give a later time"):
-        simulate.simulate_fleet(crowded(), MIXED, Changed(las, {"options": (0.0, key)}))
+        simulate_fleet(crowded(), MIXED, Changed(las, {"options": (0.0, key)}))
     with pytest.raises(FleetError, match="times in a row and did no work"):
-        simulate.simulate_fleet(crowded(), MIXED, parse_policy("las"), costs=Costs(restart_s=60.0))
+        simulate_fleet(crowded(), MIXED, parse_policy("las"), costs=Costs(restart_s=60.0))
     late = crowded()
     late[200] = replace(late[200], arrival_s=0.0)
     with pytest.raises(FleetError, match="in the order of their arrival"):
-        simulate.simulate_fleet(late, MIXED, las)
+        simulate_fleet(late, MIXED, las)

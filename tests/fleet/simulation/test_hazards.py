@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from leases import Lending
 
-from trainyard.fleet import simulate
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -18,6 +17,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulation import run_progress
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import declared_job
@@ -153,7 +153,7 @@ def test_jobs_wait_for_the_only_node() -> None:
 def test_who_fails_before_any_work_is_kept_is_refused(
     every: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate, "_MANY_LOSSES", 300)
+    monkeypatch.setattr(run_progress, "_MANY_LOSSES", 300)
     job = declared_job("long", 0.0, 4, 1000.0)
     with pytest.raises(
         FleetError, match=r"300 failures in a row .* fails every 1 s, jobs have a checkpoint every 600 s"

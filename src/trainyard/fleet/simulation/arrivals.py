@@ -1,11 +1,14 @@
-"""Jobs in the order in which they come."""
+"""Jobs in the order in which they come; those that can never run are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.errors import FleetError, UnfitJobError
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.records import Submitted, Unfit
+from trainyard.fleet.workload.job import Adaptive, Job
+from trainyard.fleet.workload.lengths import check_duration, check_times
 
 _INF = float("inf")
 
@@ -15,7 +18,8 @@ class Arrivals:
 
     Parameters
     ----------
-    allowed : the types of device that a job can run on, as bits; a job for which it is None is passed over.
+    round_s : length of the rounds in which decisions are made, or None.
+    strict : a job that can never run here is an error; else it is noted as left out.
 
     Attributes
     ----------
@@ -24,8 +28,11 @@ class Arrivals:
     bits : the types of device that it can run on.
     """
 
-    def __init__(self, jobs: Iterable[Job], allowed: Callable[[Job], int | None]) -> None:
-        self._coming, self._allowed = iter(jobs), allowed
+    def __init__(
+        self, jobs: Iterable[Job], allocator: Allocator, round_s: float | None, strict: bool
+    ) -> None:
+        self._coming, self._allocator = iter(jobs), allocator
+        self._round_s, self._strict = round_s, strict
         self.bits = 0
         self.job: Job | None = None
         self.next_s = -_INF
@@ -51,3 +58,30 @@ class Arrivals:
                 f"job {self.job.name!r} arrives at {self.next_s:g} s, before {last.name!r}; give the jobs in the order "
                 "of their arrival"
             )
+
+    def arrive(self) -> None:
+        """Let the next job come, unless it would take longer than can be simulated, and look at the one after it."""
+        job, bits, allocator = self.job, self.bits, self._allocator
+        assert job is not None
+        try:
+            if not isinstance(job.profile, Adaptive):
+                check_duration(job, allocator.pending.fair.alone_s(job, bits), self._round_s)
+        except UnfitJobError as error:
+            self._leave_out(job, error)
+        else:
+            allocator.enter(job, self.next_s, bits)
+        self.read_on()
+
+    def _allowed(self, job: Job) -> int | None:
+        """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
+        try:
+            check_times(job)
+            return self._allocator.allowed(job)
+        except UnfitJobError as error:
+            self._leave_out(job, error)
+            return None
+
+    def _leave_out(self, job: Job, error: UnfitJobError) -> None:
+        if self._strict:
+            raise error
+        self._allocator.notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))

@@ -1,7 +1,7 @@
 """A run in compiled code: events and decisions of jobs and policies that allow it.
 
-What happens is what `fleet/simulate.py` lets happen, bit for bit, many times as fast. Here the loop is given the jobs
-that come, and its notes are taken; where it cannot go on, everything stands as if it had not been there.
+What happens is what `simulator.py` lets happen, bit for bit, many times as fast. Here the loop is given the jobs that
+come, and its notes are taken; where it cannot go on, everything stands as if it had not been there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.compiling import records
+from trainyard.engine.agenda import Agenda
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -19,7 +20,6 @@ from trainyard.fleet.mechanism.job_table import ArrivalRows, rows_for
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
-from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, rate_anywhere
 
@@ -52,7 +52,7 @@ class Clock:
 
 
 def compiled_run_of(
-    policy: Policy, allocator: Allocator, arrivals: Arrivals, ends: Ends
+    policy: Policy, allocator: Allocator, arrivals: Arrivals, ends: Agenda
 ) -> CompiledRun | None:
     """A run of what is there now in compiled code; None where it needs more than compiled code knows of.
 
@@ -68,7 +68,7 @@ class CompiledRun:
     """Takes a simulation over, and gives it back."""
 
     def __init__(
-        self, policy: Policy, compiled: CompiledPolicy, allocator: Allocator, arrivals: Arrivals, ends: Ends
+        self, policy: Policy, compiled: CompiledPolicy, allocator: Allocator, arrivals: Arrivals, ends: Agenda
     ) -> None:
         self.policy, self.compiled, self.allocator = policy, compiled, allocator
         self.arrivals, self.ends = arrivals, ends
@@ -125,7 +125,7 @@ class CompiledRun:
     def _run(self, clock: Clock, look_every: int) -> int:
         """Enter the loop once."""
         allocator, ends, notes, compiled = self.allocator, self.ends, self.notes, self.compiled
-        ends.make_room()
+        ends.make_room(len(self.table.data))
         self.table.grants.forget_all()
         times = records(1, loop.CLOCK)
         times[0] = (

@@ -1,4 +1,4 @@
-"""Events and decisions in compiled code: what `fleet/simulate.py` does, for jobs and policies that allow it.
+"""Events and decisions in compiled code: what `simulator.py` does, for jobs and policies that allow it.
 
 A function that a policy gives is compiled into the loop. The loop leaves off where Python has to do something, and goes
 on from there, also in the middle of a moment.
@@ -11,14 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.compiling import compiled, lean
-from trainyard.engine.agenda import drop_first, expect
+from trainyard.engine.agenda import drop_first, expect, next_due
 from trainyard.fleet.compiled_policy import Seen
 from trainyard.fleet.mechanism.job_facts import waiting_rows
 from trainyard.fleet.mechanism.job_table import Floats, Ints, Table
 from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, queue_applied
 from trainyard.fleet.mechanism.transitions import FleetState, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
-from trainyard.fleet.simulation.ends import next_end
 from trainyard.fleet.simulation.moments import ARRIVAL, END, free_for_none, may_change, next_event
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
@@ -133,7 +132,7 @@ def _arrival_s(tables):  # type: ignore[no-untyped-def]
 @lean
 def _end_s(tables):  # type: ignore[no-untyped-def]
     clock = tables.clock[0]
-    clock.num_ends, end_s = next_end(
+    clock.num_ends, end_s = next_due(
         tables.state.table.finish_s, tables.when_s, tables.heap, tables.place, clock.num_ends
     )
     return end_s

@@ -1,4 +1,4 @@
-"""Whether a run goes on: how far its jobs are at a moment, beside an earlier one."""
+"""Whether a run goes on: how far its jobs are at a moment, beside an earlier one; runs that never end are refused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.snapshot import Floats, Ints
+
+# Failures that hit jobs, or come while all wait.
+_MANY_LOSSES = 20_000
 
 
 class RunProgress(NamedTuple):
@@ -43,3 +47,60 @@ class RunProgress(NamedTuple):
         """Whether a job came, ended, or has less work left than ever before."""
         same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
         return not same or bool((self.left < before.left).any())
+
+
+class ProgressCheck:
+    """Refuses runs that would go on for ever; all raise a `FleetError`.
+
+    Attributes
+    ----------
+    look_every : moments at which the policy may be asked, between two looks at whether anything goes on.
+    """
+
+    look_every = 1000
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator, self._table = allocator, allocator.table
+        self._before = self._before_losses = RunProgress.of(allocator, 0.0)
+        self._num_losses = 0
+
+    def look(self, now_s: float) -> None:
+        """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
+        before, self._before = self._before, RunProgress.of(self._allocator, now_s)
+        num_starts = self._before.starts_without_work(before)
+        # Nodes that come back may let them work.
+        if num_starts >= self.look_every // 2 and not self._allocator.cluster.away:
+            raise FleetError(
+                f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {now_s:g} s: "
+                "their devices are taken away again while they restart. Let a restart take less time (restart_s, "
+                "start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
+            )
+
+    def note_loss(self, now_s: float) -> None:
+        """Jobs of which none is further after so many failures than before never end."""
+        self._num_losses += 1
+        if self._num_losses < _MANY_LOSSES:
+            return
+        before, self._num_losses = self._before_losses, 0
+        self._before_losses = RunProgress.of(self._allocator, now_s)
+        if not self._before_losses.is_better(before):
+            raise FleetError(
+                f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self._allocator.fate.hazards}. Let "
+                "them fail less often, or write checkpoints more often"
+            )
+
+    def refuse_to_wait(self) -> None:
+        """Nothing will happen any more, and jobs wait."""
+        waiting = [self._table.job(row) for row in self._table.active.tolist()]
+        widest = max(waiting, key=lambda job: job.num_devices)
+        raise FleetError(
+            f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the "
+            f"end run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, "
+            f"{widest.num_devices}: a policy that does not resize jobs cannot run it where fewer are of one type"
+        )
+
+    def refuse_early(self, now_s: float, ask_again_s: float) -> None:
+        """The policy wants to decide again at once."""
+        raise FleetError(
+            f"the policy asks at {now_s} s to decide again at {ask_again_s} s; give a later time"
+        )

@@ -1,0 +1,217 @@
+"""Simulating in Python: time jumps from event to event, and nothing is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from trainyard.engine.agenda import Agenda
+from trainyard.fleet.allocation import Allocation, Queue
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.ask_policy import ask_policy
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.rounds.coordinator import Coordinator
+from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.simulation.arrivals import Arrivals
+from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
+from trainyard.fleet.simulation.job_failures import JobFailures
+from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
+from trainyard.fleet.simulation.moments import (
+    ARRIVAL,
+    END,
+    FAILURE,
+    NODES,
+    free_for_none,
+    may_change,
+    next_event,
+)
+from trainyard.fleet.simulation.node_events import NodeEvents
+from trainyard.fleet.simulation.run_progress import ProgressCheck
+from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.workload.job import Job
+
+_INF = float("inf")
+# To load compiled code takes as long as some thousands of moments take without it.
+_COMPILED_AFTER = 5000
+
+
+class Simulator:
+    """The clock: when jobs come and end, and when the policy is asked.
+
+    Parameters
+    ----------
+    strict : a job that can never run here is an error.
+    """
+
+    def __init__(
+        self, jobs: Iterable[Job], policy: Policy, allocator: Allocator, rounds: Rounds | None, strict: bool
+    ) -> None:
+        self.policy, self.allocator, self.table = policy, allocator, allocator.table
+        self.coordinator = Coordinator(allocator, rounds)
+        self.rounds = self.coordinator.rounds
+        round_s = None if self.rounds is None else self.rounds.round_s
+        self.arrivals = Arrivals(jobs, allocator, round_s, strict)
+        self.ends = Agenda()
+        self.may_crowd = allocator.rates.crowding.is_there
+        self.job_failures = JobFailures(self.table, allocator.fate)
+        self.node_events = NodeEvents(allocator.cluster, allocator.fate)
+        if self.node_events.at_once:
+            allocator.change_nodes(self.node_events.at_once, 0.0)
+        self.clock = Clock(policy.start(allocator.cluster))
+        self.check = ProgressCheck(allocator)
+
+    def run(self) -> None:
+        """Go on until all jobs have ended.
+
+        Raises
+        ------
+        FleetError
+            If jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
+        """
+        while self.arrivals.job is not None or self.table.num_active:
+            self._advance()
+            if self._may_change():
+                self._decide()
+            self.clock.num_moments += 1
+            if self.clock.num_moments % self.check.look_every == 0:
+                self.check.look(self.clock.now_s)
+            if self.clock.num_moments == _COMPILED_AFTER:
+                self._run_compiled()
+
+    def _run_compiled(self) -> None:
+        """Go on in compiled code for as long as that can."""
+        if self.rounds is not None or self.job_failures.may_be or self.node_events:
+            return
+        run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends)
+        while run is not None and (why := run.run(self.clock, self.check.look_every)) != COMING:
+            if why == STUCK:
+                self.check.refuse_to_wait()
+            if why == EARLY:
+                self.check.refuse_early(self.clock.now_s, self.clock.wake_s)
+            self.check.look(self.clock.now_s)
+
+    def _advance(self) -> None:
+        """Go to the next moment at which the policy is asked, through all that happens until then."""
+        next_s = self._next_s()
+        while self._fails_first(next_s):
+            self._fail()
+            next_s = self._next_s()
+        if next_s == _INF:
+            self.check.refuse_to_wait()
+        finish_s = self.ends.next_s(self.table.finish_s)
+        while event := next_event(
+            next_s, self.node_events.next_s, finish_s, self.arrivals.next_s, self.job_failures.next_s
+        ):
+            if event == ARRIVAL:
+                self.arrivals.arrive()
+                continue
+            if event == END:
+                self._end(self.ends.pop(), finish_s)
+            elif event == NODES:
+                self._change_nodes()
+            else:
+                self._fail()
+            finish_s = self.ends.next_s(self.table.finish_s)
+        self.clock.now_s = next_s
+        if self.rounds is not None:
+            self.rounds.close(next_s)
+        self.coordinator.end_leases(next_s)
+        if self.clock.wake_s <= next_s:
+            self.clock.wake_s = _INF
+
+    def _next_s(self) -> float:
+        """The next moment at which the policy is asked, if nothing fails before."""
+        next_s = min(
+            self.arrivals.next_s,
+            self.ends.next_s(self.table.finish_s),
+            self.clock.wake_s,
+            self.allocator.leases.next_s(),
+        )
+        if next_s < _INF or self.allocator.cluster.away:
+            next_s = min(next_s, self.node_events.next_s)
+        if self.rounds is None:
+            return next_s
+        return self.rounds.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
+
+    def _fails_first(self, next_s: float) -> bool:
+        """Whether a job fails before that moment, and before all else that happens until then."""
+        times_s = self.node_events.next_s, self.ends.next_s(self.table.finish_s), self.arrivals.next_s
+        return bool(next_event(next_s, *times_s, self.job_failures.next_s) == FAILURE)
+
+    def _end(self, row: int, end_s: float) -> None:
+        """A job has done its work, or changes its rate."""
+        ended = self.allocator.finish(row, end_s)
+        self._expect(self.coordinator.left(row, end_s) if ended else [row])
+        self._crowd(end_s)
+
+    def _change_nodes(self) -> None:
+        """Nodes go away, or come back; the policy is asked at its next chance."""
+        now_s, away, saves = self.node_events.happen()
+        lost, faster = self.coordinator.change_nodes(away, now_s, saves)
+        self._expect(faster)
+        if lost or 0 < self.table.num_waiting == self.table.num_active:
+            self.check.note_loss(now_s)
+        self._crowd(now_s)
+        self.clock.stands, self.clock.free_when_blocked = False, -1
+
+    def _fail(self) -> None:
+        """Let the next failure happen; the policy is not asked, for no devices become free."""
+        failure_s, row = self.job_failures.happen()
+        if row is not None:
+            self.allocator.set_back(row, failure_s, self.allocator.costs.restart_s)
+            self.check.note_loss(failure_s)
+            self._expect([row])
+            self.job_failures.draw(row, failure_s)
+
+    def _may_change(self) -> bool:
+        """Whether a decision could have an effect."""
+        if not self.allocator.cluster.num_devices:
+            return False
+        table, clock, free = self.table, self.clock, self.allocator.free.total
+        counts = table.num_active, table.num_waiting, free
+        return bool(may_change(self.policy.preempts, *counts, clock.stands, clock.free_when_blocked))
+
+    def _decide(self) -> None:
+        now_s = self.clock.now_s
+        self._expect(self.allocator.rates.hear(now_s))
+        rows = self.coordinator.rows()
+        allocation = self.coordinator.decision(rows, now_s, self._ask, last=self.arrivals.job is None)
+        changed = self.allocator.apply(rows, allocation, now_s)
+        self._expect(changed)
+        self.job_failures.draw_for_moved(changed, now_s)
+        self._crowd(now_s)
+        if self.rounds is not None:
+            self._expect(self.rounds.open(now_s))
+        given = allocation.given
+        # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
+        blocks = isinstance(given, Queue) and given.blocks and not self.allocator.rates.adaptive
+        self.clock.free_when_blocked = free_for_none(
+            blocks and self.rounds is None,
+            self.table.num_waiting,
+            self.allocator.cluster.num_pools,
+            self.allocator.free.total,
+        )
+
+    def _ask(self, rows: Ints) -> Allocation:
+        policy, clock = self.policy, self.clock
+        allocation, clock.state = ask_policy(
+            self.allocator,
+            rows,
+            clock.now_s,
+            policy.needs,
+            lambda snapshot: policy.decide(snapshot, clock.state),
+            in_rounds=self.rounds is not None,
+        )
+        if allocation.ask_again_s <= self.clock.now_s:
+            self.check.refuse_early(clock.now_s, allocation.ask_again_s)
+        self.clock.wake_s, self.clock.stands = allocation.ask_again_s, allocation.stands
+        return allocation
+
+    def _crowd(self, now_s: float) -> None:
+        if self.may_crowd:
+            self._expect(self.allocator.rates.crowd(now_s))
+
+    def _expect(self, rows: Sequence[int] | Ints) -> None:
+        if len(rows):
+            self.ends.expect(self.table.finish_s, np.asarray(rows, np.int64))
