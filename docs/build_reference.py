@@ -14,6 +14,7 @@ import io
 import os
 import re
 import sys
+from functools import cached_property
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "reference"
@@ -65,9 +66,8 @@ def _entry(name: str, thing: object) -> list[str]:
 
 
 def _is_member(member: object) -> bool:
-    kinds = (property, staticmethod, classmethod)
-    return (
-        inspect.isfunction(member) or isinstance(member, kinds) or type(member).__name__ == "cached_property"
+    return inspect.isfunction(member) or isinstance(
+        member, property | staticmethod | classmethod | cached_property
     )
 
 

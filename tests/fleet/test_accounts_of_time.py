@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation import simulator
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster

@@ -16,12 +16,12 @@ from runs import finished
 from trainyard.fleet.allocation import Allocation, Placed, Queue
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import Rounds, simulate_fleet
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster

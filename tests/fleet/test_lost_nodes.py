@@ -11,15 +11,15 @@ from test_fleet_conformance import CLUSTER, EVERY, plain_run, text_of, workload
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import Entry
+from trainyard.fleet.mechanism.hazards import Hazards
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.hived.policy import HiveD
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster

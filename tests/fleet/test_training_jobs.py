@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, spot_of
 from trainyard.fleet.workload.training import Predicted, Training, on_places, training_job

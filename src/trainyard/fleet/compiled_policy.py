@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.compiling import compiled, lean
+from trainyard.fleet.jobs.job_facts import NUM_FACTS, left_s_of, stint_of
+from trainyard.fleet.jobs.job_facts import facts as write_facts
+from trainyard.fleet.jobs.job_table import Table
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.mechanism.job_facts import NUM_FACTS, left_s_of, stint_of
-from trainyard.fleet.mechanism.job_facts import facts as write_facts
-from trainyard.fleet.mechanism.job_table import Table
 from trainyard.fleet.snapshot import Ints
 
 

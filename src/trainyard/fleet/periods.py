@@ -1,6 +1,10 @@
-"""Times after which something happens again: neither so short that nothing else gets done, nor for ever."""
+"""Times after which something happens again, such as rounds: neither too short to get anything done, nor for ever."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.reading.limits import LEAST_PERIOD_S, LONGEST_S
@@ -24,3 +28,23 @@ def check_period(what: str, seconds: float, endless: bool = False) -> None:
         raise FleetError(
             f"{what} lasts from {LEAST_PERIOD_S:g} s to {LONGEST_S:g} s{never}; got {seconds:g} s"
         )
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Decisions are made, and take effect, only every ``round_s`` seconds from time 0 on."""
+
+    round_s: float
+
+    def __post_init__(self) -> None:
+        check_period("a round", self.round_s)
+
+    @property
+    def own_scheduler(self) -> Callable[[Any], Any] | None:
+        """Makes of the `Allocator` of a run what leads it through rounds with other rules; None for plain rounds."""
+        return None
+
+    @property
+    def only_simulated(self) -> bool:
+        """Whether jobs do in them what no real job does, nor one that may fail or is slowed by others."""
+        return False

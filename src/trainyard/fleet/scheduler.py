@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from trainyard.fleet.catalog import find, parse_policy, split_policies
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.periods import check_period
+from trainyard.fleet.mechanism.crowding import Crowding
+from trainyard.fleet.mechanism.hazards import Hazards
+from trainyard.fleet.periods import Rounds, check_period
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.recorded import AS_RECORDED
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.crowding import Crowding
+from trainyard.fleet.mechanism.hazards import Fate, Hazards
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder
-from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.simulator import Simulator
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job

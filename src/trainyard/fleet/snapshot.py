@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.jobs import job_facts
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.known import KnownJob, require
-from trainyard.fleet.mechanism import job_facts
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
@@ -30,6 +30,21 @@ HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, jo
 ATTAINED_S, ATTAINED_DEVICE_S = job_facts.FACT_ATTAINED_S, job_facts.FACT_ATTAINED_DEVICE_S
 FIRST_START_S = job_facts.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
+
+
+_Array = TypeVar("_Array", bound=NDArray[Any])
+
+
+class _Column(cached_property[_Array]):
+    """The column of that name of the job table, by the numbers of a snapshot."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(self._read)
+        self.__doc__ = said
+
+    def _read(self, snapshot: Snapshot) -> _Array:
+        column: _Array = getattr(snapshot._table, self.attrname or "")[snapshot.rows]
+        return column
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +69,20 @@ class Snapshot:
     rows: Ints
     _table: JobTable
     _trial: Callable[[], TrialPlacement] | None = None
+
+    serial = _Column[Ints](
+        "How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."
+    )
+    arrival_s = _Column[Floats]("When every job was submitted.")
+    num_devices = _Column[Ints]("Devices that every job asks for.")
+    allowed = _Column[Ints](
+        "Device types that every job can run on, as bits by their index in ``cluster.device_types``."
+    )
+    partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
+    held = _Column[Ints]("Devices that every job has.")
+    weight = _Column[Floats]("Of every job, in weighted fairness.")
+    first_start_s = _Column[Floats]("When every job first had devices; NaN before it.")
+    num_starts = _Column[Ints]("How often every job got devices, or others.")
 
     def trial(self) -> TrialPlacement:
         """What nobody has, to play through who would find a place; changes to it change nothing else."""
@@ -80,11 +109,6 @@ class Snapshot:
         return self._table.grants[int(self.rows[number])]
 
     @cached_property
-    def serial(self) -> Ints:
-        """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
-        return self._table.serial[self.rows]
-
-    @cached_property
     def was_admitted(self) -> Bools:
         """Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it
         has to get, also of a scheduler that took over from another one and remembers nothing."""
@@ -97,35 +121,10 @@ class Snapshot:
     def _job(self, number: int) -> Job:
         return self._table.job(int(self.rows[number]))
 
-    @cached_property
-    def arrival_s(self) -> Floats:
-        """When every job was submitted."""
-        return self._table.arrival_s[self.rows]
-
-    @cached_property
-    def num_devices(self) -> Ints:
-        """Devices that every job asks for."""
-        return self._table.num_devices[self.rows]
-
-    @cached_property
-    def allowed(self) -> Ints:
-        """Device types that every job can run on, as bits by their index in ``cluster.device_types``."""
-        return self._table.allowed[self.rows]
-
-    @cached_property
-    def partition(self) -> Ints:
-        """Index of the partition in whose nodes every job must lie; 0 for any node."""
-        return self._table.partition[self.rows]
-
     def allowed_types(self, number: int) -> list[int]:
         """Device types that one job can run on, by their index."""
         bits = int(self.allowed[number])
         return [kind for kind in range(len(self.cluster.device_types)) if (bits >> kind) & 1]
-
-    @cached_property
-    def held(self) -> Ints:
-        """Devices that every job has."""
-        return self._table.held[self.rows]
 
     def facts(self, numbers: Ints) -> Floats:
         """What everybody may know of some jobs, in one call: for policies that look at few of many.
@@ -135,11 +134,6 @@ class Snapshot:
         A row for each thing, such as `HELD`, with a column for every number.
         """
         return self._table.facts(self.rows[numbers], self.now_s)
-
-    @cached_property
-    def weight(self) -> Floats:
-        """Of every job, in weighted fairness."""
-        return self._table.weight[self.rows]
 
     @cached_property
     def is_running(self) -> Bools:
@@ -171,11 +165,6 @@ class Snapshot:
         return np.where(self.is_running, 0.0, self.now_s - self._table.waiting_since_s[self.rows])
 
     @cached_property
-    def first_start_s(self) -> Floats:
-        """When every job first had devices; NaN before it."""
-        return self._table.first_start_s[self.rows]
-
-    @cached_property
     def was_started(self) -> Bools:
         """Whether every job ever had devices."""
         return ~np.isnan(self.first_start_s)
@@ -184,11 +173,6 @@ class Snapshot:
     def num_restarts(self) -> Ints:
         """How often every job got devices again, or others."""
         return np.maximum(0, self.num_starts - 1)
-
-    @cached_property
-    def num_starts(self) -> Ints:
-        """How often every job got devices, or others."""
-        return self._table.num_starts[self.rows]
 
     @cached_property
     def reports(self) -> tuple[Any, ...]:
@@ -318,15 +302,18 @@ class Snapshot:
     def deadline_s(self) -> Floats:
         """Deadlines, infinite for jobs without one; needs "deadline"."""
         self._require("deadline")
-        deadlines = [self._table.job(row).deadline_s for row in self.rows.tolist()]
-        return np.array([np.inf if each is None else each for each in deadlines])
+        return self._of_jobs("deadline_s")
 
     @cached_property
     def limit_s(self) -> Floats:
         """Times that users allowed their jobs, infinite for jobs without one; needs "limit"."""
         self._require("limit")
-        limits = [self._table.job(row).limit_s for row in self.rows.tolist()]
-        return np.array([np.inf if each is None else each for each in limits])
+        return self._of_jobs("limit_s")
+
+    def _of_jobs(self, name: str) -> Floats:
+        """Something that users said of some jobs; infinite for the others."""
+        said = [getattr(self._table.job(row), name) for row in self.rows.tolist()]
+        return np.array([np.inf if each is None else each for each in said])
 
     def _require(self, need: Need) -> None:
         require(need, self.needs)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.groups import DIMENSIONS, groups
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.crowding import Crowding
+from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun, Scheduler, baseline_of, schedulers_of
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from trainyard.fleet.compiled_policy import CompiledPolicy
-    from trainyard.fleet.rounds.rounds import Rounds
+    from trainyard.fleet.periods import Rounds
     from trainyard.hardware.cluster import Cluster
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]

@@ -173,13 +173,6 @@ class Cluster:
         return None if self.profile is None else self.profile.num_cores
 
     @cached_property
-    def is_homogeneous(self) -> bool:
-        """Whether all devices are the same and all nodes are the same."""
-        return (
-            len(set(self.devices)) == 1 and len({(node.topology, node.devices) for node in self.nodes}) == 1
-        )
-
-    @cached_property
     def node_of(self) -> Ints:
         """Node of every device."""
         return np.repeat(np.arange(len(self.nodes)), [node.num_devices for node in self.nodes])

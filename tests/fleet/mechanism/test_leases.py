@@ -6,9 +6,9 @@ import pytest
 from leases import Lending
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from restless import CLUSTER, Restless
 
-from trainyard.fleet.mechanism.job_table import Ints
+from trainyard.fleet.jobs.job_table import Ints
 from trainyard.fleet.mechanism.seen_rates import SeenRates
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet

@@ -10,12 +10,12 @@ import pytest
 from runs import finished
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
 from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow

@@ -14,10 +14,10 @@ from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.gavel.objectives import LeastMakespan, MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.gavel import read_gavel

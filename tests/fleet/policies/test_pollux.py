@@ -14,10 +14,10 @@ import pytest
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
 from trainyard.fleet.policies.pollux.offspring import child_as_in_paper
 from trainyard.fleet.policies.pollux.policy import Pollux
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
 from trainyard.fleet.workload.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain

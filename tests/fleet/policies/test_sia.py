@@ -14,13 +14,13 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.reproduce.programs.sia import gavel_run
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import adaptive

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram, most_devices
 from trainyard.fleet.replicas.planned_ends import PlannedEnds
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile

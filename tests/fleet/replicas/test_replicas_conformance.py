@@ -21,6 +21,9 @@ from test_fleet_conformance import (
 from test_gang_shapes import check_heeds_workers_or_refuses_them
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.mechanism.crowding import Crowding
+from trainyard.fleet.mechanism.hazards import Hazards
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas import gavel
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
@@ -36,12 +39,9 @@ from trainyard.fleet.replicas.gavel import (
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.replicas.gavel_rounds import GavelRounds
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.traits import traits_of
 from trainyard.hardware.cluster import Cluster
 

@@ -13,13 +13,13 @@ from backend_trials import LIMIT_S, check_losses, trial_training
 from checkpoints_kept import logged
 from leases import Lending
 
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver

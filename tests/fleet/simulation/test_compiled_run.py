@@ -13,12 +13,12 @@ from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism import pending_notes
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation import compiled_run, simulator
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.traits import Traits, traits_of

@@ -11,10 +11,10 @@ from runs import finished
 from trainyard.cli.main import main
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError

@@ -11,8 +11,8 @@ from trainyard.cli import main as cli
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.application import SelfTuned, read_application
 from trainyard.fleet.workload.job import Grant, spot_of

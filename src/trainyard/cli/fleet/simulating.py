@@ -88,8 +88,8 @@ class SimulatingOptions(Common):
     def conditions(self, seed: int) -> dict[str, Any]:
         """What things cost and what goes wrong, as a simulation takes it."""
         from trainyard.fleet.mechanism.costs import Costs
-        from trainyard.fleet.simulation.crowding import Crowding
-        from trainyard.fleet.simulation.hazards import Hazards
+        from trainyard.fleet.mechanism.crowding import Crowding
+        from trainyard.fleet.mechanism.hazards import Hazards
 
         hazards = Hazards(
             failure_every_s=self.failure_every_s,

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed, Queue, TimeFractions
+from trainyard.fleet.jobs.job_table import ArrivalRows, Bools, Ints, JobTable
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.feasibility import Feasibility
-from trainyard.fleet.mechanism.job_table import ArrivalRows, Bools, Ints, JobTable
+from trainyard.fleet.mechanism.hazards import Fate, Hazards
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.pending_notes import PendingNotes
 from trainyard.fleet.mechanism.placed import changes
@@ -26,8 +28,6 @@ from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Span
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job, rate_anywhere
 from trainyard.hardware.cluster import Cluster
@@ -56,13 +56,8 @@ class Allocator:
         crowding: Crowding | None = None,
         rates: type[Rates] = Rates,
     ) -> None:
-        self.cluster, self.preempts, self.how, self.costs, self.notes = (
-            cluster,
-            policy.preempts,
-            how,
-            costs,
-            notes,
-        )
+        self.cluster, self.preempts, self.how = cluster, policy.preempts, how
+        self.costs, self.notes = costs, notes
         self.table, self.free = JobTable(), FreeDevices(cluster)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
@@ -363,8 +358,13 @@ class Allocator:
         """A job that runs loses what it did since its last checkpoint, and time to restart."""
         worked_s = now_s - float(self.table.began_s[row])
         unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
-        self.table.set_back(row, unsaved_s, now_s, restart_s)
+        self.lose_time(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
+
+    def lose_time(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
+        """A job that runs loses the work of the last ``unsaved_s`` seconds, and time to restart."""
+        work = float(self.table.job(row).work)
+        transitions.set_back(self.table.data, row, work, unsaved_s, now_s, restart_s)
 
     def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
         """A job has done its work, or comes to where it changes its rate; whether it has ended.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Allocation, Given, Placed, Queue, TimeFractions
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.jobs.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.job_table import Ints, JobTable
 from trainyard.fleet.snapshot import Need, Snapshot
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.fleet.allocation import Placed
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism.job_table import Floats, Ints, JobTable
+from trainyard.fleet.jobs.job_table import Floats, Ints, JobTable
 from trainyard.fleet.workload.job import Grant
 
 _EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.fleet.allocation import Placed, Queue
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.snapshot import Ints
 
 _INF = float("inf")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.compiling import records
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.mechanism.fair import FairTimes
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.workload.job import Job

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Placed
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
+from trainyard.fleet.jobs.job_table import Bools, Ints, JobTable
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 

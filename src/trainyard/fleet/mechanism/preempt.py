@@ -11,7 +11,7 @@ from __future__ import annotations
 from numpy import empty, int64, minimum, zeros
 
 from trainyard.compiling import compiled, lean
-from trainyard.fleet.mechanism.job_facts import needs_of_rows
+from trainyard.fleet.jobs.job_facts import needs_of_rows
 from trainyard.fleet.place.find import (
     FREE,
     NODE,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Queue
-from trainyard.fleet.mechanism.job_facts import needs_of_rows
+from trainyard.fleet.jobs.job_facts import needs_of_rows
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
 from trainyard.fleet.mechanism.transitions import FleetState, note_use, start, wait
 from trainyard.fleet.place.find import place_jobs

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.fleet.mechanism.job_table import Ints, JobTable
+from trainyard.fleet.jobs.job_table import Ints, JobTable
+from trainyard.fleet.mechanism import transitions
+from trainyard.fleet.mechanism.crowding import Crowding
+from trainyard.fleet.mechanism.hazards import Fate
 from trainyard.fleet.mechanism.seen_rates import SeenRates
-from trainyard.fleet.simulation.crowding import Crowding
-from trainyard.fleet.simulation.hazards import Fate
 from trainyard.fleet.workload.job import Adaptive, Grant, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
 
@@ -50,7 +51,7 @@ class Rates:
         for row in rows:
             grant = self.table.grants[row]
             assert grant is not None
-            self.table.run(row, self._rate(row, grant))
+            transitions.run(self.table.data, row, self._rate(row, grant))
         self.adapt(rows)
         if may_be_seen and rows:
             self._seen.note(np.array([row for row in rows if row not in self.adaptive], np.int64))
@@ -62,9 +63,9 @@ class Rates:
 
     def regranted(self, row: int, grant: Grant, now_s: float) -> None:
         """A job goes on with the devices that it has, at another rate."""
-        self.table.settle(row, now_s)
+        transitions.settle(self.table.data, row, now_s)
         self.table.grants[row] = grant
-        self.table.run(row, self._rate(row, grant))
+        transitions.run(self.table.data, row, self._rate(row, grant))
         self.adapt([row])
 
     def spot(self, grant: Grant) -> Spot:
@@ -102,7 +103,9 @@ class Rates:
         rate = job.profile.rate(self.spot(grant), self._felt(grant), done, table.reports[row])
         if self._part(row) != 1.0:
             rate = replace(rate, work_per_s=self._part(row) * rate.work_per_s)
-        table.adapt(row, rate)
+        table.adaptive_rates[row] = rate
+        left = max(0.0, job.work - rate.until)
+        transitions.run_until(table.data, row, float(rate.work_per_s), left)
 
     def hear(self, now_s: float) -> list[int]:
         """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
@@ -132,7 +135,7 @@ class Rates:
     def _report(self, row: int, now_s: float) -> None:
         """What a job did until now, and what it knows since."""
         rate = self.table.adaptive_rates.get(row)
-        self.table.settle(row, now_s)
+        transitions.settle(self.table.data, row, now_s)
         if rate is not None:
             self.table.reports[row] = rate.report
 
@@ -152,7 +155,7 @@ class Rates:
             part = min(self.crowding.speed(own[node], used[node]) for node in own)
             if part != self._crowded[row]:
                 # What it takes to start is work, too.
-                self.table.stretch(row, now_s, self._crowded[row] / part)
+                transitions.stretch_start(self.table.data, row, now_s, self._crowded[row] / part)
                 self._crowded[row] = part
                 self.regranted(row, grant, now_s)
                 changed.append(row)

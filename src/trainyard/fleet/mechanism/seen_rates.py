@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.job_table import Ints, JobTable
+from trainyard.fleet.jobs.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.transitions import run
 from trainyard.hardware.cluster import Cluster
 

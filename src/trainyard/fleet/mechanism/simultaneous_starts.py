@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.jobs.job_table import JobTable
+from trainyard.fleet.mechanism import transitions
 
 
 class SimultaneousStarts:
@@ -22,6 +23,6 @@ class SimultaneousStarts:
         table, others = self._table, set(self._starting).difference(rows)
         left = {row: part for row in sorted(others) if (part := table.part_of_start_left(row, now_s)) > 0}
         for row, part in left.items():
-            table.delay(row, self._together_s * part * len(rows))
+            transitions.delay_start(table.data, row, self._together_s * part * len(rows))
         self._starting = [*left, *rows]
         return self._together_s * (len(rows) - 1 + sum(left.values())), list(left)

@@ -18,19 +18,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Records = NDArray[np.void]
 
-COUNTS = np.dtype(
-    [
-        *(
-            (name, np.int64)
-            for name in ("active", "entered", "decided", "waiting", "written", "ended", "used")
-        ),
-        *((name, np.float64) for name in ("counted_s", "job_s")),
-    ],
-    align=True,
-)
-"""What changes with jobs: how many are there, ever came, came before the last decision, and have no devices; how many
-devices are written down, and ends and changes of use noted; until when jobs times time are counted, and what they are."""
-
 
 class EndNote(NamedTuple):
     """What is noted of a job that has done its work.
@@ -229,6 +216,47 @@ def settle(table, row, now_s):  # type: ignore[no-untyped-def]
         job.left = max(0.0, job.left - done)
         job.since_s = now_s
     job.attained_until_s = now_s
+
+
+@lean
+def run_until(table, row, rate, left):  # type: ignore[no-untyped-def]
+    """The same of a job that changes its rate by itself, when so much work is left."""
+    table[row].turn = left
+    run(table, row, rate)
+
+
+@lean
+def stretch_start(table, row, now_s, times):  # type: ignore[no-untyped-def]
+    """What is left of the time that a job takes to start takes so many times as long."""
+    job = table[row]
+    if job.since_s > now_s:
+        job.since_s = job.began_s = now_s + (job.since_s - now_s) * times
+
+
+@lean
+def delay_start(table, row, more_s):  # type: ignore[no-untyped-def]
+    """A job that does no work yet begins to later."""
+    job = table[row]
+    job.since_s += more_s
+    job.began_s = job.since_s
+    run(table, row, job.rate)
+
+
+@lean
+def set_back(table, row, work, unsaved_s, now_s, restart_s):  # type: ignore[no-untyped-def]
+    """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart.
+
+    Parameters
+    ----------
+    work : all that the job has to do.
+    """
+    settle(table, row, now_s)
+    job = table[row]
+    job.left = min(work, job.left + unsaved_s * job.rate)
+    job.lost_s += unsaved_s
+    job.lost_device_s += unsaved_s * job.held
+    job.since_s = job.began_s = max(job.since_s, now_s) + restart_s
+    run(table, row, job.rate)
 
 
 @lean

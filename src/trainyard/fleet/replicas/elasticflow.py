@@ -30,9 +30,9 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError, require_one_type
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
 from trainyard.fleet.replicas.planned_ends import PlacedWithEnds, PlannedEnds
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
 from trainyard.fleet.policies.gavel.policy import Gavel
@@ -26,7 +27,6 @@ from trainyard.fleet.policies.gavel.solver import can_have, least_slowed, rates_
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel_rounds import GavelRounds
-from trainyard.fleet.rounds.rounds import Rounds
 
 Floats = NDArray[np.float64]
 

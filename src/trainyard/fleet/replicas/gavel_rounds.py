@@ -16,16 +16,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.accounts import Accounts, credited, turn
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.snapshot import Snapshot
 
 Ints = NDArray[np.int64]
@@ -57,9 +58,10 @@ class GavelRounds(Rounds):
         """They are: a round ends when its jobs have done whole steps."""
         return True
 
-    def scheduler(self, allocator: Allocator) -> GavelScheduler:
-        """Their clock."""
-        return GavelScheduler(self, allocator)
+    @property
+    def own_scheduler(self) -> Callable[[Allocator], GavelScheduler]:
+        """What leads a run through them."""
+        return partial(GavelScheduler, self)
 
 
 class GavelScheduler(RoundScheduler):

@@ -18,12 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.snapshot import Floats, Ints
 
 _INF = float("inf")
@@ -75,9 +77,10 @@ class PlannedEnds(Rounds):
         """They are: jobs end before their work is done."""
         return True
 
-    def scheduler(self, allocator: Allocator) -> PlannedScheduler:
-        """Their clock."""
-        return PlannedScheduler(self, allocator)
+    @property
+    def own_scheduler(self) -> Callable[[Allocator], PlannedScheduler]:
+        """What leads a run through them."""
+        return partial(PlannedScheduler, self)
 
 
 class PlannedScheduler(RoundScheduler):
@@ -110,7 +113,7 @@ class PlannedScheduler(RoundScheduler):
         for row, until_s in list(self._until_s.items()):
             worked_s = max(0.0, min(now_s, self._done_s[row]) - float(table.since_s[row]))
             left = float(table.left[row]) - worked_s * float(table.rate[row])
-            table.settle(row, now_s)
+            transitions.settle(table.data, row, now_s)
             table.left[row] = max(0.0, left)
             if left <= 0 or until_s <= now_s:
                 del self._until_s[row]
@@ -157,7 +160,7 @@ class PlannedScheduler(RoundScheduler):
             held = grant.devices[0], len(grant.devices)
             pause_s = slots.pause_s(held[1], self.cluster.num_devices, held in self._known, renews)
             self._known.add(held)
-            table.set_back(row, 0.0, now_s, pause_s)
+            self.allocator.lose_time(row, 0.0, now_s, pause_s)
             self._until_s[row] += pause_s
             table.finish_s[row] = _INF  # it ends when a slot does
         if renews:

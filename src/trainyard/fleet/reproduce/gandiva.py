@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.reproduce.queueing import response_table, shared_s, together_table
-from trainyard.fleet.rounds.rounds import Rounds
 
 TABLES = (
     together_table(Gandiva(pack=False), Rounds(60.0)),

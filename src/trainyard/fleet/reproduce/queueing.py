@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from scipy.integrate import quad
 
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Profile, Spot
 from trainyard.fleet.workload.readers.synergy import MEMORY_GB, Sensitivity, SynergyProfile

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import TimeFractions
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.jobs.job_table import JobTable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.fit import require_fit
@@ -21,7 +22,6 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.node_watch import NodeWatch
-from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text, training_of
 from trainyard.hardware import parse_cluster

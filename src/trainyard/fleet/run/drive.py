@@ -8,15 +8,16 @@ from functools import partial
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError, one_line
+from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.waiting import why_waiting
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.coordinator import Coordinator
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.decision import UndecidedError, decide
 from trainyard.fleet.run.event import Event, Happening
@@ -263,7 +264,7 @@ class Driver:
             job, progress = self.table.job(row), self._running.progress(row)
             if progress is None:
                 continue
-            self.table.settle(row, now_s)
+            transitions.settle(self.table.data, row, now_s)
             self.table.left[row] = job.work - progress.steps
             if progress.step_s is not None:
                 spot = self.allocator.rates.spot(self.running[row])

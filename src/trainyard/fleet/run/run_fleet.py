@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.event import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainyard.fleet.errors import one_line
-from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.event import Event, Happening

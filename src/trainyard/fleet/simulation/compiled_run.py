@@ -14,9 +14,9 @@ import numpy as np
 from trainyard.compiling import records
 from trainyard.engine.agenda import Agenda
 from trainyard.fleet.compiled_policy import CompiledPolicy
+from trainyard.fleet.jobs.job_table import ArrivalRows, rows_for
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.job_table import ArrivalRows, rows_for
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from trainyard.fleet.mechanism.job_table import Ints, JobTable
-from trainyard.fleet.simulation.hazards import Fate
+from trainyard.fleet.jobs.job_table import Ints, JobTable
+from trainyard.fleet.mechanism.hazards import Fate
 
 _INF = float("inf")
 

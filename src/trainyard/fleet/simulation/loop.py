@@ -13,8 +13,8 @@ import numpy as np
 from trainyard.compiling import compiled, lean
 from trainyard.engine.agenda import drop_first, expect, next_due
 from trainyard.fleet.compiled_policy import Seen
-from trainyard.fleet.mechanism.job_facts import waiting_rows
-from trainyard.fleet.mechanism.job_table import Floats, Ints, Table
+from trainyard.fleet.jobs.job_facts import waiting_rows
+from trainyard.fleet.jobs.job_table import Floats, Ints, Table
 from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, queue_applied
 from trainyard.fleet.mechanism.transitions import FleetState, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from trainyard.fleet.simulation.hazards import Fate
+from trainyard.fleet.mechanism.hazards import Fate
 from trainyard.hardware.cluster import Cluster
 
 _INF = float("inf")

@@ -10,9 +10,9 @@ from trainyard.engine.agenda import Agenda
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.coordinator import Coordinator
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
 from trainyard.fleet.simulation.job_failures import JobFailures

@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import block, buddies
 from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits

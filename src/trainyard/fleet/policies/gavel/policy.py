@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Fractions, Pairs, Problem
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Traits, Wish
 from trainyard.hardware.cluster import Cluster

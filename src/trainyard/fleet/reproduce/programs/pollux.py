@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.application import Application, SelfTuned, elastic, tuned
 from trainyard.fleet.workload.goodput import Batch, divided

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.replicas.gavel import MaxMinProgram
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.readers.shockwave import read_shockwave
 from trainyard.hardware.cluster import Cluster

@@ -1,4 +1,7 @@
-"""The job table: one row of numbers for every job that is there, in one array that is used again."""
+"""The job table: one row of numbers for every job that is there, in one array that is used again.
+
+What happens to jobs is written here by `fleet/mechanism/transitions.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.compiling import records
-from trainyard.fleet.mechanism import job_facts, transitions
+from trainyard.fleet.jobs import job_facts
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
 from trainyard.fleet.workload.job import Job, Rate
@@ -20,6 +23,19 @@ Table = NDArray[np.void]
 
 _INF = float("inf")
 
+COUNTS = np.dtype(
+    [
+        *(
+            (name, np.int64)
+            for name in ("active", "entered", "decided", "waiting", "written", "ended", "used")
+        ),
+        *((name, np.float64) for name in ("counted_s", "job_s")),
+    ],
+    align=True,
+)
+"""What changes with jobs: how many are there, ever came, came before the last decision, and have no devices; how many
+devices are written down, and ends and changes of use noted; until when jobs times time are counted, and what they are."""
+
 
 class JobTable:
     """Jobs that were submitted and have not ended. A job keeps its row until it ends; then another takes it.
@@ -29,7 +45,7 @@ class JobTable:
 
     Attributes
     ----------
-    counts : how many there are, and how many came; see `transitions.COUNTS`.
+    counts : how many there are, and how many came; see `COUNTS`.
     rows : of all that are there, in the order of arrival, and then those that nobody has, the next one first.
     data : all columns; an array of records, as compiled functions take it.
     jobs, grants : of every row; a job without grant waits.
@@ -103,7 +119,7 @@ class JobTable:
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
-        self.counts = records(1, transitions.COUNTS)
+        self.counts = records(1, COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
         self._num_active = self.counts["active"]
         self.num_noted, self.num_written = self.counts["used"], self.counts["written"]
@@ -195,49 +211,11 @@ class JobTable:
         found = np.empty(len(rows))
         return found, job_facts.left_s_at(self.data, rows, now_s, found)
 
-    def settle(self, row: int, now_s: float) -> None:
-        """Write down what a running job has done until now."""
-        transitions.settle(self.data, row, now_s)
-
-    def run(self, row: int, rate: float) -> None:
-        """A job, settled until now, works at this rate from here on."""
-        transitions.run(self.data, row, rate)
-
-    def adapt(self, row: int, rate: Rate) -> None:
-        """A running job changes its rate by itself."""
-        self.adaptive_rates[row] = rate
-        self.rate[row], self.turn[row] = rate.work_per_s, max(0.0, self.job(row).work - rate.until)
-        self._expect(row)
-
-    def stretch(self, row: int, now_s: float, times: float) -> None:
-        """What is left of a job's restart takes so many times as long."""
-        if self.since_s[row] > now_s:
-            self.since_s[row] = self.began_s[row] = now_s + (self.since_s[row] - now_s) * times
-
     def part_of_start_left(self, row: int, now_s: float) -> float:
         """Of the time that a job does no work after it got its devices; 0 if it has none, or works."""
         if not self.held[row] or self.since_s[row] <= now_s:
             return 0.0
         return float((self.since_s[row] - now_s) / (self.since_s[row] - self.placed_s[row]))
-
-    def delay(self, row: int, more_s: float) -> None:
-        """A job that does no work yet begins to later."""
-        self.since_s[row] += more_s
-        self.began_s[row] = self.since_s[row]
-        self._expect(row)
-
-    def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
-        """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
-        self.settle(row, now_s)
-        self.left[row] = min(self.job(row).work, self.left[row] + unsaved_s * self.rate[row])
-        self.lost_s[row] += unsaved_s
-        self.lost_device_s[row] += unsaved_s * self.held[row]
-        self.since_s[row] = self.began_s[row] = max(self.since_s[row], now_s) + restart_s
-        self._expect(row)
-
-    def _expect(self, row: int) -> None:
-        left, rate = self.left[row] - self.turn[row], self.rate[row]
-        self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
 
     def forget(self, rows: Ints) -> None:
         """Forget how jobs ran that wait now, and values of what they had."""

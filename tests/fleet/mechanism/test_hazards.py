@@ -10,15 +10,16 @@ from leases import Lending
 
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.hazards import Fate, Hazards
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation import run_progress
-from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
@@ -44,7 +45,7 @@ def test_what_was_not_saved_counts_from_the_start() -> None:
     allocator = Allocator(CLUSTER, fifo(), 0, Costs(restart_s=30.0), Recorder(False), fate)
     allocator.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
     allocator.apply(allocator.table.active.copy(), Allocation(Queue(np.arange(1))), 0.0)
-    allocator.table.settle(0, 150.0)
+    transitions.settle(allocator.table.data, 0, 150.0)
     allocator.set_back(0, 250.0, allocator.costs.restart_s)
     assert allocator.table.finish_s[0] == 1000.0 + 50.0 + 30.0
     # It has worked for 10 s since it was back.

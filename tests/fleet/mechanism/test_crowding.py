@@ -7,10 +7,10 @@ from runs import finished
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 

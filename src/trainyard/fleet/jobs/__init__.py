@@ -1,0 +1,1 @@
+"""What is known of jobs: one table with a row each, and what follows from it."""
