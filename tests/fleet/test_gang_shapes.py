@@ -17,7 +17,8 @@ from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 

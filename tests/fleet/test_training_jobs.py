@@ -8,7 +8,8 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, spot_of
-from trainyard.fleet.workload.training import Predicted, Training, on_places, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, on_places, training_job
 from trainyard.hardware.cluster import Cluster
 
 TRAINING = Training("gpt-tiny", 8, 60_000)

@@ -15,7 +15,8 @@ from trainyard.fleet.policies.gavel.policy import SpaceSharing
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.readers.gavel import read_gavel
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 

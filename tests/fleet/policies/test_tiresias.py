@@ -19,7 +19,8 @@ from trainyard.fleet.reproduce.programs.pollux import tiresias_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

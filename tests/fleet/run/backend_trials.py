@@ -24,7 +24,8 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 LIMIT_S = 400.0

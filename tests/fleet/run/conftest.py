@@ -9,7 +9,7 @@ from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
-from trainyard.fleet.workload.training import training_job
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 
 

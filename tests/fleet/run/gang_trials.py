@@ -20,7 +20,7 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant
-from trainyard.fleet.workload.training import Predicted, training_job
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 

@@ -22,7 +22,8 @@ from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
@@ -178,7 +179,7 @@ def test_a_file_of_trainings_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_process_of_a_job_that_takes_too_much_memory_fails_and_nothing_else_does() -> None:
     code = (
-        "from trainyard.fleet.run.node import Ranks\n"
+        "from trainyard.fleet.run.ranks import Ranks\n"
         "Ranks(0, 1, 1, 'meeting', 'local:1', max_rank_bytes=3e8).limit_memory()\n"
         "print(len(bytearray(10**7)))\n"
         "bytearray(10**9)\n"

@@ -20,7 +20,8 @@ from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import ask_through
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(1, 4, "local")

@@ -15,7 +15,8 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 

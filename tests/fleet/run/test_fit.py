@@ -14,7 +14,8 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.slurm import SlurmBackend
 from trainyard.fleet.run.slurm_nodes import SlurmNode
 from trainyard.fleet.workload.job import Grant
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Node
 from trainyard.hardware.parse import parse_cluster
 

@@ -33,12 +33,14 @@ from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.measure import measured_alone, measured_document
-from trainyard.fleet.run.node import Ranks, run
+from trainyard.fleet.run.node import run
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.job import Grant, declared_job
-from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job, training_of
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.run.processes.fork_server import WorkerError

@@ -16,7 +16,8 @@ import pytest
 from trainyard.fleet.run import measure
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 
 
@@ -97,7 +98,8 @@ from pathlib import Path
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.measure import measured_alone
 from trainyard.hardware.cluster import Cluster
-from trainyard.fleet.workload.training import Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 
 backend = LocalBackend(Cluster.uniform(1, 1, "local"), Path(sys.argv[1]))
 measured_alone([training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))], backend, seconds=3600.0)

@@ -14,7 +14,8 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.job import Grant, Job, Rate, Spot
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(1, 1)

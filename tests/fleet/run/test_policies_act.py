@@ -27,7 +27,7 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import Predicted, training_job
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(2, 2, "local")

@@ -33,9 +33,9 @@ from guide_commands import follow_guide
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions, Progress
 from trainyard.fleet.run.backends import make_backend
-from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant
-from trainyard.fleet.workload.training import training_job
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster, Node
 
 ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")

@@ -36,7 +36,7 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.slurm import SlurmBackend, _cancel
 from trainyard.fleet.run.slurm_nodes import slurm_cluster, slurm_nodes
 from trainyard.fleet.workload.job import Grant
-from trainyard.fleet.workload.training import training_job
+from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 
 

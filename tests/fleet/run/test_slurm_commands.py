@@ -14,7 +14,7 @@ from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.directory_backend import own_part
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.slurm import Part, SlurmBackend, _Batch, _queue, script, submission
 from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes
 from trainyard.fleet.workload.job import Grant

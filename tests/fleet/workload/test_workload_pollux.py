@@ -14,9 +14,10 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.workload.application import SelfTuned, read_application
+from trainyard.fleet.workload.application import SelfTuned
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.read import read_workload
+from trainyard.fleet.workload.readers.adaptdl import read_application
 from trainyard.hardware.cluster import Cluster
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"

@@ -18,7 +18,8 @@ from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.predict import predicted_job, throughput_table
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.speeds import Speeds
-from trainyard.fleet.workload.training import Predicted, Training
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted
 from trainyard.hardware.parse import parse_cluster
 
 CLUSTER = parse_cluster("2x2xV100-32G+1x4xA100-80G")

@@ -9,9 +9,9 @@ import pytest
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.read import read_workload, recognise
+from trainyard.fleet.workload.readers.adaptdl import read_step_times
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile
-from trainyard.fleet.workload.readers.step_times import read_step_times
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")

@@ -16,7 +16,8 @@ from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, declared_job
 from trainyard.fleet.workload.own import read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload
-from trainyard.fleet.workload.training import Training, training_job, training_of
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job, training_of
 from trainyard.hardware.parse import parse_cluster
 
 HEAD = "name,arrival_s,num_devices,steps,model,batch_size"

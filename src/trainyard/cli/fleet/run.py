@@ -115,7 +115,7 @@ def _with_speeds(
 ) -> tuple[tuple[Job, ...], Costs]:
     """Jobs as fast as they are on a backend that is ready, and what starts cost there."""
     from trainyard.fleet.run.measure import measured_alone
-    from trainyard.fleet.workload.training import on_places
+    from trainyard.fleet.workload.training_job import on_places
 
     backend.warm_up()
     if not measure:

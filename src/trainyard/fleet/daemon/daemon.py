@@ -35,7 +35,7 @@ from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
-from trainyard.fleet.workload.training import on_places
+from trainyard.fleet.workload.training_job import on_places
 from trainyard.hardware.cluster import Cluster
 from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener

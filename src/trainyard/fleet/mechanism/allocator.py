@@ -11,12 +11,11 @@ from trainyard.fleet.jobs.job_table import ArrivalRows, Bools, Ints, JobTable
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
-from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.feasibility import Feasibility
 from trainyard.fleet.mechanism.hazards import Fate, Hazards
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.pending_notes import PendingNotes
-from trainyard.fleet.mechanism.placed import changes
+from trainyard.fleet.mechanism.placed import are_whole, changes, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, apply_queue, assignment, fill
 from trainyard.fleet.mechanism.rates import Rates
 from trainyard.fleet.mechanism.simultaneous_starts import SimultaneousStarts

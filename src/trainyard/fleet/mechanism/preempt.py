@@ -30,11 +30,11 @@ from trainyard.fleet.place.find import (
     note_failed,
     nothing_failed,
     place_jobs,
+    pool_for,
     take,
     usable_nodes,
     without_nodes_of,
 )
-from trainyard.fleet.place.pools import pool_for
 
 # What becomes of a job: it has no devices and gets none; it keeps those that it has; loses them; gets some or others.
 WAITS, KEEPS, LOSES, GETS = range(4)

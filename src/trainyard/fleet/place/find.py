@@ -81,6 +81,23 @@ def place_jobs(  # type: ignore[no-untyped-def]
     return numbers[:placed], devices[:count], counts[:placed]
 
 
+@lean
+def pool_for(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
+    """The pool of a kind, all devices of one type, if it has room; of any (-1) the first that may and has; -1 for none.
+
+    Parameters
+    ----------
+    left : devices of every pool.
+    allowed : pools in which the gang can run, as bits.
+    """
+    if kind >= 0:
+        return kind if left[kind] >= wanted else -1
+    for pool in range(len(left)):
+        if left[pool] >= wanted and (allowed >> pool) & 1:
+            return pool
+    return -1
+
+
 @compiled
 def usable_nodes(partition, members, unblocked):  # type: ignore[no-untyped-def]
     """Of every node, 1 if a job of a partition may have it, else 0; empty where it may have all.

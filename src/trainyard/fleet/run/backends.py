@@ -21,7 +21,8 @@ from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.fleet.workload.training import cluster_text
+from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware.cluster import Cluster
 from trainyard.private import make_private
 

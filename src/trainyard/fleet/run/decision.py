@@ -17,7 +17,8 @@ from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
 __all__ = ["UndecidedError", "decide", "look_at"]

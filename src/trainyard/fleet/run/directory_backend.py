@@ -20,10 +20,11 @@ from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
-from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.node_watch import NodeWatch
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text, training_of
+from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text
+from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware import parse_cluster
 from trainyard.hardware.cluster import Cluster, Node
 

@@ -27,7 +27,7 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import training_of
+from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware.cluster import Cluster
 
 POLL_S = 0.05

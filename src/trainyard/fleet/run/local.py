@@ -17,7 +17,8 @@ from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.node import Ranks, run_apart
+from trainyard.fleet.run.node import run_apart
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
 

@@ -16,7 +16,8 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import WATCH_S
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import Predicted, training_job, training_of
 from trainyard.job.run.processes.heartbeat import beating
 
 _POLL_S = 0.01

@@ -12,7 +12,7 @@ import torch
 
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.optimizer import OptimizerConfig

@@ -40,7 +40,7 @@ from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.cluster import Cluster, Node

@@ -9,21 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import QhullError
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.between import Tetrahedra, between
+from trainyard.fleet.workload.between import Tetrahedra
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
-from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
-from trainyard.fleet.workload.readers.table import Table
-from trainyard.reading.limits import MOST_ROWS
 
 Floats = NDArray[np.float64]
 
@@ -159,75 +154,6 @@ class SelfTuned(Adaptive):
         return float(np.interp(work, ends, steps) - np.interp(done, ends, steps)) * float(step_s)
 
 
-def _batch_size(path: Path) -> int:
-    text = path.stem.removeprefix("validation-")
-    if not text.isdecimal() or not 1 <= len(text) <= len(str(MOST_ROWS)) or not int(text):
-        raise FleetError(
-            f"{path} is named for no batch size; write validation-<batch size>.csv, such as validation-64.csv"
-        )
-    return int(text)
-
-
-def read_application(folder: Path, largest_local: int = 0, device_type: str = "") -> Application:
-    """Read ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv`` of a folder.
-
-    Parameters
-    ----------
-    largest_local : samples of a pass on a device; by default the most that were measured.
-    device_type : read ``placements-<device type>.csv`` and ``scalability-<device type>.csv`` instead.
-
-    Raises
-    ------
-    FleetError
-        If a file is not there, or not readable as what it is.
-    """
-    suffix = f"-{device_type}.csv" if device_type else ".csv"
-    placed, spread = (read_step_times(folder / (name + suffix)) for name in ("placements", "scalability"))
-    paths = {_batch_size(path): path for path in folder.glob("validation-*.csv")}
-    if not paths:
-        raise FleetError(
-            f"folder {str(folder)!r} has no validation-<batch size>.csv; give one per batch size"
-        )
-    sizes = sorted(paths)
-    runs = [_epochs(paths[size]) for size in sizes]
-    ends, square, variance, loss = np.stack([run[:, : min(r.shape[1] for r in runs)] for run in runs], 1)
-    local = placed.local_batch_size
-    limits = Limits(sizes[0], sizes[-1], int(local.min()), largest_local or int(local.max()))
-    rows = np.stack([local, placed.step_s, placed.sync_s], 1)
-    by_placement = {
-        key: rows[[other == key for other in placed.per_node]] for key in dict.fromkeys(placed.per_node)
-    }
-    # Elsewhere only the numbers of nodes and devices count: of several placements with the same, the mean.
-    keys, group = np.unique(_where(placed), axis=0, return_inverse=True)
-    means = np.stack([np.bincount(group, rows[:, c]) / np.bincount(group) for c in (1, 2)], 1)
-    points = np.concatenate((keys, _where(spread))).astype(np.float64)
-    values = np.concatenate((means, np.stack([spread.step_s, spread.sync_s], 1)))
-    most_nodes, most_devices = (int(points[:, c].max()) for c in (0, 1))
-    elsewhere = None
-    if most_nodes > 1 or not all((count,) in by_placement for count in range(1, most_devices + 1)):
-        try:
-            elsewhere = between(points, values)
-        except QhullError as error:
-            raise FleetError(
-                f"folder {str(folder)!r} has too few step times to know those between; give some of at least two numbers "
-                "of nodes, of devices and of samples on each"
-            ) from error
-    return Application(
-        folder.name,
-        limits,
-        ends.min(0),
-        np.array(sizes, np.float64),
-        square,
-        variance,
-        loss,
-        by_placement,
-        elsewhere,
-        most_nodes,
-        most_devices,
-        device_type,
-    )
-
-
 def adaptive(
     jobs: Iterable[Job],
     applications: Mapping[str, Application],
@@ -275,22 +201,6 @@ def _application(job: Job, applications: Mapping[str, Application]) -> Applicati
             f"job {job.name!r} is of application {job.model!r}, which was not measured; those are {known}"
         )
     return applications[job.model]
-
-
-def _where(times: StepTimes) -> NDArray[np.int64]:
-    return np.stack([times.num_nodes, times.num_replicas, times.local_batch_size], 1)
-
-
-def _epochs(path: Path) -> Floats:
-    """[4, epoch]: progress, squared mean and variance of the gradients, and loss."""
-    names = ("progress", "grad_sqr", "grad_var", "metric")
-    rows = [[row.number(name) for name in names] for row in Table(path, names).rows()]
-    if not rows:
-        raise FleetError(f"table {str(path)!r} has no rows; give one per epoch")
-    columns = np.array(rows).T
-    if columns[3, -1] > columns[3, 0]:  # What rises is a part of 1 or of 100.
-        columns[3] = (1 if columns[3].max() <= 1 else 100) - columns[3]
-    return columns
 
 
 @lru_cache(maxsize=1 << 10)

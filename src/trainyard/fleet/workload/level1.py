@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from trainyard.fleet.errors import FleetError, one_line
+from trainyard.fleet.workload.questions import QUESTIONS
 
 __all__ = [
     "AnswerTimeoutError",
@@ -38,7 +39,7 @@ _KEPT = 65_536
 _MOST_TRIES, _REST_S = 3, 600.0
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
-"""From the name of a question in `trainyard.fleet.workload.questions.QUESTIONS`, and what it is about."""
+"""From the name of a question in `QUESTIONS`, and what it is about."""
 
 
 class UnansweredError(FleetError):
@@ -134,8 +135,6 @@ def _known(question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
 def _here(question: str, arguments: tuple[Any, ...]) -> Any:
-    from trainyard.fleet.workload.questions import QUESTIONS
-
     return QUESTIONS[question](*arguments)
 
 

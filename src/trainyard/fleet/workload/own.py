@@ -67,7 +67,7 @@ from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.fleet.workload.speeds import Speeds
-from trainyard.fleet.workload.training import Predicted
+from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 

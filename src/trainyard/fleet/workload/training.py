@@ -1,9 +1,9 @@
-"""Jobs that are level-1 trainings: what to train, and how fast that is predicted to be on any devices."""
+"""Trainings of level 1 as level 2 has them: what to train, over which devices, and what is known of its speed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.divisors import divisors
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
-from trainyard.fleet.workload.level1 import ask
+from trainyard.fleet.workload.job import Spot
 from trainyard.reading import shown
 
 if TYPE_CHECKING:
@@ -171,52 +170,6 @@ class Training:
         return cls(**values)
 
 
-@dataclass(frozen=True)
-class Predicted(Adaptive):
-    """The profile that other schedulers make their users measure: the speed of a training, as level 1 predicts it.
-
-    Attributes
-    ----------
-    training : what runs.
-    steps_per_s : by number of devices, where that is known better than by prediction.
-    core_part : of the time of a core of its own that each process takes, where devices are places for processes; 1 where
-        level 1 predicts devices as they are.
-    """
-
-    training: Training
-    steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
-    core_part: float = 1.0
-
-    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
-        """It keeps its rate, and learns how long its steps take."""
-        known = report if isinstance(report, Report) else None
-        rate = self.work_per_s(spot, grant)
-        learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known
-        return Rate(rate, float(self.training.steps), learnt)
-
-    @property
-    def skew(self) -> float:
-        """See `Job.skew`."""
-        found: float = ask("skew", self.training.model)
-        return found
-
-    def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        """Steps in a second; 0 on devices over which the batch does not divide, or for which there is no plan.
-
-        Raises
-        ------
-        FleetError
-            If the type of the devices is none that level 1 knows.
-        """
-        if self.steps_per_s:
-            return grant.share * self.steps_per_s.get(spot.num_devices, 0.0)
-        if self.training.rows % spot.num_devices:
-            return 0.0
-        shape = spot.device_type, spot.per_node, self.core_part < 1.0
-        steps_per_s: float = ask("steps_per_s", self.training.as_fast, *shape)
-        return grant.share * self.core_part * steps_per_s
-
-
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
     """The devices of a job as ``parse_cluster`` reads them.
 
@@ -243,58 +196,3 @@ def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
                 f"as in 2x2x{THIS_MACHINE}"
             ) from error
     return "+".join(f"1x{count}x{kind}" for kind, count in nodes)
-
-
-def training_job(
-    name: str,
-    arrival_s: float,
-    num_devices: int,
-    training: Training,
-    profile: Predicted | None = None,
-    **rest: Any,
-) -> Job:
-    """A job whose work is the steps of a training.
-
-    Raises
-    ------
-    FleetError
-        If the batch does not divide over the devices.
-    """
-    if training.rows % num_devices:
-        raise FleetError(
-            f"job {name!r}: a batch of {training.rows} rows does not divide over {num_devices} devices; ask for one of "
-            f"{training.sizes_text}"
-        )
-    return Job(
-        name,
-        arrival_s,
-        num_devices,
-        float(training.steps),
-        profile or Predicted(training),
-        model=training.model,
-        batch_size=training.rows,
-        **rest,
-    )
-
-
-def training_of(job: Job) -> Training:
-    """What a job trains.
-
-    Raises
-    ------
-    FleetError
-        If it is a job of a trace, of which only its length is known.
-    """
-    if not isinstance(job.profile, Predicted):
-        raise FleetError(
-            f"job {job.name!r} has a length and no training, so it can only be simulated; to run it, give it a model, "
-            "a batch_size and steps"
-        )
-    return job.profile.training
-
-
-def on_places(job: Job, core_part: float) -> Job:
-    """A training as fast as it is where each of its processes takes a part of a core of its own; 1 changes nothing."""
-    training_of(job)
-    assert isinstance(job.profile, Predicted)
-    return job if core_part == 1.0 else replace(job, profile=replace(job.profile, core_part=core_part))

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.compiled_policy import all_held, facts, mark_of, serials
-from trainyard.fleet.place.pools import pool_for
+from trainyard.fleet.place.find import pool_for
 from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
 from trainyard.fleet.snapshot import (
     ALLOWED,

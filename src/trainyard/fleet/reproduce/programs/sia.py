@@ -28,11 +28,11 @@ from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.workload.application import Application, read_application
+from trainyard.fleet.workload.application import Application
 from trainyard.fleet.workload.goodput import Batch, divided
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot, by_arrival, spot_of
+from trainyard.fleet.workload.readers.adaptdl import StepTimes, read_application, read_step_times
 from trainyard.fleet.workload.readers.pollux import read_pollux
-from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
 from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row
 

@@ -24,9 +24,10 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.application import Application, adaptive, read_application
+from trainyard.fleet.workload.application import Application, adaptive
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.left_out import LeftOut
+from trainyard.fleet.workload.readers.adaptdl import read_application
 from trainyard.fleet.workload.readers.formats import Format, has_columns
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
