@@ -14,7 +14,7 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
-from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
+from trainyard.fleet.policies.elasticflow.shares import Demands, elastic_allocation, satisfactory_shares
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
@@ -34,10 +34,10 @@ def elastic(name: str, arrival_s: float, work: float, deadline_s: float | None, 
     return Job(name, arrival_s, 1, work, profile, min_devices=1, max_devices=most, deadline_s=deadline_s)
 
 
-def wants(*jobs: tuple[float, float]) -> Wants:
+def demands(*jobs: tuple[float, float]) -> Demands:
     """Work left and deadline in slots, by the curve above."""
     rows = len(jobs)
-    return Wants(
+    return Demands(
         np.array([left for left, _ in jobs], float),
         np.array([deadline for _, deadline in jobs], float),
         np.zeros(rows, np.int64),
@@ -55,23 +55,23 @@ def devices(counts: list[int], held: list[tuple[int, ...] | None]) -> list[tuple
 def test_satisfactory_share_is_the_least_that_ends_in_time() -> None:
     """3 slots of work: one device until slot 3, two until 2, four until 1.5."""
     for deadline, share in ((3.0, 0), (2.9, 1), (2.0, 1), (1.9, 2), (1.5, 2), (1.4, -1)):
-        assert satisfactory(wants((3.0, deadline)), 4, 0.0).tolist() == [share]
+        assert satisfactory_shares(demands((3.0, deadline)), 4, 0.0).tolist() == [share]
 
 
 def test_shares_fill_what_earlier_deadlines_leave() -> None:
     """The first job has both devices until slot 2; only then is one free for the second (algorithm 1)."""
-    assert satisfactory(wants((3.0, 2.0), (3.0, 5.0)), 2, 0.0).tolist() == [1, 0]
-    assert satisfactory(wants((3.0, 2.0), (3.0, 4.0)), 2, 0.0).tolist() == [1, 1]
-    assert satisfactory(wants((3.0, 2.0), (3.0, 3.9)), 2, 0.0).tolist() == [1, -1]
+    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 5.0)), 2, 0.0).tolist() == [1, 0]
+    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 4.0)), 2, 0.0).tolist() == [1, 1]
+    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 3.9)), 2, 0.0).tolist() == [1, -1]
 
 
 def test_spare_devices_go_where_they_cost_least() -> None:
     """To the job that loses nothing by sharing out its work, although the other one comes first (algorithm 2)."""
-    pair = wants((6.0, 9.0), (6.0, 9.5))
+    pair = demands((6.0, 9.0), (6.0, 9.5))
     pair.work[1] = (1.0, 2.0, 4.0)
-    assert allocated(pair, 3, 0.0)[0].tolist() == [1, 2]
-    assert allocated(pair, 5, 0.0)[0].tolist() == [1, 4]
-    assert allocated(pair, 6, 0.0)[0].tolist() == [2, 4]
+    assert elastic_allocation(pair, 3, 0.0)[0].tolist() == [1, 2]
+    assert elastic_allocation(pair, 5, 0.0)[0].tolist() == [1, 4]
+    assert elastic_allocation(pair, 6, 0.0)[0].tolist() == [2, 4]
 
 
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
@@ -139,9 +139,11 @@ def test_needs_nodes_that_can_be_halved() -> None:
 @published
 def test_edf_as_the_authors_simulator() -> None:
     with (DATA / "reference" / "fleet" / "others.csv").open() as file:
-        met = {r["policy"]: int(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "elasticflow"}
+        in_time = {
+            r["policy"]: int(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "elasticflow"
+        }
     run = _testbed(EDF(as_published=True))
-    assert int((run.finish_s <= run.deadline_s).sum()) == met["edf"]
+    assert int((run.finish_s <= run.deadline_s).sum()) == in_time["edf"]
 
 
 @published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
+from trainyard.fleet.policies.tiresias.queue_order import carried_over, merged_order
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,6 +31,6 @@ def test_it_is_as_if_sorted_anew(seed: int) -> None:
             np.arange(num_known, len(now)),
         )
         keys[:, moved] = random.choice([0.0, 1.0, np.inf], (3, len(moved)))
-        order = repaired(order, renumbered, random.permutation(moved), keys)
+        order = merged_order(order, renumbered, random.permutation(moved), keys)
         assert order.tolist() == np.lexsort(keys[::-1]).tolist()
         serial = now

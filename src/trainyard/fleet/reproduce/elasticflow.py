@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.policies.elasticflow.shares import Wants, satisfactory
+from trainyard.fleet.policies.elasticflow.shares import Demands, satisfactory_shares
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table
@@ -23,7 +23,7 @@ _STEPS = [k / 1000 for k in range(1, 5001)]
 
 def _shares(work: float) -> list[int]:
     """Devices of A and B, which are due after one slot, and of C, which has so much work and two slots; 0 for none."""
-    wants = Wants(
+    demands = Demands(
         np.array([1.0, 1.5, work]),
         np.array([1.0, 1.0, 2.0]),
         np.zeros(3, np.int64),
@@ -31,7 +31,7 @@ def _shares(work: float) -> list[int]:
         np.tile(_DEVICES, (3, 1)),
         np.tile(_SPEEDS, (3, 1)),
     )
-    return [_DEVICES[level] if level >= 0 else 0 for level in satisfactory(wants, 4, 0.0).tolist()]
+    return [_DEVICES[level] if level >= 0 else 0 for level in satisfactory_shares(demands, 4, 0.0).tolist()]
 
 
 def _most_work(share: int) -> float:

@@ -36,7 +36,7 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import block, buddies
-from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
+from trainyard.fleet.policies.elasticflow.shares import Demands, elastic_allocation, satisfactory_shares
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
@@ -60,12 +60,12 @@ class _Plan(NamedTuple):
     """Jobs in the order of their deadlines, what they want, and their shares."""
 
     jobs: list[int]
-    wants: Wants
+    demands: Demands
     shares: Ints
 
     def late(self) -> set[int]:
         """Jobs with a deadline that they cannot meet."""
-        missed = (self.shares < 0) & np.isfinite(self.wants.deadline)
+        missed = (self.shares < 0) & np.isfinite(self.demands.deadline)
         return {job for job, late in zip(self.jobs, missed.tolist(), strict=True) if late}
 
 
@@ -133,7 +133,7 @@ class ElasticFlow:
         # Nodes that are away come back: they decide when jobs run, and not who is admitted.
         plan = self._plan(snapshot, known, able)
         if plan.late():
-            plan, late = self._admitted(
+            plan, late = self._admit(
                 snapshot, known, able, set(np.flatnonzero(snapshot.was_admitted).tolist())
             )
             refused |= late
@@ -143,7 +143,7 @@ class ElasticFlow:
         after = {serial[i]: Admitted(known[i].scaling, shares[i]) for i in sorted(shares)}
         return self._allocation(snapshot, known, plan, refused), MappingProxyType(after)
 
-    def _admitted(
+    def _admit(
         self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int], before: Set[int]
     ) -> tuple[_Plan, dict[int, str]]:
         """Admit jobs one by one, in the order of arrival; who was admitted before stays (algorithm 1)."""
@@ -173,12 +173,12 @@ class ElasticFlow:
         With shares as they were nobody is later than planned. It is a plan for all nodes if no cluster is given.
         """
         order = sorted(jobs, key=lambda i: (snapshot.deadline_s[i], i))
-        wants = self._wants(snapshot, known, order)
+        demands = self._demands(snapshot, known, order)
         total, offset = (cluster or snapshot.cluster.whole).num_devices, self._offset(snapshot)
-        plan = _Plan(order, wants, satisfactory(wants, total, offset))
+        plan = _Plan(order, demands, satisfactory_shares(demands, total, offset))
         if plan.late():
-            kept = wants._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))
-            other = _Plan(order, kept, satisfactory(kept, total, offset))
+            kept = demands._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))
+            other = _Plan(order, kept, satisfactory_shares(kept, total, offset))
             plan = min(plan, other, key=lambda each: len(each.late()))
         return plan
 
@@ -188,7 +188,7 @@ class ElasticFlow:
     def _allocation(
         self, snapshot: Snapshot, known: Sequence[Admitted], plan: _Plan, refused: Mapping[int, str]
     ) -> Allocation:
-        counts, later = allocated(plan.wants, snapshot.cluster.num_devices, self._offset(snapshot))
+        counts, later = elastic_allocation(plan.demands, snapshot.cluster.num_devices, self._offset(snapshot))
         runs, jobs = counts > 0, np.array(plan.jobs, np.int64)
         blocks = zip(jobs[runs].tolist(), counts[runs].tolist(), strict=True)
         sizes = [max(n for n in known[i].scaling.num_devices if n <= most) for i, most in blocks]
@@ -199,7 +199,7 @@ class ElasticFlow:
             ask_again_s=snapshot.now_s + later * self.slot_s,
         )
 
-    def _wants(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> Wants:
+    def _demands(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> Demands:
         levels = [known[i].scaling for i in jobs]
         node_size = snapshot.cluster.nodes[0].num_devices
         width = max((len(level.num_devices) for level in levels), default=1)
@@ -209,7 +209,7 @@ class ElasticFlow:
             num_devices[row, : len(level.num_devices)] = [block(n, node_size) for n in level.num_devices]
             work[row, : len(level.work_per_s)] = level.work_per_s
         rows = np.array(jobs, np.int64)
-        return Wants(
+        return Demands(
             snapshot.left[rows],
             (snapshot.deadline_s[rows] - snapshot.now_s) / self.slot_s,
             np.zeros(len(jobs), np.int64),

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 _END = -1
 
 
-class Wants(NamedTuple):
+class Demands(NamedTuple):
     """What is known of jobs, most urgent first; rows of the last two are jobs, columns levels of devices.
 
     Attributes
@@ -57,7 +57,7 @@ class _Spans(NamedTuple):
     used: Ints
 
 
-def satisfactory(wants: Wants, total: int, offset: float) -> Ints:
+def satisfactory_shares(demands: Demands, total: int, offset: float) -> Ints:
     """Levels of the satisfactory shares of all jobs in order; -1 for those that have none or no deadline.
 
     Parameters
@@ -65,11 +65,11 @@ def satisfactory(wants: Wants, total: int, offset: float) -> Ints:
     total : devices.
     offset : part of the slot in which now lies that is over.
     """
-    found: Ints = _satisfactory(wants, _spans(wants, total, 0, offset), offset)
+    found: Ints = _satisfactory_shares(demands, _spans(demands, total, 0, offset), offset)
     return found
 
 
-def allocated(wants: Wants, total: int, offset: float) -> tuple[Ints, float]:
+def elastic_allocation(demands: Demands, total: int, offset: float) -> tuple[Ints, float]:
     """Devices of every job until the next slot; parameters as above.
 
     Each gets what its satisfactory share has now. Of the devices left, those that no deadline holds get their least; then
@@ -79,13 +79,13 @@ def allocated(wants: Wants, total: int, offset: float) -> tuple[Ints, float]:
     -------
     Devices of every job, and the slots until one needs more; infinite if none does.
     """
-    found: tuple[Ints, float] = _allocated(wants, _spans(wants, total, total, offset), offset)
+    found: tuple[Ints, float] = _elastic_allocation(demands, _spans(demands, total, total, offset), offset)
     return found
 
 
-def _spans(wants: Wants, total: int, more: int, offset: float) -> _Spans:
+def _spans(demands: Demands, total: int, more: int, offset: float) -> _Spans:
     # Each job that is filled in adds at most one span; in the end every device may have led to one more.
-    size, num_jobs = len(wants.left) + more + 4, len(wants.left)
+    size, num_jobs = len(demands.left) + more + 4, len(demands.left)
     spans = _Spans(
         np.zeros(size),
         np.full(size, _END),
@@ -98,26 +98,26 @@ def _spans(wants: Wants, total: int, more: int, offset: float) -> _Spans:
 
 
 @compiled
-def _level(wants, spans, job, share, span):  # type: ignore[no-untyped-def]
+def _level(demands, spans, job, share, span):  # type: ignore[no-untyped-def]
     level = share
-    while level >= 0 and wants.num_devices[job, level] > spans.free[span]:
+    while level >= 0 and demands.num_devices[job, level] > spans.free[span]:
         level -= 1
     return level
 
 
 @compiled
-def _end(wants, spans, offset, job, share, span, left):  # type: ignore[no-untyped-def]
+def _end_slot(demands, spans, offset, job, share, span, left):  # type: ignore[no-untyped-def]
     """When the devices of a job with a share from a span on are free; -1 if it is not done by its deadline."""
-    deadline = wants.deadline[job]
+    deadline = demands.deadline[job]
     while span != _END and spans.start[span] < deadline:
-        level = _level(wants, spans, job, share, span)
+        level = _level(demands, spans, job, share, span)
         if level >= 0:
             start, after = spans.start[span], spans.after[span]
             until = deadline if after == _END else min(deadline, spans.start[after])
-            work = (until - start) * wants.work[job, level]
+            work = (until - start) * demands.work[job, level]
             if work >= left * (1 - 1e-9):
                 # Slots have the same bounds at every decision, so that a plan can be kept.
-                slot = np.ceil(start + left / wants.work[job, level] + offset - 1e-9)
+                slot = np.ceil(start + left / demands.work[job, level] + offset - 1e-9)
                 return max(slot, np.floor(start + offset + 1e-9) + 1.0) - offset
             left -= work
         span = spans.after[span]
@@ -125,7 +125,7 @@ def _end(wants, spans, offset, job, share, span, left):  # type: ignore[no-untyp
 
 
 @compiled
-def _reserve(wants, spans, job, share, span, end):  # type: ignore[no-untyped-def]
+def _reserve(demands, spans, job, share, span, end):  # type: ignore[no-untyped-def]
     """Take a share from a span on until an end."""
     while span != _END and spans.start[span] < end:
         after = spans.after[span]
@@ -135,10 +135,10 @@ def _reserve(wants, spans, job, share, span, end):  # type: ignore[no-untyped-de
             spans.start[new], spans.free[new], spans.after[new] = end, spans.free[span], after
             spans.plan[:, new] = spans.plan[:, span]
             spans.after[span] = new
-        level = _level(wants, spans, job, share, span)
+        level = _level(demands, spans, job, share, span)
         if level >= 0:
-            spans.plan[job, span] = wants.num_devices[job, level]
-            spans.free[span] -= wants.num_devices[job, level]
+            spans.plan[job, span] = demands.num_devices[job, level]
+            spans.free[span] -= demands.num_devices[job, level]
         span = spans.after[span]
 
 
@@ -150,22 +150,22 @@ def _release(spans, job):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _filled(wants, spans, offset, job, span, left):  # type: ignore[no-untyped-def]
-    """Reserve the satisfactory share from a span on; return its level, or -1 if there is none."""
-    for share in range(wants.least[job], wants.num_levels[job]):
-        end = _end(wants, spans, offset, job, share, span, left)
+def _fill_progressively(demands, spans, offset, job, span, left):  # type: ignore[no-untyped-def]
+    """Algorithm 1: reserve the satisfactory share from a span on; return its level, or -1 if there is none."""
+    for share in range(demands.least[job], demands.num_levels[job]):
+        end = _end_slot(demands, spans, offset, job, share, span, left)
         if end >= 0:
-            _reserve(wants, spans, job, share, span, end)
+            _reserve(demands, spans, job, share, span, end)
             return share
     return -1
 
 
 @compiled
-def _satisfactory(wants, spans, offset):  # type: ignore[no-untyped-def]
-    share = np.full(len(wants.left), -1)
+def _satisfactory_shares(demands, spans, offset):  # type: ignore[no-untyped-def]
+    share = np.full(len(demands.left), -1)
     for job in range(len(share)):
-        if wants.deadline[job] < np.inf:
-            share[job] = _filled(wants, spans, offset, job, 0, wants.left[job])
+        if demands.deadline[job] < np.inf:
+            share[job] = _fill_progressively(demands, spans, offset, job, 0, demands.left[job])
     return share
 
 
@@ -180,61 +180,64 @@ def _device_slots(spans, job):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _now(wants, spans, offset, met, job, level):  # type: ignore[no-untyped-def]
+def _allocate_now(demands, spans, offset, in_time, job, level):  # type: ignore[no-untyped-def]
     """Give a job a level until the next slot and what it then needs later; return the device slots of all that."""
     _release(spans, job)
-    spans.plan[job, 0] = wants.num_devices[job, level]
-    spans.free[0] -= wants.num_devices[job, level]
-    left = wants.left[job] - wants.work[job, level] * spans.start[1]
-    if not met[job]:
-        return wants.num_devices[job, level] * wants.left[job] / wants.work[job, level]
+    spans.plan[job, 0] = demands.num_devices[job, level]
+    spans.free[0] -= demands.num_devices[job, level]
+    left = demands.left[job] - demands.work[job, level] * spans.start[1]
+    if not in_time[job]:
+        return demands.num_devices[job, level] * demands.left[job] / demands.work[job, level]
     if left > 0:
-        _filled(wants, spans, offset, job, 1, left)
+        _fill_progressively(demands, spans, offset, job, 1, left)
     return _device_slots(spans, job)
 
 
 @compiled
-def _gain(wants, spans, offset, met, level, slots, job):  # type: ignore[no-untyped-def]
-    """Device slots that the next level saves for each device that it adds."""
+def _marginal_return(demands, spans, offset, in_time, level, slots, job):  # type: ignore[no-untyped-def]
+    """Algorithm 2: device slots that the next level saves for each device that it adds."""
     now = level[job]
-    if now + 1 >= wants.num_levels[job]:
+    if now + 1 >= demands.num_levels[job]:
         return -np.inf
-    before = wants.num_devices[job, now] if now >= 0 else 0
-    more = wants.num_devices[job, now + 1] - before
+    before = demands.num_devices[job, now] if now >= 0 else 0
+    more = demands.num_devices[job, now + 1] - before
     if more > spans.free[0]:
         return -np.inf
-    if now < 0 and not met[job]:
+    if now < 0 and not in_time[job]:
         return np.inf
     plan, free, used = spans.plan[job].copy(), spans.free.copy(), spans.used[0]
     after = spans.after.copy()
-    gain = (slots[job] - _now(wants, spans, offset, met, job, now + 1)) / more
+    marginal_return = (slots[job] - _allocate_now(demands, spans, offset, in_time, job, now + 1)) / more
     spans.plan[job], spans.free[:], spans.used[0], spans.after[:] = plan, free, used, after
-    return gain
+    return marginal_return
 
 
 @compiled
-def _allocated(wants, spans, offset):  # type: ignore[no-untyped-def]
-    met = _satisfactory(wants, spans, offset) >= 0
-    size = len(met)
+def _elastic_allocation(demands, spans, offset):  # type: ignore[no-untyped-def]
+    in_time = _satisfactory_shares(demands, spans, offset) >= 0
+    size = len(in_time)
     level, slots = np.full(size, -1, int64), np.zeros(size, float64)
     for job in range(size):
         slots[job] = _device_slots(spans, job)
         while (
-            level[job] + 1 < wants.num_levels[job]
-            and wants.num_devices[job, level[job] + 1] <= spans.plan[job, 0]
+            level[job] + 1 < demands.num_levels[job]
+            and demands.num_devices[job, level[job] + 1] <= spans.plan[job, 0]
         ):
             level[job] += 1
-    gain = np.array([_gain(wants, spans, offset, met, level, slots, job) for job in range(size)])
+    gain = np.array(
+        [_marginal_return(demands, spans, offset, in_time, level, slots, job) for job in range(size)]
+    )
     while spans.free[0] > 0 and size:
         best = np.argmax(gain)
         if gain[best] == -np.inf:
             break
         # Others have taken devices since it was reckoned.
-        gain[best], last = _gain(wants, spans, offset, met, level, slots, best), gain[best]
+        last = gain[best]
+        gain[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
         if gain[best] >= last:
             level[best] += 1
-            slots[best] = _now(wants, spans, offset, met, best, level[best])
-            gain[best] = _gain(wants, spans, offset, met, level, slots, best)
+            slots[best] = _allocate_now(demands, spans, offset, in_time, best, level[best])
+            gain[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
     return spans.plan[:, 0].copy(), _next_need(spans)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.compiled_policy import all_held, facts, mark_of, serials
 from trainyard.fleet.place.find import pool_for
-from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
+from trainyard.fleet.policies.tiresias.queue_order import carried_over, merged_order
 from trainyard.fleet.snapshot import (
     ALLOWED,
     ATTAINED_DEVICE_S,
@@ -26,16 +26,27 @@ _NEAR_S = 1e-4
 # A demotion that rounding would put off for ever is looked for at the latest after this.
 _LEAST_WAIT_S = 1e-3
 
-# What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
-# Then the devices that it asks for, the types that it can run on, as bits, `Queue.consolidate`, and the service that it
-# attained since it last began anew. Where jobs may do so, also the time that it ran since, both until then, when after it
-# first had devices, NaN before, and when it will have waited for long enough if it does not run until then.
-QUEUE, INDEX, TURN, _GANG, _ALLOWED, CONSOLIDATE, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S, _ANEW_S = (
-    range(12)
-)
+# What the state knows of a job. Its queue, from 0, its index, negative, and its rank within the queue make its place, the
+# smallest first. Then the devices that it asks for, the types that it can run on, as bits, `Queue.consolidate`, and the
+# service that it attained since it was last promoted. Where jobs may be (PromoteKnob), also the time that it ran since,
+# both until then, since when it is queued, NaN before, and when it is promoted if it does not run until then.
+(
+    QUEUE,
+    INDEX,
+    RANK,
+    _GANG,
+    _ALLOWED,
+    CONSOLIDATE,
+    SERVICE,
+    _RAN_S,
+    _RAN_BEFORE_S,
+    _SERVICE_BEFORE,
+    _QUEUED_S,
+    _PROMOTION_S,
+) = range(12)
 
 
-class Line(NamedTuple):
+class Queues(NamedTuple):
     """The jobs of the last decision, numbered as in its snapshot.
 
     Attributes
@@ -43,7 +54,7 @@ class Line(NamedTuple):
     serial : which they are.
     jobs : what is known of them, a row for each thing.
     order : their numbers, most urgent first.
-    first : numbers of those that were to run, and fit by number.
+    fitting : numbers of those that were to run, and fit by number.
     held, room : devices that each had then, and those of every type.
     is_one_pool : whether all jobs can have all devices.
     """
@@ -51,24 +62,24 @@ class Line(NamedTuple):
     serial: Ints
     jobs: Floats
     order: Ints
-    first: Ints
+    fitting: Ints
     held: Ints
     room: Ints
     is_one_pool: bool
 
 
-def nobody(may_begin_anew: bool) -> Floats:
+def no_jobs(may_promote: bool) -> Floats:
     """What is known before anybody is there.
 
     Parameters
     ----------
-    may_begin_anew : whether jobs may that have waited for long.
+    may_promote : whether jobs are that have waited for long.
     """
-    return np.zeros((_ANEW_S + 1 if may_begin_anew else _RAN_S, 0))
+    return np.zeros((_PROMOTION_S + 1 if may_promote else _RAN_S, 0))
 
 
 @compiled
-def continued(before, known, first, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
+def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
     """What is known of the jobs that are there now, from the last decision.
 
     Parameters
@@ -83,43 +94,43 @@ def continued(before, known, first, serial, held, now_s, all_may_move):  # type:
     """
     jobs, renumbered, num_known = carried_over(before, known, serial)
     jobs[:, num_known:] = 0.0
-    jobs[TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
+    jobs[RANK, num_known:] = jobs[_QUEUED_S:, num_known:] = np.nan
     if all_may_move:
         return jobs, renumbered, np.arange(len(serial)), num_known
     may_move = held > 0
     may_move[num_known:] = True
-    for number in renumbered[first]:
+    for number in renumbered[fitting]:
         if number >= 0:
             may_move[number] = True
-    if len(jobs) > _ANEW_S:
-        may_move |= jobs[_ANEW_S] <= now_s + _NEAR_S
+    if len(jobs) > _PROMOTION_S:
+        may_move |= jobs[_PROMOTION_S] <= now_s + _NEAR_S
     return jobs, renumbered, np.flatnonzero(may_move), num_known
 
 
 @compiled
-def decided(jobs, numbers, renumbered, line, serial, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
-    """All that follows from there where turns make the order: to call each function takes longer than what it does.
+def next_order(jobs, numbers, renumbered, queues, serial, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
+    """The order now, and when the next job moves, where ranks make the order: one call takes less than one for each step.
 
     Parameters
     ----------
-    line : of the last decision; ``renumbered`` says how its jobs are numbered now.
-    seen, rules : as for `requeued`.
+    queues : of the last decision; ``renumbered`` says how its jobs are numbered now.
+    seen, rules : as for `requeue`.
 
     Returns
     -------
-    The order now, and what `looked_ahead` finds.
+    The order, and what `next_move` finds.
     """
-    moved = requeued(jobs, numbers, now_s, seen, *rules)
-    order = repaired(line.order, renumbered, moved, jobs[QUEUE : TURN + 1])
-    as_before = is_as_before(line, serial, order, held, room)
-    return order, *looked_ahead(order, jobs, room, now_s, held, as_before, line.is_one_pool, *rules)
+    moved = requeue(jobs, numbers, now_s, seen, *rules)
+    order = merged_order(queues.order, renumbered, moved, jobs[QUEUE : RANK + 1])
+    as_before = is_as_before(queues, serial, order, held, room)
+    return order, *next_move(order, jobs, room, now_s, held, as_before, queues.is_one_pool, *rules)
 
 
 @compiled
-def is_as_before(line, serial, order, held, room):  # type: ignore[no-untyped-def]
+def is_as_before(queues, serial, order, held, room):  # type: ignore[no-untyped-def]
     """Whether all is as it was at the last decision, which then changed nothing, and neither will this one."""
-    same = _are_equal(line.serial, serial) and _are_equal(line.held, held)
-    return same and _are_equal(line.order, order) and _are_equal(line.room, room)
+    same = _are_equal(queues.serial, serial) and _are_equal(queues.held, held)
+    return same and _are_equal(queues.order, order) and _are_equal(queues.room, room)
 
 
 @lean
@@ -133,7 +144,7 @@ def _are_equal(one, other):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def requeued(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
+def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
     """Note how jobs are now, and return the numbers of those whose place is another.
 
     Parameters
@@ -155,26 +166,26 @@ def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, a
     """
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
-    num_moved, may_begin_anew = 0, len(jobs) > _ANEW_S
+    num_moved, may_promote = 0, len(jobs) > _PROMOTION_S
     for i in range(len(numbers)):
         job = jobs[:, numbers[i]]
-        former_queue, former_turn = job[QUEUE], job[TURN]
+        former_queue, former_rank = job[QUEUE], job[RANK]
         job[_GANG], job[_ALLOWED], job[SERVICE] = seen[NUM_DEVICES, i], seen[ALLOWED, i], attained[i]
-        if may_begin_anew:
-            job[SERVICE] -= job[_BEFORE]
-            job[_RAN_S] = attained_s[i] - job[_BEFORE_S]
-            if np.isnan(job[_SINCE_S]) and (held[i] > 0 or job[_RAN_S] > 0):
-                job[_SINCE_S] = now_s - job[_RAN_S]
+        if may_promote:
+            job[SERVICE] -= job[_SERVICE_BEFORE]
+            job[_RAN_S] = attained_s[i] - job[_RAN_BEFORE_S]
+            if np.isnan(job[_QUEUED_S]) and (held[i] > 0 or job[_RAN_S] > 0):
+                job[_QUEUED_S] = now_s - job[_RAN_S]
         # One that waits may have lost its devices after it reached a threshold.
         if held[i] > 0 or not as_published:
             job[QUEUE] = _queue_of(job[QUEUE], job[SERVICE], limits, as_published)
         if held[i] == 0 and knob < np.inf and job[QUEUE] > 0:
-            _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
-        if may_begin_anew:
-            job[_ANEW_S] = job[_SINCE_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
+            _promote(job, now_s, attained_s[i], attained[i], knob, as_published)
+        if may_promote:
+            job[_PROMOTION_S] = job[_QUEUED_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
         if not as_published:
-            job[TURN] = np.inf if np.isnan(start_s[i]) else start_s[i]
-        if job[QUEUE] != former_queue or job[TURN] != former_turn:
+            job[RANK] = np.inf if np.isnan(start_s[i]) else start_s[i]
+        if job[QUEUE] != former_queue or job[RANK] != former_rank:
             moved[num_moved] = numbers[i]
             num_moved += 1
     return num_moved
@@ -191,40 +202,40 @@ def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-
 
 
 @lean
-def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
-    """A job that waits does so if it has waited for long enough."""
+def _promote(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
+    """A job that waited PromoteKnob times as long as it ran goes to the top queue, as if it had neither run nor waited."""
     limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
-    if now_s - job[_SINCE_S] - job[_RAN_S] + _NEAR_S >= limit_s:
-        job[_BEFORE_S], job[_BEFORE], job[_SINCE_S] = attained_s, attained, np.nan
+    if now_s - job[_QUEUED_S] - job[_RAN_S] + _NEAR_S >= limit_s:
+        job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[_QUEUED_S] = attained_s, attained, np.nan
         job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
 
 
 @compiled
-def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
-    """All of a decision where turns make the order, as `CompiledPolicy.decide`; the mark of a job says whether to
+def decide(all_rules, queues, seen):  # type: ignore[no-untyped-def]
+    """All of a decision where ranks make the order, as `CompiledPolicy.decide`; the mark of a job says whether to
     consolidate.
     """
     places, rules = all_rules
     serial, held = serials(seen), all_held(seen)
-    jobs, renumbered, numbers, num_known = continued(
-        line.serial, line.jobs, line.first, serial, held, seen.now_s, False
+    jobs, renumbered, numbers, num_known = still_there(
+        queues.serial, queues.jobs, queues.fitting, serial, held, seen.now_s, False
     )
     for number in range(num_known, len(serial)):
         jobs[CONSOLIDATE, number] = mark_of(seen, number)
-    order, first, _, wait_s = decided(
-        jobs, numbers, renumbered, line, serial, seen.room, seen.now_s, facts(seen, numbers), held, *rules
+    order, fitting, _, wait_s = next_order(
+        jobs, numbers, renumbered, queues, serial, seen.room, seen.now_s, facts(seen, numbers), held, *rules
     )
     consolidate = jobs[CONSOLIDATE][order] if places else np.zeros(0)
     return (
         order,
         consolidate,
         seen.now_s + wait_s,
-        Line(serial, jobs, order, first, held, seen.room, line.is_one_pool),
+        Queues(serial, jobs, order, fitting, held, seen.room, queues.is_one_pool),
     )
 
 
 @compiled
-def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
+def published_ranks(places, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
     """First those that run, then those that wait, that come, and that moved."""
     for number in range(len(places)):
         if number >= num_known:
@@ -236,7 +247,7 @@ def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-unt
 
 
 @compiled
-def looked_ahead(  # type: ignore[no-untyped-def]
+def next_move(  # type: ignore[no-untyped-def]
     order, jobs, room, now_s, held, as_before, is_one_pool, limits, knob, two_dimensional, as_published
 ):
     """Who fits by number; whether each job waits; and the time until this is to be looked at again.
@@ -246,27 +257,27 @@ def looked_ahead(  # type: ignore[no-untyped-def]
     room : devices of every type.
     held : devices of every job.
     as_before : whether each will have these still, as after the last decision.
-    is_one_pool : as `Line` has it.
+    is_one_pool : as `Queues` has it.
     """
-    first, waits = _fit(order, jobs, room)
+    fitting, waits = _fit(order, jobs, room)
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
     if as_published:
-        wait_s = _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, True)
-    elif len(first) < len(order) or (held == 0).any():
+        wait_s = _next_move_s(jobs, now_s, fitting, waits, limits, knob, two_dimensional, True)
+    elif len(fitting) < len(order) or (held == 0).any():
         # Who fits by number may find no place, and who does not may have what that one leaves.
         runs, may_wait = np.flatnonzero(held), held == 0
         if not as_before:
-            runs, may_wait = _may_run(first, jobs, held, room, is_one_pool), waits | may_wait
+            runs, may_wait = _may_run(fitting, jobs, held, room, is_one_pool), waits | may_wait
         wait_s = _next_move_s(jobs, now_s, runs, may_wait, limits, knob, two_dimensional, False)
-    return first, waits, wait_s
+    return fitting, waits, wait_s
 
 
 @compiled
 def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
     """Who runs, most urgent first, and whether each job waits."""
     left, total = room.copy(), room.sum()
-    first, num = np.empty(len(order), np.int64), 0
+    fitting, num = np.empty(len(order), np.int64), 0
     waits = np.ones(len(order), np.bool_)
     for number in order:
         if total == 0:
@@ -276,18 +287,18 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
         if pool >= 0:
             left[pool] -= gang
             total -= gang
-            first[num], waits[number] = number, False
+            fitting[num], waits[number] = number, False
             num += 1
-    return first[:num].copy(), waits
+    return fitting[:num].copy(), waits
 
 
 @compiled
-def _may_run(first, jobs, held, room, is_one_pool):  # type: ignore[no-untyped-def]
+def _may_run(fitting, jobs, held, room, is_one_pool):  # type: ignore[no-untyped-def]
     """Who may run: those that fit; those that do now; and who may get devices that those which fit may leave idle."""
     if not is_one_pool:  # by number, jobs may be counted on devices that they do not get
         return np.flatnonzero(jobs[_GANG] <= room.max())
     runs, most, all_keep = held > 0, room.sum(), True
-    for number in first:
+    for number in fitting:
         runs[number] = True
         all_keep &= held[number] > 0
         if all_keep:  # who comes after one that gets devices may lose its own to it
@@ -311,10 +322,10 @@ def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_pub
     if knob == np.inf:
         return best_s
     if not as_published:
-        return min(best_s, max(_first_of(jobs[_ANEW_S], waits) - now_s, _LEAST_WAIT_S))
+        return min(best_s, max(_first_of(jobs[_PROMOTION_S], waits) - now_s, _LEAST_WAIT_S))
     for number in np.flatnonzero(waits):
         ran_s = jobs[_RAN_S, number]
-        wait_s = np.floor(knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s))
+        wait_s = np.floor(knob * ran_s - (now_s - jobs[_QUEUED_S, number] - ran_s))
         # One that is due already, the program sees at the next event.
         if jobs[QUEUE, number] > 0 and wait_s > 0:
             best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))

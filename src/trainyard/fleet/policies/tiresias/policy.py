@@ -10,9 +10,9 @@ within a queue, first the job of largest index
 
     G(a) = P(S - a <= D | S > a) / E[min(S - a, D) | S > a],    D the upper threshold of its queue
 
-A job that has waited ``promote_knob`` (PromoteKnob) times as long as it ran begins anew at the top, as if it had neither
-run nor waited. Placement (section 3.3): a job whose model is skewed, one tensor being most of it, is consolidated; one
-of which it is known that it is not lies wherever devices are free.
+A job that has waited ``promote_knob`` (PromoteKnob) times as long as it ran is promoted to the top queue, as if it had
+neither run nor waited. Placement (section 3.3): a job whose model is skewed, one tensor being most of it, is
+consolidated; one of which it is known that it is not lies wherever devices are free.
 
 The authors' simulator (SymbioticLab/Tiresias, ``run_sim.py``) departs from this, and ``as_published`` does as it does:
 
@@ -44,19 +44,19 @@ from trainyard.fleet.policies.tiresias.moves import (
     CONSOLIDATE,
     INDEX,
     QUEUE,
+    RANK,
     SERVICE,
-    TURN,
-    Line,
-    continued,
+    Queues,
     decide,
-    decided,
     is_as_before,
-    looked_ahead,
-    nobody,
-    queue_up,
-    requeued,
+    next_move,
+    next_order,
+    no_jobs,
+    published_ranks,
+    requeue,
+    still_there,
 )
-from trainyard.fleet.policies.tiresias.queue_order import repaired
+from trainyard.fleet.policies.tiresias.queue_order import merged_order
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
 from trainyard.hardware.cluster import Cluster
@@ -78,7 +78,7 @@ class Tiresias:
     Attributes
     ----------
     thresholds : between queues, ascending, device-seconds; seconds if not ``two_dimensional``.
-    promote_knob : waiting over running at which a job begins anew; infinite for never.
+    promote_knob : waiting over running at which a job is promoted; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
     skews, pack_limit : skew by model, and from which on a job is consolidated.
     by_skew : whether it is; if not, the placement of the run is that of all jobs.
@@ -119,7 +119,7 @@ class Tiresias:
 
     @property
     def traits(self) -> Traits:
-        """Models that are skewed are consolidated; turns make the order also in compiled code."""
+        """Models that are skewed are consolidated; ranks make the order also in compiled code."""
         compiled = None
         if not (self.as_published or self.samples):
             compiled = CompiledPolicy(decide, (self.places_some, self._rules), mark=self._consolidate)
@@ -135,12 +135,12 @@ class Tiresias:
         """The same, which leaves that to the run."""
         return replace(self, by_skew=False)
 
-    def start(self, cluster: Cluster) -> Line:
+    def start(self, cluster: Cluster) -> Queues:
         """Nobody is queued."""
-        known = nobody(self.as_published or self.promote_knob < _INF)
-        return Line(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, cluster.is_one_pool)
+        known = no_jobs(self.as_published or self.promote_knob < _INF)
+        return Queues(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, cluster.is_one_pool)
 
-    def decide(self, snapshot: Snapshot, state: Line) -> tuple[Allocation, Line]:
+    def decide(self, snapshot: Snapshot, state: Queues) -> tuple[Allocation, Queues]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
         now_s, room, serial, held = (
             snapshot.now_s,
@@ -150,37 +150,37 @@ class Tiresias:
         )
         # Where nodes went away, jobs may have lost devices that they got at the last decision.
         all_may_move = self.as_published or not np.array_equal(state.room, room)
-        jobs, renumbered, numbers, num_known = continued(
-            state.serial, state.jobs, state.first, serial, held, now_s, all_may_move
+        jobs, renumbered, numbers, num_known = still_there(
+            state.serial, state.jobs, state.fitting, serial, held, now_s, all_may_move
         )
         for number in range(num_known, len(serial)):
             jobs[CONSOLIDATE, number] = self._consolidate(snapshot.job(number))
         # Thousands may wait, of whom nothing can have changed: they are not looked at.
         seen = snapshot.facts(numbers)
         if self.as_published or self.samples:
-            moved = requeued(jobs, numbers, now_s, seen, *self._rules)
+            moved = requeue(jobs, numbers, now_s, seen, *self._rules)
             if self.as_published:
                 order = self._published_order(snapshot, jobs, num_known, moved, len(state.order))
             else:
                 jobs[INDEX, numbers] = self._index(jobs[:, numbers])
-                order = repaired(state.order, renumbered, numbers, jobs[QUEUE : TURN + 1])
+                order = merged_order(state.order, renumbered, numbers, jobs[QUEUE : RANK + 1])
             as_before = is_as_before(state, serial, order, held, room)
-            first, waits, wait_s = looked_ahead(
+            fitting, waits, wait_s = next_move(
                 order, jobs, room, now_s, held, as_before, state.is_one_pool, *self._rules
             )
         else:
-            order, first, waits, wait_s = decided(
+            order, fitting, waits, wait_s = next_order(
                 jobs, numbers, renumbered, state, serial, room, now_s, seen, held, *self._rules
             )
         # Who does not fit by number may have what is left over where one of the others finds no place.
-        may_run = first if self.as_published else order
+        may_run = fitting if self.as_published else order
         consolidate = jobs[CONSOLIDATE][may_run] if self.places_some else None
         return Allocation(
             Queue(may_run, consolidate=consolidate),
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
-        ), Line(serial, jobs, order, first, held, room, state.is_one_pool)
+        ), Queues(serial, jobs, order, fitting, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
         """By what is known of its tensors, else by the name of its model; as `Queue.consolidate`."""
@@ -193,14 +193,14 @@ class Tiresias:
     def _published_order(
         self, snapshot: Snapshot, jobs: Floats, num_known: int, moved: Ints, num_before: int
     ) -> Ints:
-        turn, queue = jobs[TURN], jobs[QUEUE]
-        queue_up(turn, num_known, moved, snapshot.held, num_before)
+        rank, queue = jobs[RANK], jobs[QUEUE]
+        published_ranks(rank, num_known, moved, snapshot.held, num_before)
         if self.samples:
             index = self._table[np.searchsorted(self._samples, jobs[SERVICE], "right")]
-            order: Ints = np.lexsort((turn, snapshot.arrival_s, -index, queue))
+            order: Ints = np.lexsort((rank, snapshot.arrival_s, -index, queue))
         else:
-            order = np.lexsort((turn, queue))
-        turn[order] = np.arange(len(order))
+            order = np.lexsort((rank, queue))
+        rank[order] = np.arange(len(order))
         return order
 
     def _reason(self, jobs: Floats, order: Ints, number: int) -> str:
@@ -225,7 +225,7 @@ def tiresias(
     ----------
     thresholds : between queues, ascending, device-seconds. The paper finds two queues enough; the authors' program has
         three, with thresholds 3250 and 7200.
-    promote_knob : a job that has waited this many times as long as it ran begins again at the top; None for never.
+    promote_knob : a job that has waited this many times as long as it ran is promoted to the top queue; None for never.
     samples : service of earlier jobs, device-seconds. With it jobs of one queue go by their Gittins index, else by their
         start.
     two_dimensional : whether service counts devices; if not, it is time alone.

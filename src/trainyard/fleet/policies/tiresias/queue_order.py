@@ -57,7 +57,7 @@ def _num_equal(before, serial):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def repaired(order, renumbered, moved, keys):  # type: ignore[no-untyped-def]
+def merged_order(order, renumbered, moved, keys):  # type: ignore[no-untyped-def]
     """The order of the jobs that are there now: by their keys, the first one first, and of equal ones by their number.
 
     Parameters
