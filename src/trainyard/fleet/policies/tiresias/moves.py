@@ -203,7 +203,7 @@ def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-
 
 @lean
 def _promote(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
-    """A job that waited PromoteKnob times as long as it ran goes to the top queue, as if it had neither run nor waited."""
+    """One that waited PromoteKnob times as long as it ran goes to the top queue as if it had neither run nor waited."""
     limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
     if now_s - job[_QUEUED_S] - job[_RAN_S] + _NEAR_S >= limit_s:
         job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[_QUEUED_S] = attained_s, attained, np.nan
