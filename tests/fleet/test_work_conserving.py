@@ -53,11 +53,7 @@ def drawn(seed: int, cluster: Cluster) -> list[Job]:
         if not most:
             continue
         size = int(min(most, rng.choice([1, 1, 1, 2, 2, 3, 4, 5, 8])))
-        cpus = (
-            float(size) * 3.0
-            if any(node.cpus for node in cluster.nodes) and size <= 2 and rng.random() < 0.3
-            else 0.0
-        )
+        cpus = float(size) * 3.0 if cluster.largest_host[0] and size <= 2 and rng.random() < 0.3 else 0.0
         jobs.append(
             declared_job(
                 f"job{number}",

@@ -217,6 +217,11 @@ class Cluster:
         return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
 
     @cached_property
+    def largest_host(self) -> tuple[float, float]:
+        """The most processors and bytes of memory that a node says it has; 0 where none says so."""
+        return max(node.cpus for node in self.nodes), max(node.memory_bytes for node in self.nodes)
+
+    @cached_property
     def rack_of_node(self) -> Ints:
         """Index of the rack of every node; 0 of all where nothing is said of racks."""
         racks = {name: number for number, name in enumerate(dict.fromkeys(node.rack for node in self.nodes))}

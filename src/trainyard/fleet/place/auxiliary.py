@@ -40,7 +40,8 @@ def as_asked(job: Job, grant: Grant) -> Grant:
 
 def asks_for_more(job: Job, cluster: Cluster) -> bool:
     """Whether a job asks for something that nodes say that they have beside devices."""
-    return any((job.cpus and node.cpus) or (job.memory_bytes and node.memory_bytes) for node in cluster.nodes)
+    cpus, memory_bytes = cluster.largest_host
+    return bool((job.cpus and cpus) or (job.memory_bytes and memory_bytes))
 
 
 def memory_in_doubt(jobs: Iterable[Job], cluster: Cluster) -> str:

@@ -132,7 +132,7 @@ class FreeDevices:
 
 def _auxiliary(cluster: Cluster) -> Floats:
     """What nodes have beside devices; without columns where they say nothing of that."""
-    if not any(node.cpus or node.memory_bytes for node in cluster.nodes):
+    if not any(cluster.largest_host):
         return np.zeros((6, 0))
     has = np.array([(node.cpus, node.memory_bytes) for node in cluster.nodes], np.float64).T
     share = has / np.maximum(cluster.devices_per_node, 1)

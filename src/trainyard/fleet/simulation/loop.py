@@ -18,7 +18,11 @@ from trainyard.fleet.jobs.job_table import Floats, Ints, Table
 from trainyard.fleet.mechanism.queue import QueueArrays, QueueRules, queue_applied
 from trainyard.fleet.mechanism.transitions import FleetState, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
-from trainyard.fleet.simulation.moments import ARRIVAL, END, free_for_none, may_change, next_event
+from trainyard.fleet.simulation import moments
+from trainyard.fleet.simulation.moments import ARRIVAL, END
+
+next_event, may_change = lean(moments.next_event), lean(moments.may_change)
+free_for_none = lean(moments.free_for_none)
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
 # notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide

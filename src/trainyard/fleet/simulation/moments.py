@@ -1,15 +1,15 @@
-"""What happens at a moment and in which order, and when a decision matters: the same in Python and in compiled code."""
+"""What happens at a moment and in which order, and when a decision matters: the same in Python and in compiled code.
+
+These are plain functions, which the loop compiles: to call a compiled one from Python takes longer than what they do.
+"""
 
 from __future__ import annotations
-
-from trainyard.compiling import lean
 
 # What may happen before the policy is asked next.
 NOTHING, NODES, END, ARRIVAL, FAILURE = range(5)
 
 
-@lean
-def next_event(until_s, nodes_s, end_s, arrival_s, failure_s):  # type: ignore[no-untyped-def]
+def next_event(until_s: float, nodes_s: float, end_s: float, arrival_s: float, failure_s: float) -> int:
     """What happens next until a moment; of one time nodes come and go first, then jobs end, then they come.
 
     A job that fails does so after all of these: who ends at that time has ended.
@@ -19,18 +19,19 @@ def next_event(until_s, nodes_s, end_s, arrival_s, failure_s):  # type: ignore[n
     until_s : when the policy is asked next.
     nodes_s, end_s, arrival_s, failure_s : when nodes come or go next, a job ends, comes, or fails; infinite for never.
     """
-    first_s = min(until_s, end_s, arrival_s)
-    if failure_s < min(first_s, nodes_s):
-        return FAILURE
-    if nodes_s <= first_s:
-        return NODES
+    first_s, event = until_s, NOTHING
     if end_s <= until_s and end_s <= arrival_s:
-        return END
-    return ARRIVAL if arrival_s <= until_s else NOTHING
+        first_s, event = end_s, END
+    elif arrival_s <= until_s:
+        first_s, event = arrival_s, ARRIVAL
+    if nodes_s <= first_s:
+        return FAILURE if failure_s < nodes_s else NODES
+    return FAILURE if failure_s < first_s else event
 
 
-@lean
-def may_change(preempts, num_active, num_waiting, num_free, stands, free_when_blocked):  # type: ignore[no-untyped-def]
+def may_change(
+    preempts: bool, num_active: int, num_waiting: int, num_free: int, stands: bool, free_when_blocked: int
+) -> bool:
     """Whether a decision could have an effect: of a policy that takes nothing away, only if something is free.
 
     Parameters
@@ -43,8 +44,7 @@ def may_change(preempts, num_active, num_waiting, num_free, stands, free_when_bl
     return num_waiting > 0 and num_free > 0 and num_free != free_when_blocked
 
 
-@lean
-def free_for_none(blocks, num_waiting, num_pools, num_free):  # type: ignore[no-untyped-def]
+def free_for_none(blocks: bool, num_waiting: int, num_pools: int, num_free: int) -> int:
     """Devices that are free and that nobody is to have until there are others, or -1.
 
     That is so of one pool in which a job found no place and blocks all later ones; of several, jobs that come may have

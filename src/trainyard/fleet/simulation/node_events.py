@@ -16,6 +16,7 @@ class NodeEvents:
     Attributes
     ----------
     at_once : nodes that are not there when the run begins.
+    next_s : when something happens next; infinite for never.
     """
 
     def __init__(self, cluster: Cluster, fate: Fate) -> None:
@@ -32,14 +33,10 @@ class NodeEvents:
             if (failure_s := fate.time_to_node_failure_s()) < _INF
         ]
         heapq.heapify(self._agenda)
+        self.next_s = self._agenda[0][0] if self._agenda else _INF
 
     def __bool__(self) -> bool:
         return bool(self._agenda)
-
-    @property
-    def next_s(self) -> float:
-        """When something happens next; infinite for never."""
-        return self._agenda[0][0] if self._agenda else _INF
 
     def happen(self) -> tuple[float, frozenset[int], bool]:
         """Let the next thing happen.
@@ -60,4 +57,5 @@ class NodeEvents:
             fails = node in self._failed
             rest_s = self._fate.time_to_repair_s() if fails else self._fate.time_to_node_failure_s()
             heapq.heappush(self._agenda, (now_s + rest_s, number))
+        self.next_s = self._agenda[0][0] if self._agenda else _INF
         return now_s, frozenset(self._gone | self._failed), saves

@@ -94,7 +94,7 @@ class Simulator:
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
         next_s = self._next_s()
-        while self._fails_first(next_s):
+        while self.job_failures.next_s < next_s and self._fails_first(next_s):
             self._fail()
             next_s = self._next_s()
         if next_s == _INF:
@@ -128,7 +128,7 @@ class Simulator:
             self.clock.wake_s,
             self.allocator.leases.next_s(),
         )
-        if next_s < _INF or self.allocator.cluster.away:
+        if self.node_events and (next_s < _INF or self.allocator.cluster.away):
             next_s = min(next_s, self.node_events.next_s)
         if self.rounds is None:
             return next_s
@@ -137,7 +137,7 @@ class Simulator:
     def _fails_first(self, next_s: float) -> bool:
         """Whether a job fails before that moment, and before all else that happens until then."""
         times_s = self.node_events.next_s, self.ends.next_s(self.table.finish_s), self.arrivals.next_s
-        return bool(next_event(next_s, *times_s, self.job_failures.next_s) == FAILURE)
+        return next_event(next_s, *times_s, self.job_failures.next_s) == FAILURE
 
     def _end(self, row: int, end_s: float) -> None:
         """A job has done its work, or changes its rate."""
@@ -168,9 +168,10 @@ class Simulator:
         """Whether a decision could have an effect."""
         if not self.allocator.cluster.num_devices:
             return False
-        table, clock, free = self.table, self.clock, self.allocator.free.total
-        counts = table.num_active, table.num_waiting, free
-        return bool(may_change(self.policy.preempts, *counts, clock.stands, clock.free_when_blocked))
+        table, clock, preempts = self.table, self.clock, self.policy.preempts
+        # Who takes devices away does not ask how many are free, which takes long to count.
+        counts = table.num_active, table.num_waiting, 0 if preempts else self.allocator.free.total
+        return may_change(preempts, *counts, clock.stands, clock.free_when_blocked)
 
     def _decide(self) -> None:
         now_s = self.clock.now_s
@@ -186,12 +187,10 @@ class Simulator:
         given = allocation.given
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
         blocks = isinstance(given, Queue) and given.blocks and not self.allocator.rates.adaptive
-        self.clock.free_when_blocked = free_for_none(
-            blocks and self.rounds is None,
-            self.table.num_waiting,
-            self.allocator.cluster.num_pools,
-            self.allocator.free.total,
-        )
+        self.clock.free_when_blocked = -1
+        if blocks and self.rounds is None:
+            counts = self.table.num_waiting, self.allocator.cluster.num_pools, self.allocator.free.total
+            self.clock.free_when_blocked = free_for_none(blocks, *counts)
 
     def _ask(self, rows: Ints) -> Allocation:
         policy, clock = self.policy, self.clock

@@ -60,11 +60,14 @@ def check_duration(job: Job, seconds: float, round_s: float | None = None) -> No
     FleetError
         If it takes too many rounds.
     """
+    is_too_long = LONGEST_S < seconds < float("inf")
+    if not is_too_long and (round_s is None or not MOST_ROUNDS < seconds / round_s < float("inf")):
+        return
     said = f"job {shown(job.name)} takes {seconds:g} s on its devices"
-    if LONGEST_S < seconds < float("inf"):
+    if is_too_long:
         raise UnfitJobError("it takes too long", f"{said}; allowed is at most {_LONGEST}: give it less work")
-    if round_s is not None and MOST_ROUNDS < seconds / round_s < float("inf"):
-        raise FleetError(
-            f"{said}, {seconds / round_s:,.0f} rounds of {round_s:g} s; allowed are {MOST_ROUNDS:,}, so take longer "
-            "rounds (round_s, or the policy's own time), or give it less work"
-        )
+    assert round_s is not None
+    raise FleetError(
+        f"{said}, {seconds / round_s:,.0f} rounds of {round_s:g} s; allowed are {MOST_ROUNDS:,}, so take longer rounds "
+        "(round_s, or the policy's own time), or give it less work"
+    )
