@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -51,8 +52,12 @@ def _entry(name: str, thing: object) -> list[str]:
         return [f"```python\n{_signature(name, thing)}\n```", "", _prose(inspect.getdoc(thing)), "", where]
     parts = [_prose(thing.__doc__ and inspect.cleandoc(thing.__doc__)), "", where]
     if dataclasses.is_dataclass(thing):
-        fields = [f for f in dataclasses.fields(thing) if not f.name.startswith("_")]
-        parts += ["", "```python", *(f"{f.name}: {f.type}" for f in fields), "```"]
+        parts += _fields([(f.name, f.type, _default(f)) for f in dataclasses.fields(thing)])
+    elif hasattr(thing, "_field_defaults"):  # a named tuple
+        types = ((name, getattr(of, "__forward_arg__", of)) for name, of in thing.__annotations__.items())
+        parts += _fields(
+            [(name, of, thing._field_defaults.get(name, dataclasses.MISSING)) for name, of in types]
+        )
     for member_name, member in vars(thing).items():
         documented = getattr(member, "__doc__", None) or isinstance(member, property)
         if member_name.startswith("_") or not documented or not _is_member(member):
@@ -63,6 +68,22 @@ def _entry(name: str, thing: object) -> list[str]:
             parts += [f"```python\n{_signature(member_name, plain)}\n```", ""]
         parts.append(_prose(inspect.getdoc(member)))
     return parts
+
+
+def _fields(fields: list[tuple[str, object, object]]) -> list[str]:
+    """Names of fields with their types, and their defaults where these are short."""
+    lines = []
+    for name, of, default in fields:
+        is_plain = default in (None, ()) or isinstance(default, bool | int | float | str)
+        text = json.dumps(default) if isinstance(default, str) else repr(default) if is_plain else "..."
+        said = "" if default is dataclasses.MISSING else f" = {text}"
+        lines += [] if name.startswith("_") else [f"{name}: {of}{said}"]
+    return ["", "```python", *lines, "```"]
+
+
+def _default(field: dataclasses.Field[object]) -> object:
+    made = field.default_factory is not dataclasses.MISSING
+    return field.default_factory if made else field.default
 
 
 def _is_member(member: object) -> bool:
@@ -160,7 +181,10 @@ def policies_page() -> str:
     from trainyard.hardware.cluster import Cluster
 
     parts = ["# Policies", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
-    parts += ["How to write one: [Write a policy](../guide-write-a-policy.md).", ""]
+    parts += [
+        "How to write one: [Write a policy](../guide-write-a-policy.md). `Ints`, `Floats` and `Bools` are NumPy arrays.",
+        "",
+    ]
     forms = Allocation, Queue, Placed, TimeFractions, Reasons, Traits
     for thing in (Policy, Snapshot, JobRequest, Job, Grant, Cluster, *forms, Priority):
         parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]

@@ -24,19 +24,22 @@ Ints = NDArray[np.int64]
 class Queue(NamedTuple):
     """Jobs in the order of urgency, to be placed. All others wait, or lose their devices.
 
+    Every array has an element for each job of ``order``, in that order, which is what "of each" means.
+
     Attributes
     ----------
     order : numbers (in the snapshot) of the jobs that may run, most urgent first.
-    num_devices : of each; by default what it asks for.
+    num_devices : of each, that it is to have; by default what it asks for.
     device_type : index into ``cluster.device_types`` of each; -1, the default, is any one type.
     consolidate : 1 for each that must lie on as few nodes as it can, 0 for one that may lie anywhere, -1, the default,
         for one of which the placement of the run decides.
     until_s : when each gives its devices back, unless a decision lets it have them for longer: a lease. The policy is
         asked when one ends; if it takes nothing away from jobs that run, that job waits again. By default never.
-    backfill : whether a job may run before one that is more urgent and does not fit.
+    backfill : whether a job may run before one that is more urgent and does not fit, as it may by default.
     one_queue : without backfill, whether a job that finds no place holds up all that come after it; by default those that
         could have some of the same nodes.
-    blocks : whether, while one of these jobs finds no place, none that comes later is to start either.
+    blocks : a promise that saves decisions: while one of these jobs finds no place, none that arrives later would start
+        either, so that the policy need not be asked about it.
     """
 
     order: Ints
@@ -50,7 +53,7 @@ class Queue(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The very devices of jobs. All others wait, or lose their devices.
+    """The very devices of jobs. All others wait, or lose their devices. Arrays are by job of ``order``, as in `Queue`.
 
     Attributes
     ----------
@@ -124,18 +127,17 @@ _NOTHING: Mapping[int, str] = MappingProxyType({})
 class Allocation(NamedTuple):
     """What a policy decides.
 
-    There is one for every decision, and frozen dataclasses would take six times as long to make.
-
     Attributes
     ----------
     given : who gets what.
-    ask_again_s : when the policy wants to decide next, if nothing happens before.
-    stands : whether the policy has nothing to change for as long as every job has devices.
+    ask_again_s : when the policy wants to decide next, if nothing happens before: later than now, by default never.
+    stands : a promise that saves decisions: the policy has nothing to change for as long as every job has devices.
     reasons : why a job waits, by its number, where there is more to say than what it asks for, what is free, and its
         place among those that wait.
     refused : jobs that will never run, by number, and why.
     """
 
+    # A named tuple, as there is one for every decision: frozen dataclasses take six times as long to make.
     given: Given
     ask_again_s: float = float("inf")
     stands: bool = False

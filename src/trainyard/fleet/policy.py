@@ -24,12 +24,12 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it has to know."""
+        """What it has to know beyond what every cluster knows: "length", "speed", "deadline", "limit" or "reports"."""
         ...
 
     @property
     def preempts(self) -> bool:
-        """Whether it takes devices away from running jobs."""
+        """Whether it takes devices away from jobs that run; if not, its snapshots have only jobs that wait."""
         ...
 
     def start(self, cluster: Cluster) -> Any:

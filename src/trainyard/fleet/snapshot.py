@@ -51,8 +51,9 @@ class _Column(cached_property[_Array]):
 class Snapshot:
     """The jobs that a policy decides on, at one moment.
 
-    Jobs are numbered from 0 in the order of their arrival; every column is by that number. A policy that never takes
-    devices away sees only the jobs that wait.
+    The jobs that are there are numbered from 0 in the order of their arrival; every column is a NumPy array by that
+    number. A number is for one snapshot: once an earlier job is gone, a job has another, while its ``serial`` stays. A
+    policy that never takes devices away sees only the jobs that wait.
 
     Attributes
     ----------
@@ -60,6 +61,7 @@ class Snapshot:
     cluster : the cluster.
     free : devices that nobody has, by node.
     needs : what the policy declared; asking for anything else is an error.
+    rows : where the jobs lie in the table behind all snapshots; a policy has no use for it.
     """
 
     now_s: float
@@ -82,7 +84,7 @@ class Snapshot:
     held = _Column[Ints]("Devices that every job has.")
     weight = _Column[Floats]("Of every job, in weighted fairness.")
     first_start_s = _Column[Floats]("When every job first had devices; NaN before it.")
-    num_starts = _Column[Ints]("How often every job got devices, or others.")
+    num_starts = _Column[Ints]("How often every job got devices: the first, or others than before.")
 
     def trial(self) -> TrialPlacement:
         """What nobody has, to play through who would find a place; changes to it change nothing else."""
@@ -96,7 +98,7 @@ class Snapshot:
 
     @cached_property
     def jobs(self) -> tuple[KnownJob, ...]:
-        """The jobs as they were submitted."""
+        """The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared."""
         return tuple(KnownJob(self._table.job(row), self.needs) for row in self.rows.tolist())
 
     @cached_property
@@ -115,7 +117,7 @@ class Snapshot:
         return self._table.was_admitted(self.rows)
 
     def job(self, number: int) -> KnownJob:
-        """One job as it was submitted."""
+        """One job as it was submitted, as in ``jobs``."""
         return KnownJob(self._job(number), self.needs)
 
     def _job(self, number: int) -> Job:
@@ -128,6 +130,9 @@ class Snapshot:
 
     def facts(self, numbers: Ints) -> Floats:
         """What everybody may know of some jobs, in one call: for policies that look at few of many.
+
+        What each row is stands in `trainyard.fleet.snapshot`: `HELD`, `NUM_DEVICES`, `ALLOWED`, `ATTAINED_S`,
+        `ATTAINED_DEVICE_S` and `FIRST_START_S` are the indices of those columns.
 
         Returns
         -------
@@ -152,7 +157,7 @@ class Snapshot:
 
     @property
     def attained_device_s(self) -> Floats:
-        """That, times their number: the attained service of Tiresias."""
+        """Time for which every job had devices, times how many: the attained service of Tiresias."""
         return self._attained[1]
 
     @cached_property
@@ -171,7 +176,7 @@ class Snapshot:
 
     @cached_property
     def num_restarts(self) -> Ints:
-        """How often every job got devices again, or others."""
+        """How often every job got devices after the first time."""
         return np.maximum(0, self.num_starts - 1)
 
     @cached_property
@@ -194,9 +199,9 @@ class Snapshot:
 
     @cached_property
     def left_s(self) -> Floats:
-        """Time that every job would still take on its gang, where it is fastest; needs "length" and "speed".
+        """Time that every job would still take on its gang, all devices that it asks for; needs "length" and "speed".
 
-        Of the types of device that it may have; infinite for a job that runs on none.
+        On the type on which it is fastest, of those that it may have; infinite for a job that runs on none.
         """
         self._require("length")
         self._require("speed")
@@ -242,7 +247,10 @@ class Snapshot:
         return self._table.left_at(self.rows, self.now_s)
 
     def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
-        """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
+        """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed".
+
+        Of the grant's devices only their number counts: ``Grant(tuple(range(4)))`` is any four.
+        """
         self._require("speed")
         return self._job(number).profile.work_per_s(self._spot(grant, device_type), grant)
 
