@@ -10,9 +10,9 @@ import pytest
 from trainyard.cli import main as cli
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.read import Workload, read_workload
 from trainyard.hardware.parse import parse_cluster
+from trainyard.reading.left_out import LeftOut
 
 CASES = Path(__file__).parent / "cases"
 
@@ -26,7 +26,7 @@ def left_out(workload: Workload) -> dict[str, tuple[int, list[str]]]:
     """How many rows, and where the first are, by reason; all jobs are taken, and counts add up."""
     num_jobs = len(list(workload))
     found = workload.left_out
-    assert found.num_jobs == num_jobs
+    assert found.num_used == num_jobs
     assert found.num_rows == num_jobs + found.num_left_out
     return {each.text: (each.count, each.places) for each in found.reasons}
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_left_out_and_strict_stops(tmp_path: Path) -> Non
         "  1 row: another number of fields than of columns (line 3: 3 fields, but 4 columns: name, arrival_s, "
         "num_devices, length_s)",
         "  1 row: not CSV (line 9: not CSV: a quote is not closed)",
-        "  1 row: field 'name' cannot be used (line 6: got 'a', allowed is a name that no other job has)",
+        "  1 row: field 'name' cannot be used (line 6: got 'a', allowed is a name that no other row has)",
     )
     assert workload.left_out.warning.startswith("warning: 5 of 8 rows cannot be read")
     with pytest.raises(FleetError, match="line 3: 3 fields"):

@@ -91,7 +91,7 @@ HEAD = "name,arrival_s,num_devices,length_s"
         (f"{HEAD}\na,,1,1\n", "line 2, field 'arrival_s': got ''"),
         (
             f"{HEAD}\na,5,1,1\na,0,1,1\n",
-            "line 2, field 'name': got 'a', allowed is a name that no other job has",
+            "line 2, field 'name': got 'a', allowed is a name that no other row has",
         ),
         (
             f"{HEAD}\na,0,1,\n",

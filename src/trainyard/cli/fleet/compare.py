@@ -16,8 +16,8 @@ from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
     from trainyard.fleet.workload.job import Job
-    from trainyard.fleet.workload.left_out import LeftOut
     from trainyard.hardware.cluster import Cluster
+    from trainyard.reading.left_out import LeftOut
 
 Draw = Callable[[int], "list[Job]"]
 """Jobs of a seed."""
@@ -90,7 +90,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     body = study_tables(title, found) if found.standings else refusals((), found.refused)
     if left_out is not None:
-        document, body = document | {"rows": left_out.document()}, (*body, *left_out.lines())
+        document, body = document | {"rows": left_out.document("jobs")}, (*body, *left_out.lines())
         if left_out.warning:
             screen.say(left_out.warning)
     return Outcome(document, body, "" if found.standings else none_ran(found.refused))

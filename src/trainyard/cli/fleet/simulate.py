@@ -65,7 +65,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "cluster": cluster.name,
         "num_devices": cluster.num_devices,
         "zero_s": workload.zero_s,
-        "rows": workload.left_out.document(),
+        "rows": workload.left_out.document("jobs"),
         "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
     }
     if not runs:

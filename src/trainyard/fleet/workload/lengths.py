@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.workload.job import Declared, Job, Profile
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.reading import shown
 from trainyard.reading.limits import LATEST_S, LONGEST_S, MOST_ROUNDS
+from trainyard.reading.rows import Row
 
 _LONGEST = f"{LONGEST_S:g} s (30 years)"
 

@@ -54,7 +54,6 @@ import yaml
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
-from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.lengths import check_length
 from trainyard.fleet.workload.own_training import (
     OPTIONS,
@@ -64,12 +63,13 @@ from trainyard.fleet.workload.own_training import (
     training_values,
 )
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
-from trainyard.fleet.workload.readers.table import Table
+from trainyard.fleet.workload.readers.table import RowError, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.left_out import LeftOut
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
+from trainyard.reading.rows import Row
 
 _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
@@ -90,7 +90,9 @@ def read_own(path: Path, profiles: Path | None = None, left_out: LeftOut | None 
     """Jobs of a CSV or YAML file in this form."""
     if path.suffix in (".yaml", ".yml"):
         return _yaml_jobs(path, left_out or LeftOut(strict=True))
-    return Table(path, _NEEDED, left_out=left_out).jobs(lambda row: row.number("arrival_s"), _checked, "name")
+    return Table(path, _NEEDED, left_out=left_out).in_order(
+        lambda row: row.number("arrival_s"), _checked, "name"
+    )
 
 
 def _yaml_jobs(path: Path, left_out: LeftOut) -> Iterator[Job]:
@@ -116,7 +118,7 @@ def _job(row: Row, arrival_s: float) -> Job:
     if unknown:
         raise row.error(unknown[0], f"no such field; there are {', '.join(COLUMNS)}")
     given = {name: value for name, value in row.fields.items() if value}
-    row = Row(row.path, row.line, given)
+    row = row._replace(fields=given)
     for name, allowed in (("name", "a name of its own"), ("num_devices", "a whole number of at least 1")):
         if name not in given:
             raise row.error(name, allowed)
@@ -251,7 +253,7 @@ def _yaml_row(job: Any, path: Path, line: int = 1) -> Row:
     if long is not None:
         said = f"{len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
         raise RowError(path, job.lines[long], "a field that is too long", said, f", field {shown(long)}")
-    return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job)
+    return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job, RowError)
 
 
 def write_jobs(jobs: Iterable[Job], path: Path) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
+from trainyard.reading.rows import Row
 
 OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
 """Columns that only such jobs have, beside ``steps``; they are fields of `Training`, and so are their defaults."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload import own
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers import (
     alibaba,
     elasticflow,
@@ -29,6 +28,7 @@ from trainyard.fleet.workload.readers import (
     tiresias,
 )
 from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.reading.left_out import LeftOut
 
 FORMATS: dict[str, Format] = {
     entry.name: entry
@@ -81,12 +81,12 @@ class Workload:
                 job = _counted_from(job, self.zero_s)
             if job.started_s is not None and job.started_s < job.arrival_s:
                 job = replace(job, started_s=None)  # clocks that went wrong, or back
-            self.left_out.num_jobs += 1
+            self.left_out.num_used += 1
             yield job
-            if self.left_out.num_jobs == limit:
+            if self.left_out.num_used == limit:
                 self.left_out.add_rest(f"after the first {limit:,} jobs, which is the limit that was given")
                 return
-        if not self.left_out.num_jobs:
+        if not self.left_out.num_used:
             why = "; ".join(str(reason) for reason in self.left_out.reasons) or "it has no rows"
             raise FleetError(f"{path} gives no job to replay: {why}")
 
@@ -222,7 +222,7 @@ def _once(jobs: Iterator[Job], left_out: LeftOut) -> Iterator[Job]:
         for job in together:
             name = job.name.partition("/")[2]
             if name in names:
-                left_out.add_job("the same job as in another file", job.name)
+                left_out.add_named("the same job as in another file", job.name)
             else:
                 names.add(name)
                 yield job

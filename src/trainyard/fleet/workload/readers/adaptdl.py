@@ -18,9 +18,9 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.application import Application
 from trainyard.fleet.workload.between import between
 from trainyard.fleet.workload.goodput import Limits
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading.limits import MOST_DEVICES, MOST_ROWS
+from trainyard.reading.rows import Row
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 _NEEDED = (
     "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time", "deletion_time",
@@ -28,7 +28,7 @@ _NEEDED = (
 
 def read_alibaba(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Pods with devices that ran."""
-    return Table(path, _NEEDED, left_out=left_out).jobs(_created, _pod, "name")
+    return Table(path, _NEEDED, left_out=left_out).in_order(_created, _pod, "name")
 
 
 def _created(row: Row) -> float | str:

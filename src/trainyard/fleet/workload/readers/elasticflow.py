@@ -21,10 +21,10 @@ from pathlib import Path
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 Scaling = Mapping[int, Mapping[int, float]]
 """Iterations per second by global batch size and number of devices."""
@@ -93,10 +93,10 @@ def read_elasticflow(
 
     def job(row: Row, arrival_s: float) -> Job:
         fields = {_NAMES.get(name, name): value for name, value in row.fields.items()}
-        return _job(arrival_s, Row(row.path, row.line, fields), tables)
+        return _job(arrival_s, row._replace(fields=fields), tables)
 
     table = Table(path, _RAW if raw else _SIMULATED, left_out=left_out)
-    return table.jobs(lambda row: row.number(submitted), job, "job_id")
+    return table.in_order(lambda row: row.number(submitted), job, "job_id")
 
 
 def _job(arrival_s: float, row: Row, tables: Mapping[str, Mapping[str, Scaling]]) -> Job:

@@ -26,11 +26,11 @@ from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened, shown
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 Kind = tuple[str, int]
 """Job type and scale factor."""
@@ -183,7 +183,7 @@ def read_gavel(path: Path, profiles: Path | None = None, left_out: LeftOut | Non
         )
 
     table = Table(path, columns, columns, "\t", left_out=left_out)
-    return table.jobs(lambda row: row.number("arrival"), job)
+    return table.in_order(lambda row: row.number("arrival"), job)
 
 
 def _matches(head: Head) -> bool:

@@ -16,10 +16,10 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 _NEEDED = ("job_id", "user", "vc", "gpu_num", "cpu_num", "submit_time", "duration")
 
@@ -49,7 +49,7 @@ def read_helios(
             started_s=row.moment_s("start_time", zone, arrival_s) if began else None,
         )
 
-    return Table(path, _NEEDED, left_out=left_out).jobs(submitted, job, "job_id")
+    return Table(path, _NEEDED, left_out=left_out).in_order(submitted, job, "job_id")
 
 
 FORMAT = Format(

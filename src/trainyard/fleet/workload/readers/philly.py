@@ -23,10 +23,11 @@ from zoneinfo import ZoneInfo
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import moment_s
+from trainyard.fleet.workload.readers.table import RowError
 from trainyard.reading import open_plain, raised_as, shortened, shown, undecodable, unique_keys
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import moment_s
 
 _PIECE = 1 << 20
 _LARGEST_JOB = 1 << 24

@@ -26,11 +26,11 @@ from zoneinfo import ZoneInfo
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.application import Application, adaptive
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.adaptdl import read_application
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _PHILLY = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
@@ -144,7 +144,7 @@ def _unmeasured(
             batch_size=row.count("batch_size", 1),
         )
 
-    return Table(path, _WORKLOAD, left_out=left_out).jobs(lambda row: row.number("time"), job, "name")
+    return Table(path, _WORKLOAD, left_out=left_out).in_order(lambda row: row.number("time"), job, "name")
 
 
 def read_philly_csv(
@@ -165,7 +165,7 @@ def read_philly_csv(
             virtual_cluster=row.fields["cluster"],
         )
 
-    return Table(path, _PHILLY, left_out=left_out).jobs(lambda row: row.moment_s("timestamp", zone), job)
+    return Table(path, _PHILLY, left_out=left_out).in_order(lambda row: row.moment_s("timestamp", zone), job)
 
 
 FORMAT = Format(

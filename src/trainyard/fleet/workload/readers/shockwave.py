@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs, split_type
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 MODES = ("static", "accordion", "gns")
 # Work that is done at the end of an epoch may be a little less than that.
@@ -98,7 +98,7 @@ def read_shockwave(
         )
 
     table = Table(path, _COLUMNS, _COLUMNS, "\t", left_out=left_out)
-    return table.jobs(lambda row: row.number("arrival"), job)
+    return table.in_order(lambda row: row.number("arrival"), job)
 
 
 def _matches(head: Head) -> bool:

@@ -42,11 +42,11 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row, names_no_zone
 from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, limit_s, resources
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row, names_no_zone
 
 _FREE_TEXTS = ("JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir")
 _NUMBER = re.compile(r"\d+", re.ASCII)
@@ -96,7 +96,7 @@ def read_slurm(
         made_by="sacct --parsable2 --format=JobID,Submit,... without --noheader",
         left_out=left_out,
     )
-    return table.merged_jobs(
+    return table.merged_in_order(
         submitted,
         job,
         _key,

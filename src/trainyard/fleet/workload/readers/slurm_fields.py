@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.readers.rows import Row
+from trainyard.reading.rows import Row
 
 _ELAPSED = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d\d)(?:\.\d+)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)

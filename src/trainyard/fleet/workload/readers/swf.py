@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 _COLUMNS = (
     "job", "submit_s", "wait_s", "run_s", "allocated", "cpu_s", "used_kib", "requested", "requested_s", "requested_kib",
@@ -36,7 +36,7 @@ _PART_STATUS = (2, 3, 4)
 def read_swf(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs that ran."""
     table = Table(path, _COLUMNS, _COLUMNS, separator=None, comment=";", left_out=left_out)
-    return table.merged_jobs(
+    return table.merged_in_order(
         _submitted, _job, lambda row: row.fields["job"], "a part of a job that has another line"
     )
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)
 """CPUs per GPU of every row of a table."""
@@ -137,7 +137,7 @@ def read_synergy(path: Path, profiles: Path | None = None, left_out: LeftOut | N
         )
 
     table = Table(path, _COLUMNS, _COLUMNS, left_out=left_out)
-    return table.jobs(lambda row: row.number("arrival"), job, "job_id")
+    return table.in_order(lambda row: row.number("arrival"), job, "job_id")
 
 
 def _matches(head: Head) -> bool:

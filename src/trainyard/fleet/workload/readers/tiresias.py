@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.left_out import LeftOut
+from trainyard.reading.rows import Row
 
 _NEEDED = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 
 
 def read_tiresias(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs that ask for a device."""
-    return Table(path, _NEEDED, left_out=left_out).jobs(_submitted, _job, "job_id")
+    return Table(path, _NEEDED, left_out=left_out).in_order(_submitted, _job, "job_id")
 
 
 def _submitted(row: Row) -> float | str:

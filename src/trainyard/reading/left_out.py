@@ -1,4 +1,4 @@
-"""Rows of a trace that give no job, counted by reason."""
+"""Rows of a table that cannot be used, counted by reason."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.fleet.errors import FleetError
+from trainyard.reading.errors import ReadingError
 
 _MOST_PLACES = 3
 _TOLERATED_SHARE = 0.03
 
 
-class RowError(FleetError):
+class RowError(ReadingError):
     """A row that cannot be read.
 
     Attributes
@@ -36,7 +36,7 @@ class Reason:
     Attributes
     ----------
     text : the reason, in words.
-    is_fault : whether the rows cannot be read; others can, and are no jobs to replay.
+    is_fault : whether the rows cannot be read; others can, and are not what is looked for.
     count : how many rows.
     places : where the first of them stand.
     example : what is wrong with the first one; "" where the reason says all.
@@ -63,9 +63,9 @@ class Reason:
 
 
 class LeftOut:
-    """Rows that give no job, by reason; it fills while a trace is read, and is whole when all its jobs were taken.
+    """Rows that are not used, by reason; it fills while a table is read, and is whole when all that it has was taken.
 
-    Then the rows that were read are those that gave jobs, and those that were left out.
+    Then the rows that were read are those that were used, and those that were left out.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class LeftOut:
     """
 
     def __init__(self, *, strict: bool = False, names_files: bool = False) -> None:
-        self.num_rows = self.num_jobs = 0
+        self.num_rows = self.num_used = 0
         self.remarks: list[str] = []
         self._strict, self._names_files = strict, names_files
         self._reasons: dict[tuple[str, bool], Reason] = {}
@@ -98,11 +98,11 @@ class LeftOut:
         return sum(each.count for each in self._reasons.values() if each.is_fault)
 
     def add(self, text: str, path: Path, *lines: int) -> None:
-        """Leave out rows that are no jobs to replay."""
+        """Leave out rows that are not what is looked for."""
         self._count(text, False, path, lines)
 
     def add_fault(self, error: RowError, *lines: int) -> None:
-        """Leave out rows that cannot be read: one, or all that are parts of the same job.
+        """Leave out rows that cannot be read: one, or all that are parts of the same thing.
 
         Raises
         ------
@@ -114,8 +114,8 @@ class LeftOut:
         reason = self._count(error.reason, True, error.path, lines or (error.line,))
         reason.example = reason.example or error.said
 
-    def add_job(self, text: str, name: str) -> None:
-        """Leave out a job that was made of rows, by its name."""
+    def add_named(self, text: str, name: str) -> None:
+        """Leave out what was made of rows, by its name."""
         reason = self._reasons.setdefault((text, False), Reason(text, False))
         reason.count += 1
         if len(reason.places) < _MOST_PLACES:
@@ -123,7 +123,7 @@ class LeftOut:
 
     def add_rest(self, text: str) -> None:
         """Leave out all rows that were read and have not been counted yet."""
-        rest = self.num_rows - self.num_jobs - self.num_left_out
+        rest = self.num_rows - self.num_used - self.num_left_out
         if rest:
             self._reasons.setdefault((text, False), Reason(text, False)).count += rest
 
@@ -159,11 +159,16 @@ class LeftOut:
             "ran. --strict stops at the first of them"
         )
 
-    def document(self) -> Mapping[str, Any]:
-        """The same for programs."""
+    def document(self, used_as: str) -> Mapping[str, Any]:
+        """The same for programs.
+
+        Parameters
+        ----------
+        used_as : what rows give, such as ``jobs``.
+        """
         return {
             "num_rows": self.num_rows,
-            "num_jobs": self.num_jobs,
+            f"num_{used_as}": self.num_used,
             "remarks": self.remarks,
             "left_out": [
                 {

@@ -1,4 +1,4 @@
-"""One line of a trace: what it says, and what to raise where it cannot be used."""
+"""One line of a table: what it says, and what to raise where it cannot be used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from trainyard.fleet.workload.left_out import RowError
-from trainyard.reading import shown
+from trainyard.reading.errors import shown
+from trainyard.reading.left_out import RowError
 from trainyard.reading.limits import LARGEST_NUMBER
 
 _LARGEST_WHOLE = 2**53  # beyond, not every whole number is one of 64 bits with a point
@@ -17,23 +17,25 @@ _FEWEST_DIGITS = 9  # of seconds since 1970; dates are written with eight
 
 
 class Row(NamedTuple):
-    """One line, or several of one job that a line break divides.
+    """One line, or several that belong together because a text in them has line breaks.
 
     Attributes
     ----------
     path, line : where it stands; lines are counted from 1.
     fields : what it says, by column.
+    row_error : what to raise where it cannot be used.
     """
 
     path: Path
     line: int
     fields: dict[str, str]
+    row_error: type[RowError] = RowError
 
     def error(self, name: str, allowed: str) -> RowError:
         """What to raise about a field."""
         given = self.fields.get(name, "")
         field = f"field {shown(name)}"
-        return RowError(
+        return self.row_error(
             self.path,
             self.line,
             f"{field} cannot be used",
