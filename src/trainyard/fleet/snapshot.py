@@ -31,19 +31,33 @@ ATTAINED_S, ATTAINED_DEVICE_S = job_facts.FACT_ATTAINED_S, job_facts.FACT_ATTAIN
 FIRST_START_S = job_facts.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
 
+_Found = TypeVar("_Found")
 
-_Array = TypeVar("_Array", bound=NDArray[Any])
 
+class _Column(cached_property[_Found]):
+    """What a snapshot says of all jobs, by their number; found when it is first asked for.
 
-class _Column(cached_property[_Array]):
-    """The column of that name of the job table, by the numbers of a snapshot."""
+    Parameters
+    ----------
+    said : what it is, in a sentence.
+    find : finds it; by default it is the column of that name of the job table.
+    needs : what a policy has to declare that asks for it.
+    """
 
-    def __init__(self, said: str) -> None:
+    def __init__(
+        self, said: str, find: Callable[[Snapshot], _Found] | None = None, needs: tuple[Need, ...] = ()
+    ) -> None:
         super().__init__(self._read)
-        self.__doc__ = said
+        self._find, self._needs = find, needs
+        asked = " and ".join(f'"{need}"' for need in needs)
+        self.__doc__ = f"{said.removesuffix('.')}; needs {asked}." if needs else said
 
-    def _read(self, snapshot: Snapshot) -> _Array:
-        column: _Array = getattr(snapshot._table, self.attrname or "")[snapshot.rows]
+    def _read(self, snapshot: Snapshot) -> _Found:
+        for need in self._needs:
+            require(need, snapshot.needs)
+        if self._find is not None:
+            return self._find(snapshot)
+        column: _Found = getattr(snapshot._table, self.attrname or "")[snapshot.rows]
         return column
 
 
@@ -72,6 +86,10 @@ class Snapshot:
     _table: JobTable
     _trial: Callable[[], TrialPlacement] | None = None
 
+    jobs = _Column[tuple[KnownJob, ...]](
+        "The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared.",
+        lambda s: tuple(s.job(number) for number in range(s.num_jobs)),
+    )
     serial = _Column[Ints](
         "How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."
     )
@@ -81,10 +99,60 @@ class Snapshot:
         "Device types that every job can run on, as bits by their index in ``cluster.device_types``."
     )
     partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
-    held = _Column[Ints]("Devices that every job has.")
     weight = _Column[Floats]("Of every job, in weighted fairness.")
+    deadline_s = _Column[Floats](
+        "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
+    )
+    limit_s = _Column[Floats](
+        "Times that users allowed their jobs, infinite for jobs without one.",
+        lambda s: s._of_jobs("limit_s"),
+        ("limit",),
+    )
+    was_admitted = _Column[Bools](
+        "Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it "
+        "has to get, also of a scheduler that took over from another one and remembers nothing.",
+        lambda s: s._table.was_admitted(s.rows),
+    )
+    grants = _Column[tuple[Grant | None, ...]](
+        "What every job has.", lambda s: tuple(s._table.grants[row] for row in s.rows)
+    )
+    held = _Column[Ints]("Devices that every job has.")
+    is_running = _Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
+    is_restarting = _Column[Bools](
+        "Whether every job has devices and does no work yet.",
+        lambda s: s.is_running & (s._table.since_s[s.rows] > s.now_s),
+    )
+    attained_s = _Column[Floats]("Time for which every job had devices.", lambda s: s._attained[0])
+    attained_device_s = _Column[Floats](
+        "Time for which every job had devices, times how many: the attained service of Tiresias.",
+        lambda s: s._attained[1],
+    )
+    waiting_s = _Column[Floats](
+        "Time for which every job has waited without a break; 0 for those that run.",
+        lambda s: np.where(s.is_running, 0.0, s.now_s - s._table.waiting_since_s[s.rows]),
+    )
     first_start_s = _Column[Floats]("When every job first had devices; NaN before it.")
+    was_started = _Column[Bools]("Whether every job ever had devices.", lambda s: ~np.isnan(s.first_start_s))
     num_starts = _Column[Ints]("How often every job got devices: the first, or others than before.")
+    num_restarts = _Column[Ints](
+        "How often every job got devices after the first time.", lambda s: np.maximum(0, s.num_starts - 1)
+    )
+    reports = _Column[tuple[Any, ...]](
+        "What every job last reported of itself, or knew before it ran, or None.",
+        lambda s: tuple(s._report(row) for row in s.rows),
+        ("reports",),
+    )
+    done = _Column[Floats](
+        "Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read.",
+        lambda s: np.array([s._table.job(row).work for row in s.rows.tolist()]) - s._left,
+    )
+    left = _Column[Floats]("Work left, in the unit of each job's profile.", lambda s: s._left, ("length",))
+    left_s = _Column[Floats](
+        "Time that every job would still take on its gang, all devices that it asks for, on the type on which it is "
+        "fastest, of those that it may have; infinite for a job that runs on none.",
+        lambda s: s._least_rests_s(),
+        ("length", "speed"),
+    )
 
     def trial(self) -> TrialPlacement:
         """What nobody has, to play through who would find a place; changes to it change nothing else."""
@@ -96,25 +164,9 @@ class Snapshot:
         """How many jobs there are."""
         return len(self.rows)
 
-    @cached_property
-    def jobs(self) -> tuple[KnownJob, ...]:
-        """The jobs as they were submitted: all of `JobRequest`, and of `Job` what the policy declared."""
-        return tuple(KnownJob(self._table.job(row), self.needs) for row in self.rows.tolist())
-
-    @cached_property
-    def grants(self) -> tuple[Grant | None, ...]:
-        """What every job has."""
-        return tuple(self._table.grants[row] for row in self.rows)
-
     def grant(self, number: int) -> Grant | None:
         """What one job has."""
         return self._table.grants[int(self.rows[number])]
-
-    @cached_property
-    def was_admitted(self) -> Bools:
-        """Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it
-        has to get, also of a scheduler that took over from another one and remembers nothing."""
-        return self._table.was_admitted(self.rows)
 
     def job(self, number: int) -> KnownJob:
         """One job as it was submitted, as in ``jobs``."""
@@ -141,49 +193,8 @@ class Snapshot:
         return self._table.facts(self.rows[numbers], self.now_s)
 
     @cached_property
-    def is_running(self) -> Bools:
-        """Whether every job has devices."""
-        return self.held > 0
-
-    @cached_property
-    def is_restarting(self) -> Bools:
-        """Whether every job has devices and does no work yet."""
-        return self.is_running & (self._table.since_s[self.rows] > self.now_s)
-
-    @property
-    def attained_s(self) -> Floats:
-        """Time for which every job had devices."""
-        return self._attained[0]
-
-    @property
-    def attained_device_s(self) -> Floats:
-        """Time for which every job had devices, times how many: the attained service of Tiresias."""
-        return self._attained[1]
-
-    @cached_property
     def _attained(self) -> tuple[Floats, Floats]:
         return self._table.attained(self.rows, self.now_s)
-
-    @cached_property
-    def waiting_s(self) -> Floats:
-        """Time for which every job has waited without a break; 0 for those that run."""
-        return np.where(self.is_running, 0.0, self.now_s - self._table.waiting_since_s[self.rows])
-
-    @cached_property
-    def was_started(self) -> Bools:
-        """Whether every job ever had devices."""
-        return ~np.isnan(self.first_start_s)
-
-    @cached_property
-    def num_restarts(self) -> Ints:
-        """How often every job got devices after the first time."""
-        return np.maximum(0, self.num_starts - 1)
-
-    @cached_property
-    def reports(self) -> tuple[Any, ...]:
-        """What every job last reported of itself, or knew before it ran, or None; needs "reports"."""
-        self._require("reports")
-        return tuple(self._report(row) for row in self.rows)
 
     def _report(self, row: int) -> Any:
         report, job = self._table.reports[row], self._table.jobs[row]
@@ -191,20 +202,7 @@ class Snapshot:
             return job.profile.known
         return report
 
-    @cached_property
-    def left(self) -> Floats:
-        """Work left, in the unit of each job's profile; needs "length"."""
-        self._require("length")
-        return self._left
-
-    @cached_property
-    def left_s(self) -> Floats:
-        """Time that every job would still take on its gang, all devices that it asks for; needs "length" and "speed".
-
-        On the type on which it is fastest, of those that it may have; infinite for a job that runs on none.
-        """
-        self._require("length")
-        self._require("speed")
+    def _least_rests_s(self) -> Floats:
         found, some_ask = self._table.left_s_at(self.rows, self.now_s)
         if some_ask:
             for number in np.flatnonzero(np.isnan(found)).tolist():
@@ -212,7 +210,7 @@ class Snapshot:
         return found
 
     def _least_rest_s(self, number: int) -> float:
-        """The same of one job, of which it matters where it runs, or which adapts itself.
+        """What `left_s` says of one job, of which it matters where it runs, or which adapts itself.
 
         What does not change while the job is there is found out once: policies ask for all jobs at every decision.
         """
@@ -238,11 +236,6 @@ class Snapshot:
         return tuple(found)
 
     @cached_property
-    def done(self) -> Floats:
-        """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
-        return np.array([self._table.job(row).work for row in self.rows.tolist()]) - self._left
-
-    @cached_property
     def _left(self) -> Floats:
         return self._table.left_at(self.rows, self.now_s)
 
@@ -251,7 +244,7 @@ class Snapshot:
 
         Of the grant's devices only their number counts: ``Grant(tuple(range(4)))`` is any four.
         """
-        self._require("speed")
+        require("speed", self.needs)
         return self._job(number).profile.work_per_s(self._spot(grant, device_type), grant)
 
     def rest_s(self, number: int, grant: Grant, device_type: int = 0, from_next: bool = False) -> float:
@@ -261,7 +254,7 @@ class Snapshot:
         ----------
         from_next : count from where the job next changes its rate, such as the end of an epoch.
         """
-        self._require("speed")
+        require("speed", self.needs)
         left, job, spot = float(self.left[number]), self._job(number), self._spot(grant, device_type)
         if not isinstance(job.profile, Adaptive):
             speed = job.profile.work_per_s(spot, grant)
@@ -300,28 +293,13 @@ class Snapshot:
         ----------
         beside : a job that has the same devices, too.
         """
-        self._require("speed")
+        require("speed", self.needs)
         grant = Grant(tuple(range(job.num_devices)))
         if beside is not None:
             grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
         return job.profile.work_per_s(self._spot(grant, device_type), grant)
 
-    @cached_property
-    def deadline_s(self) -> Floats:
-        """Deadlines, infinite for jobs without one; needs "deadline"."""
-        self._require("deadline")
-        return self._of_jobs("deadline_s")
-
-    @cached_property
-    def limit_s(self) -> Floats:
-        """Times that users allowed their jobs, infinite for jobs without one; needs "limit"."""
-        self._require("limit")
-        return self._of_jobs("limit_s")
-
     def _of_jobs(self, name: str) -> Floats:
         """Something that users said of some jobs; infinite for the others."""
         said = [getattr(self._table.job(row), name) for row in self.rows.tolist()]
         return np.array([np.inf if each is None else each for each in said])
-
-    def _require(self, need: Need) -> None:
-        require(need, self.needs)
