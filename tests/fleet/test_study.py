@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from trainyard.fleet.drawn import drawn_jobs
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.study import Interval, study
+from trainyard.fleet.workload.drawn import drawn_jobs
 from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_groups import parts_of
 from trainyard.report.fleet_league import run_document

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.errors import UnfitJobError
-from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.traits import Wish
+from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Job, rate_anywhere
 from trainyard.fleet.workload.lengths import check_times
 from trainyard.hardware.cluster import Cluster

@@ -98,8 +98,8 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _workload(options: Options, cluster: Cluster) -> tuple[Draw, dict[str, Any], LeftOut | None]:
     """Jobs of a seed, what they are, and the rows of the trace that gave none, if there is one."""
-    from trainyard.fleet.drawn import drawn_jobs, resampled
     from trainyard.fleet.errors import FleetError
+    from trainyard.fleet.workload.drawn import drawn_jobs, resampled
 
     if options.trace is None:
         if (options.format, options.limit, options.timezone) != (None, None, None):
@@ -126,8 +126,8 @@ def _with_deadlines(
     options: Options, cluster: Cluster, drawn: Draw
 ) -> tuple[Draw, tuple[float, float] | None]:
     """The same with deadlines, and between which they are, if they are asked for."""
-    from trainyard.fleet.drawn import with_deadlines
     from trainyard.fleet.errors import FleetError
+    from trainyard.fleet.workload.drawn import with_deadlines
 
     if not options.deadlines:
         return drawn, None

@@ -6,9 +6,9 @@ import numpy as np
 
 from trainyard.compiling import records
 from trainyard.fleet.jobs.job_table import JobTable
-from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Given, Queue, Reasons, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.partners import Partners
 from trainyard.fleet.rounds.accounts import (
     Accounts,
     combination,
@@ -21,6 +20,7 @@ from trainyard.fleet.rounds.accounts import (
     turn,
     turn_alone,
 )
+from trainyard.fleet.rounds.partners import Partners
 from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]

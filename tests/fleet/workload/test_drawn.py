@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from trainyard.cli import main as cli
-from trainyard.fleet.drawn import PUBLISHED_SLACK, drawn_jobs, resampled, with_deadlines
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.workload.drawn import PUBLISHED_SLACK, drawn_jobs, resampled, with_deadlines
 from trainyard.fleet.workload.generate import gavel
 from trainyard.fleet.workload.job import declared_job
 from trainyard.fleet.workload.read import read_workload
@@ -21,8 +21,8 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
 CLUSTER = Cluster.uniform(4, 8)
-TRACE = Path(__file__).parents[2] / "examples" / "fleet" / "jobs.csv"
-DATA = Path(__file__).parents[3] / "shared" / "data" / "cluster"
+TRACE = Path(__file__).parents[3] / "examples" / "fleet" / "jobs.csv"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.mechanism.fair import alone_s
+from trainyard.fleet.workload.fair import alone_s
 from trainyard.fleet.workload.generate import gavel_jobs, helios_jobs, philly_jobs, tiresias_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.gavel import read_throughputs
