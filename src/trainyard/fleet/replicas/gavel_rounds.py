@@ -16,7 +16,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,8 @@ from numpy.typing import NDArray
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.accounts import Accounts, credited, turn
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
 from trainyard.fleet.snapshot import Snapshot
 
 Ints = NDArray[np.int64]
@@ -38,7 +36,7 @@ _CREDIT = 0.5
 
 
 @dataclass(frozen=True)
-class GavelRounds(Rounds):
+class GavelRounds(OwnClock):
     """Rounds of whole steps.
 
     Attributes
@@ -58,10 +56,9 @@ class GavelRounds(Rounds):
         """They are: a round ends when its jobs have done whole steps."""
         return True
 
-    @property
-    def own_scheduler(self) -> Callable[[Allocator], GavelScheduler]:
+    def clock(self, allocator: Allocator) -> GavelScheduler:
         """What leads a run through them."""
-        return partial(GavelScheduler, self)
+        return GavelScheduler(self, allocator)
 
 
 class GavelScheduler(RoundScheduler):

@@ -18,14 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.periods import Rounds
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
 from trainyard.fleet.snapshot import Floats, Ints
 
 _INF = float("inf")
@@ -45,7 +43,7 @@ class PlacedWithEnds(Placed):
 
 
 @dataclass(frozen=True)
-class PlannedEnds(Rounds):
+class PlannedEnds(OwnClock):
     """A decision whenever something happens, but not within ``round_s`` of the last one.
 
     Attributes
@@ -77,10 +75,9 @@ class PlannedEnds(Rounds):
         """They are: jobs end before their work is done."""
         return True
 
-    @property
-    def own_scheduler(self) -> Callable[[Allocator], PlannedScheduler]:
+    def clock(self, allocator: Allocator) -> PlannedScheduler:
         """What leads a run through them."""
-        return partial(PlannedScheduler, self)
+        return PlannedScheduler(self, allocator)
 
 
 class PlannedScheduler(RoundScheduler):

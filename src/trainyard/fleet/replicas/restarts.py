@@ -10,18 +10,16 @@ S. Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.periods import Rounds
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
 from trainyard.fleet.workload.job import Spot
 
 
 @dataclass(frozen=True)
-class Restarts(Rounds):
+class Restarts(OwnClock):
     """Rounds in which jobs take their own time to start.
 
     Attributes
@@ -32,10 +30,9 @@ class Restarts(Rounds):
 
     by_model: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def own_scheduler(self) -> Callable[[Allocator], RestartScheduler]:
+    def clock(self, allocator: Allocator) -> RestartScheduler:
         """What leads a run through them."""
-        return partial(RestartScheduler, self)
+        return RestartScheduler(self, allocator)
 
 
 class RestartScheduler(RoundScheduler):

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.periods import Rounds
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
 from trainyard.fleet.snapshot import Ints
 
 _INF = float("inf")
 
 
 @dataclass(frozen=True)
-class Slots(Rounds):
+class Slots(OwnClock):
     """A decision whenever something happens, but not within ``round_s`` of the last one.
 
     Attributes
@@ -56,10 +54,9 @@ class Slots(Rounds):
         """They are: what starts take is noted a decision late."""
         return True
 
-    @property
-    def own_scheduler(self) -> Callable[[Allocator], SlotScheduler]:
+    def clock(self, allocator: Allocator) -> SlotScheduler:
         """What leads a run through them."""
-        return partial(SlotScheduler, self)
+        return SlotScheduler(self, allocator)
 
 
 class SlotScheduler(RoundScheduler):

@@ -6,13 +6,12 @@ Simulations and runs for real both act through a `Coordinator`; they differ in w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.jobs.job_table import Ints
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.periods import Rounds
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import clock_of
 
 
 class Coordinator:
@@ -25,10 +24,7 @@ class Coordinator:
 
     def __init__(self, allocator: Allocator, rounds: Rounds | None) -> None:
         self.allocator, self.table = allocator, allocator.table
-        self.rounds: RoundScheduler | None = None
-        if rounds is not None:
-            make = rounds.own_scheduler or partial(RoundScheduler, rounds.round_s)
-            self.rounds = make(allocator)
+        self.rounds = None if rounds is None else clock_of(rounds, allocator)
 
     def left(self, row: int, now_s: float) -> list[int]:
         """A job has left its devices; returns rows of those who had the same, and have them for themselves now."""

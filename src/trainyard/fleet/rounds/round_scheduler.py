@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Given, Queue, Reasons, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.accounts import (
     Accounts,
     combination,
@@ -167,6 +169,21 @@ class RoundScheduler:
         Rows of the jobs that end at another time than was expected of their devices: here none.
         """
         return []
+
+
+class OwnClock(Rounds, ABC):
+    """Rounds with rules of their own."""
+
+    @abstractmethod
+    def clock(self, allocator: Allocator) -> RoundScheduler:
+        """What leads a run through them."""
+
+
+def clock_of(rounds: Rounds, allocator: Allocator) -> RoundScheduler:
+    """What leads a run through rounds."""
+    if isinstance(rounds, OwnClock):
+        return rounds.clock(allocator)
+    return RoundScheduler(rounds.round_s, allocator)
 
 
 def _share_of(serial: int, accounts: Accounts) -> str:
