@@ -21,10 +21,9 @@ from trainyard.fleet.daemon.store import Store
 from trainyard.fleet.daemon.tables import FINAL, State
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import USUAL_LIMITS, JobLimits, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.fault import BackendError
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.goodput import Timing

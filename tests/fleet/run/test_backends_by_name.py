@@ -16,8 +16,8 @@ from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run import backends
+from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.backends import check_runnable, make_backend
-from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.traits import traits_of

@@ -27,10 +27,9 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run import local as local_backend
-from trainyard.fleet.run.backend import BackendOptions
+from trainyard.fleet.run.backend import BackendOptions, JobLimits
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.fault import BackendError
-from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.node import run

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.run.backend import BackendOptions, Progress
+from trainyard.fleet.run.backend import BackendOptions, JobLimits, Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.slurm import _batch, _Row
 from trainyard.fleet.workload.job import Grant

@@ -13,7 +13,7 @@ from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
-    from trainyard.fleet.run.limits import JobLimits
+    from trainyard.fleet.run.backend import JobLimits
 
 __all__ = ["RunningOptions"]
 
@@ -43,6 +43,6 @@ class RunningOptions(Common):
     @property
     def limits(self) -> JobLimits:
         """What every job may do at most."""
-        from trainyard.fleet.run.limits import JobLimits
+        from trainyard.fleet.run.backend import JobLimits
 
         return JobLimits(stall_s=self.stall_s, max_checkpoint_bytes=self.max_checkpoint_gb * 1e9)

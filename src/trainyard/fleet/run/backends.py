@@ -16,9 +16,8 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions
+from trainyard.fleet.run.backend import USUAL_LIMITS, USUAL_OPTIONS, BackendOptions, JobLimits
 from trainyard.fleet.run.directory_backend import DirectoryBackend
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import ask
 from trainyard.fleet.workload.training import cluster_text

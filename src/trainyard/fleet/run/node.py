@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.fleet.errors import FleetError, one_line
+from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.ranks import Ranks, die_with
 from trainyard.job.run.processes.heartbeat import beating
 from trainyard.job.run.processes.logs import print_to

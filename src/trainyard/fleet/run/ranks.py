@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import JobLimits
 
 if TYPE_CHECKING:
     from trainyard.job.run.train import Launched
