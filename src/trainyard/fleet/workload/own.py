@@ -101,7 +101,7 @@ def _yaml_jobs(path: Path, left_out: LeftOut) -> Iterator[Job]:
         with left_out.faults():
             job = _checked(row, row.number("arrival_s"))
             if job.name in jobs:
-                raise row.error("name", "a name that no other job has")
+                raise row.error("name", "a name that no other row has")
             jobs[job.name] = job
     return iter(by_arrival(tuple(jobs.values())))
 
