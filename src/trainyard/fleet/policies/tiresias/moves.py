@@ -1,4 +1,4 @@
-"""How jobs of Tiresias move between its queues, who runs then, and when the next one moves."""
+"""How jobs of Tiresias are demoted and promoted between its queues, who runs then, and when the next one moves."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ _NEAR_S = 1e-4
 # A demotion that rounding would put off for ever is looked for at the latest after this.
 _LEAST_WAIT_S = 1e-3
 
-# What the state knows of a job. Its queue, from 0, its index, negative, and its rank within the queue make its place, the
-# smallest first. Then the devices that it asks for, the types that it can run on, as bits, `Queue.consolidate`, and the
-# service that it attained since it was last promoted. Where jobs may be (PromoteKnob), also the time that it ran since,
-# both until then, since when it is queued, NaN before, and when it is promoted if it does not run until then.
+# What is known of a job, a row for each. The first three make its place, the smallest first.
 (
-    QUEUE,
-    INDEX,
-    RANK,
-    _GANG,
-    _ALLOWED,
-    CONSOLIDATE,
-    SERVICE,
-    _RAN_S,
-    _RAN_BEFORE_S,
-    _SERVICE_BEFORE,
-    _QUEUED_S,
-    _PROMOTION_S,
+    QUEUE,  # from 0, the top queue
+    INDEX,  # Gittins, negative; 0 without
+    RANK,  # within the queue
+    _GANG,  # devices that it asks for
+    _ALLOWED,  # types that it can run on, as bits
+    CONSOLIDATE,  # as `Queue.consolidate`
+    SERVICE,  # attained since the last promotion
+    # Only where jobs may be promoted (PromoteKnob), or as published:
+    _RAN_S,  # since the last promotion
+    _RAN_BEFORE_S,  # until then
+    _SERVICE_BEFORE,  # attained until then
+    _BEGAN_S,  # when it began to run after it; NaN before
+    _PROMOTION_S,  # when it is promoted next if it does not run until then
 ) = range(12)
 
 
@@ -73,148 +71,14 @@ def no_jobs(may_promote: bool) -> Floats:
 
     Parameters
     ----------
-    may_promote : whether jobs are that have waited for long.
+    may_promote : whether jobs that wait for long are promoted, or as published.
     """
     return np.zeros((_PROMOTION_S + 1 if may_promote else _RAN_S, 0))
 
 
 @compiled
-def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
-    """What is known of the jobs that are there now, from the last decision.
-
-    Parameters
-    ----------
-    held : devices of every job now.
-    all_may_move : whether those may move that neither ran, nor are new, nor have waited for long enough.
-
-    Returns
-    -------
-    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move;
-    and how many are not new, which are the first.
-    """
-    jobs, renumbered, num_known = carried_over(before, known, serial)
-    jobs[:, num_known:] = 0.0
-    jobs[RANK, num_known:] = jobs[_QUEUED_S:, num_known:] = np.nan
-    if all_may_move:
-        return jobs, renumbered, np.arange(len(serial)), num_known
-    may_move = held > 0
-    may_move[num_known:] = True
-    for number in renumbered[fitting]:
-        if number >= 0:
-            may_move[number] = True
-    if len(jobs) > _PROMOTION_S:
-        may_move |= jobs[_PROMOTION_S] <= now_s + _NEAR_S
-    return jobs, renumbered, np.flatnonzero(may_move), num_known
-
-
-@compiled
-def next_order(jobs, numbers, renumbered, queues, serial, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
-    """The order now, and when the next job moves, where ranks make the order: one call takes less than one for each step.
-
-    Parameters
-    ----------
-    queues : of the last decision; ``renumbered`` says how its jobs are numbered now.
-    seen, rules : as for `requeue`.
-
-    Returns
-    -------
-    The order, and what `next_move` finds.
-    """
-    moved = requeue(jobs, numbers, now_s, seen, *rules)
-    order = merged_order(queues.order, renumbered, moved, jobs[QUEUE : RANK + 1])
-    as_before = is_as_before(queues, serial, order, held, room)
-    return order, *next_move(order, jobs, room, now_s, held, as_before, queues.is_one_pool, *rules)
-
-
-@compiled
-def is_as_before(queues, serial, order, held, room):  # type: ignore[no-untyped-def]
-    """Whether all is as it was at the last decision, which then changed nothing, and neither will this one."""
-    same = _are_equal(queues.serial, serial) and _are_equal(queues.held, held)
-    return same and _are_equal(queues.order, order) and _are_equal(queues.room, room)
-
-
-@lean
-def _are_equal(one, other):  # type: ignore[no-untyped-def]
-    if len(one) != len(other):
-        return False
-    for i in range(len(one)):  # noqa: SIM110  (nothing else is as fast when compiled)
-        if one[i] != other[i]:
-            return False
-    return True
-
-
-@compiled
-def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
-    """Note how jobs are now, and return the numbers of those whose place is another.
-
-    Parameters
-    ----------
-    seen : of the jobs with these numbers, what `Snapshot.facts` says.
-    rules : as the policy has them; see `_requeue`.
-    """
-    moved = np.empty(len(numbers), np.int64)
-    return moved[: _requeue(jobs, numbers, now_s, seen, moved, *rules)]
-
-
-@lean
-def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
-    """The same; the numbers are written down, and how many they are is returned.
-
-    Parameters
-    ----------
-    limits, knob, two_dimensional, as_published : the rules.
-    """
-    held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
-    attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
-    num_moved, may_promote = 0, len(jobs) > _PROMOTION_S
-    for i in range(len(numbers)):
-        job = jobs[:, numbers[i]]
-        former_queue, former_rank = job[QUEUE], job[RANK]
-        job[_GANG], job[_ALLOWED], job[SERVICE] = seen[NUM_DEVICES, i], seen[ALLOWED, i], attained[i]
-        if may_promote:
-            job[SERVICE] -= job[_SERVICE_BEFORE]
-            job[_RAN_S] = attained_s[i] - job[_RAN_BEFORE_S]
-            if np.isnan(job[_QUEUED_S]) and (held[i] > 0 or job[_RAN_S] > 0):
-                job[_QUEUED_S] = now_s - job[_RAN_S]
-        # One that waits may have lost its devices after it reached a threshold.
-        if held[i] > 0 or not as_published:
-            job[QUEUE] = _queue_of(job[QUEUE], job[SERVICE], limits, as_published)
-        if held[i] == 0 and knob < np.inf and job[QUEUE] > 0:
-            _promote(job, now_s, attained_s[i], attained[i], knob, as_published)
-        if may_promote:
-            job[_PROMOTION_S] = job[_QUEUED_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
-        if not as_published:
-            job[RANK] = np.inf if np.isnan(start_s[i]) else start_s[i]
-        if job[QUEUE] != former_queue or job[RANK] != former_rank:
-            moved[num_moved] = numbers[i]
-            num_moved += 1
-    return num_moved
-
-
-@lean
-def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-def]
-    """Where a job goes down to; in the program to the next queue at most."""
-    while service + _NEAR_S >= limits[int(queue)]:
-        queue += 1
-        if as_published:
-            break
-    return queue
-
-
-@lean
-def _promote(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
-    """One that waited PromoteKnob times as long as it ran goes to the top queue as if it had neither run nor waited."""
-    limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
-    if now_s - job[_QUEUED_S] - job[_RAN_S] + _NEAR_S >= limit_s:
-        job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[_QUEUED_S] = attained_s, attained, np.nan
-        job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
-
-
-@compiled
 def decide(all_rules, queues, seen):  # type: ignore[no-untyped-def]
-    """All of a decision where ranks make the order, as `CompiledPolicy.decide`; the mark of a job says whether to
-    consolidate.
-    """
+    """A decision where ranks make the order, as `CompiledPolicy.decide`; a job's mark is its `CONSOLIDATE`."""
     places, rules = all_rules
     serial, held = serials(seen), all_held(seen)
     jobs, renumbered, numbers, num_known = still_there(
@@ -235,41 +99,164 @@ def decide(all_rules, queues, seen):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def published_ranks(places, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
-    """First those that run, then those that wait, that come, and that moved."""
-    for number in range(len(places)):
+def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
+    """What is known of the jobs that are there now, from the last decision.
+
+    Parameters
+    ----------
+    held : devices of every job now.
+    all_may_move : whether those may move that neither ran, nor are new, nor have waited for long enough.
+
+    Returns
+    -------
+    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move;
+    and how many are not new, which are the first.
+    """
+    jobs, renumbered, num_known = carried_over(before, known, serial)
+    jobs[:, num_known:] = 0.0
+    jobs[RANK, num_known:] = jobs[_BEGAN_S:, num_known:] = np.nan
+    if all_may_move:
+        return jobs, renumbered, np.arange(len(serial)), num_known
+    may_move = held > 0
+    may_move[num_known:] = True
+    for number in renumbered[fitting]:
+        if number >= 0:
+            may_move[number] = True
+    if len(jobs) > _PROMOTION_S:
+        may_move |= jobs[_PROMOTION_S] <= now_s + _NEAR_S
+    return jobs, renumbered, np.flatnonzero(may_move), num_known
+
+
+@compiled
+def next_order(jobs, numbers, renumbered, queues, serial, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
+    """The order by ranks, and what `next_move` finds: one compiled call takes less time than one for each step.
+
+    Parameters
+    ----------
+    queues : of the last decision; ``renumbered`` says how its jobs are numbered now.
+    seen, rules : as for `requeue`.
+    """
+    moved = requeue(jobs, numbers, now_s, seen, *rules)
+    order = merged_order(queues.order, renumbered, moved, jobs[QUEUE : RANK + 1])
+    as_before = is_as_before(queues, serial, order, held, room)
+    return order, *next_move(order, jobs, room, now_s, held, as_before, queues.is_one_pool, *rules)
+
+
+@compiled
+def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
+    """Note the service of some jobs, demote and promote them, and return the numbers of those whose place changed.
+
+    Parameters
+    ----------
+    seen : of the jobs with these numbers, what `Snapshot.facts` says.
+    rules : thresholds, the last infinite; PromoteKnob; whether service counts devices; whether as published.
+    """
+    moved = np.empty(len(numbers), np.int64)
+    return moved[: _requeue(jobs, numbers, now_s, seen, moved, *rules)]
+
+
+@lean
+def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+    """As `requeue`, but without an array made here: the numbers go into ``moved``, and how many they are is returned."""
+    held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
+    attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
+    num_moved, may_promote = 0, len(jobs) > _PROMOTION_S
+    for i in range(len(numbers)):
+        job = jobs[:, numbers[i]]
+        former_queue, former_rank = job[QUEUE], job[RANK]
+        job[_GANG], job[_ALLOWED], job[SERVICE] = seen[NUM_DEVICES, i], seen[ALLOWED, i], attained[i]
+        if may_promote:
+            job[SERVICE] -= job[_SERVICE_BEFORE]
+            job[_RAN_S] = attained_s[i] - job[_RAN_BEFORE_S]
+            if np.isnan(job[_BEGAN_S]) and (held[i] > 0 or job[_RAN_S] > 0):
+                job[_BEGAN_S] = now_s - job[_RAN_S]
+        # One that waits may have lost its devices after it reached a threshold.
+        if held[i] > 0 or not as_published:
+            job[QUEUE] = _demoted(job[QUEUE], job[SERVICE], thresholds, as_published)
+        if held[i] == 0 and knob < np.inf and job[QUEUE] > 0:
+            _promote(job, now_s, attained_s[i], attained[i], knob, as_published)
+        if may_promote:
+            job[_PROMOTION_S] = job[_BEGAN_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
+        if not as_published:
+            job[RANK] = np.inf if np.isnan(start_s[i]) else start_s[i]
+        if job[QUEUE] != former_queue or job[RANK] != former_rank:
+            moved[num_moved] = numbers[i]
+            num_moved += 1
+    return num_moved
+
+
+@lean
+def _demoted(queue, service, thresholds, as_published):  # type: ignore[no-untyped-def]
+    """The queue of a job by its service; as published, the next one at most."""
+    while service + _NEAR_S >= thresholds[int(queue)]:
+        queue += 1
+        if as_published:
+            break
+    return queue
+
+
+@lean
+def _promote(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
+    """One that waited PromoteKnob times as long as it ran goes to the top queue as if it had neither run nor waited."""
+    limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
+    if now_s - job[_BEGAN_S] - job[_RAN_S] + _NEAR_S >= limit_s:
+        job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[_BEGAN_S] = attained_s, attained, np.nan
+        job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
+
+
+@compiled
+def published_ranks(ranks, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
+    """As published, within a queue: first those that ran, then those that waited, that come, and that moved here."""
+    for number in range(len(ranks)):
         if number >= num_known:
-            places[number] = 2 * num_before + number
+            ranks[number] = 2 * num_before + number
         elif held[number] == 0:
-            places[number] += num_before
+            ranks[number] += num_before
     for number in moved[moved < num_known]:
-        places[number] = 2 * num_before + len(places) + number
+        ranks[number] = 2 * num_before + len(ranks) + number
+
+
+@compiled
+def is_as_before(queues, serial, order, held, room):  # type: ignore[no-untyped-def]
+    """Whether all is as it was at the last decision, which then changed nothing, and neither will this one."""
+    same = _are_equal(queues.serial, serial) and _are_equal(queues.held, held)
+    return same and _are_equal(queues.order, order) and _are_equal(queues.room, room)
+
+
+@lean
+def _are_equal(one, other):  # type: ignore[no-untyped-def]
+    if len(one) != len(other):
+        return False
+    for i in range(len(one)):  # noqa: SIM110  (nothing else is as fast when compiled)
+        if one[i] != other[i]:
+            return False
+    return True
 
 
 @compiled
 def next_move(  # type: ignore[no-untyped-def]
-    order, jobs, room, now_s, held, as_before, is_one_pool, limits, knob, two_dimensional, as_published
+    order, jobs, room, now_s, held, as_before, is_one_pool, thresholds, knob, two_dimensional, as_published
 ):
-    """Who fits by number; whether each job waits; and the time until this is to be looked at again.
+    """Who fits by number of devices, whether each job waits, and the time until the next job may change its queue.
 
     Parameters
     ----------
     room : devices of every type.
     held : devices of every job.
-    as_before : whether each will have these still, as after the last decision.
+    as_before : what `is_as_before` says.
     is_one_pool : as `Queues` has it.
     """
     fitting, waits = _fit(order, jobs, room)
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
     if as_published:
-        wait_s = _next_move_s(jobs, now_s, fitting, waits, limits, knob, two_dimensional, True)
+        wait_s = _next_move_s(jobs, now_s, fitting, waits, thresholds, knob, two_dimensional, True)
     elif len(fitting) < len(order) or (held == 0).any():
         # Who fits by number may find no place, and who does not may have what that one leaves.
         runs, may_wait = np.flatnonzero(held), held == 0
         if not as_before:
             runs, may_wait = _may_run(fitting, jobs, held, room, is_one_pool), waits | may_wait
-        wait_s = _next_move_s(jobs, now_s, runs, may_wait, limits, knob, two_dimensional, False)
+        wait_s = _next_move_s(jobs, now_s, runs, may_wait, thresholds, knob, two_dimensional, False)
     return fitting, waits, wait_s
 
 
@@ -309,15 +296,18 @@ def _may_run(fitting, jobs, held, room, is_one_pool):  # type: ignore[no-untyped
 
 
 @compiled
-def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+def _next_move_s(jobs, now_s, runs, waits, thresholds, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
     """Time until a job goes to another queue, if these run on."""
     best_s = np.inf
     for number in runs:
-        limit, rate = limits[int(jobs[QUEUE, number])], jobs[_GANG, number] if two_dimensional else 1.0
+        threshold, rate = (
+            thresholds[int(jobs[QUEUE, number])],
+            jobs[_GANG, number] if two_dimensional else 1.0,
+        )
         if as_published:
-            wait_s = max(1.0, np.floor((limit - jobs[_RAN_S, number]) / rate))
+            wait_s = max(1.0, np.floor((threshold - jobs[_RAN_S, number]) / rate))
         else:
-            wait_s = (limit - jobs[SERVICE, number]) / rate
+            wait_s = (threshold - jobs[SERVICE, number]) / rate
         best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     if knob == np.inf:
         return best_s
@@ -325,7 +315,7 @@ def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_pub
         return min(best_s, max(_first_of(jobs[_PROMOTION_S], waits) - now_s, _LEAST_WAIT_S))
     for number in np.flatnonzero(waits):
         ran_s = jobs[_RAN_S, number]
-        wait_s = np.floor(knob * ran_s - (now_s - jobs[_QUEUED_S, number] - ran_s))
+        wait_s = np.floor(knob * ran_s - (now_s - jobs[_BEGAN_S, number] - ran_s))
         # One that is due already, the program sees at the next event.
         if jobs[QUEUE, number] > 0 and wait_s > 0:
             best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))

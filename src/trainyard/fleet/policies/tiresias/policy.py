@@ -73,7 +73,7 @@ SKEWS = {
 
 @dataclass(frozen=True)
 class Tiresias:
-    """See the module.
+    """Discretised two-dimensional LAS, or Gittins, as the module says.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Tiresias:
     promote_knob : waiting over running at which a job is promoted; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
     skews, pack_limit : skew by model, and from which on a job is consolidated.
-    by_skew : whether it is; if not, the placement of the run is that of all jobs.
+    by_skew : whether jobs are placed by skew; if not, all are as the run places them.
     """
 
     thresholds: tuple[float, ...]
@@ -102,7 +102,8 @@ class Tiresias:
             raise FleetError(f"promote_knob of tiresias must be above 0, or None, got {self.promote_knob}")
 
     @cached_property
-    def _limits(self) -> Floats:
+    def _upper_thresholds(self) -> Floats:
+        """Of every queue; that of the last is infinite."""
         return np.array((*self.thresholds, _INF))
 
     @cached_property
@@ -115,7 +116,7 @@ class Tiresias:
 
     @cached_property
     def _rules(self) -> tuple[Floats, float, bool, bool]:
-        return self._limits, self.promote_knob, self.two_dimensional, self.as_published
+        return self._upper_thresholds, self.promote_knob, self.two_dimensional, self.as_published
 
     @property
     def traits(self) -> Traits:
@@ -142,12 +143,8 @@ class Tiresias:
 
     def decide(self, snapshot: Snapshot, state: Queues) -> tuple[Allocation, Queues]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
-        now_s, room, serial, held = (
-            snapshot.now_s,
-            snapshot.cluster.devices_of_type,
-            snapshot.serial,
-            snapshot.held,
-        )
+        now_s, room = snapshot.now_s, snapshot.cluster.devices_of_type
+        serial, held = snapshot.serial, snapshot.held
         # Where nodes went away, jobs may have lost devices that they got at the last decision.
         all_may_move = self.as_published or not np.array_equal(state.room, room)
         jobs, renumbered, numbers, num_known = still_there(
@@ -188,7 +185,9 @@ class Tiresias:
         return -1 if skew is None else int(skew > self.pack_limit)
 
     def _index(self, jobs: Floats) -> Floats:
-        return -gittins_index(jobs[SERVICE], self._limits[jobs[QUEUE].astype(np.int64)], self._samples)
+        return -gittins_index(
+            jobs[SERVICE], self._upper_thresholds[jobs[QUEUE].astype(np.int64)], self._samples
+        )
 
     def _published_order(
         self, snapshot: Snapshot, jobs: Floats, num_known: int, moved: Ints, num_before: int
@@ -205,7 +204,7 @@ class Tiresias:
 
     def _reason(self, jobs: Floats, order: Ints, number: int) -> str:
         ahead = int(np.flatnonzero(order == number)[0])
-        queue = f"queue {int(jobs[QUEUE, number]) + 1} of {len(self._limits)}"
+        queue = f"queue {int(jobs[QUEUE, number]) + 1} of {len(self._upper_thresholds)}"
         unit = "device-seconds" if self.two_dimensional else "seconds"
         return f"in {queue} after {jobs[SERVICE, number]:.0f} {unit}; {ahead} jobs are before it"
 
