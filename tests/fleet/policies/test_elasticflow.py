@@ -14,7 +14,11 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
-from trainyard.fleet.policies.elasticflow.shares import Demands, elastic_allocation, satisfactory_shares
+from trainyard.fleet.policies.elasticflow.shares import (
+    Demands,
+    elastic_allocation,
+    minimum_satisfactory_shares,
+)
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
@@ -55,14 +59,14 @@ def devices(counts: list[int], held: list[tuple[int, ...] | None]) -> list[tuple
 def test_satisfactory_share_is_the_least_that_ends_in_time() -> None:
     """3 slots of work: one device until slot 3, two until 2, four until 1.5."""
     for deadline, share in ((3.0, 0), (2.9, 1), (2.0, 1), (1.9, 2), (1.5, 2), (1.4, -1)):
-        assert satisfactory_shares(demands((3.0, deadline)), 4, 0.0).tolist() == [share]
+        assert minimum_satisfactory_shares(demands((3.0, deadline)), 4, 0.0).tolist() == [share]
 
 
 def test_shares_fill_what_earlier_deadlines_leave() -> None:
     """The first job has both devices until slot 2; only then is one free for the second (algorithm 1)."""
-    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 5.0)), 2, 0.0).tolist() == [1, 0]
-    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 4.0)), 2, 0.0).tolist() == [1, 1]
-    assert satisfactory_shares(demands((3.0, 2.0), (3.0, 3.9)), 2, 0.0).tolist() == [1, -1]
+    assert minimum_satisfactory_shares(demands((3.0, 2.0), (3.0, 5.0)), 2, 0.0).tolist() == [1, 0]
+    assert minimum_satisfactory_shares(demands((3.0, 2.0), (3.0, 4.0)), 2, 0.0).tolist() == [1, 1]
+    assert minimum_satisfactory_shares(demands((3.0, 2.0), (3.0, 3.9)), 2, 0.0).tolist() == [1, -1]
 
 
 def test_spare_devices_go_where_they_cost_least() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.policies.elasticflow.shares import Demands, satisfactory_shares
+from trainyard.fleet.policies.elasticflow.shares import Demands, minimum_satisfactory_shares
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table
@@ -31,7 +31,10 @@ def _shares(work: float) -> list[int]:
         np.tile(_DEVICES, (3, 1)),
         np.tile(_SPEEDS, (3, 1)),
     )
-    return [_DEVICES[level] if level >= 0 else 0 for level in satisfactory_shares(demands, 4, 0.0).tolist()]
+    return [
+        _DEVICES[level] if level >= 0 else 0
+        for level in minimum_satisfactory_shares(demands, 4, 0.0).tolist()
+    ]
 
 
 def _most_work(share: int) -> float:

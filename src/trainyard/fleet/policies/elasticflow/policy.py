@@ -1,10 +1,10 @@
 """ElasticFlow: jobs with deadlines, on as many devices as it takes; a job that cannot end in time is refused.
 
-The satisfactory share of a job is the least number of devices with which it ends by its deadline. A job is admitted
-if, with everybody's satisfactory share reserved in the order of deadlines, all admitted jobs and it end in time.
-Devices that no share claims now go where they cost least: to the job whose devices times time grows least when it gets
-them. Numbers of devices are powers of two, in blocks that are halves of halves of a node ("buddies") or whole nodes, so
-that nothing fragments.
+The minimum satisfactory share of a job is the least number of devices with which it ends by its deadline. Admission
+control: a job is admitted if, with everybody's share reserved in the order of deadlines, all admitted jobs and it end in
+time. Elastic allocation: devices that no share reserves now go to the job of the greatest marginal return, which is how
+much less devices times time it then takes for each device that it gets. Numbers of devices are powers of two, in blocks
+that are halves of halves of a node (buddy allocation) or whole nodes, so that nothing fragments.
 
 Fidelity: simplified. The time that a job loses when its devices change is not planned for: give deadlines some slack
 where it matters. Buddies end at the node: jobs of several nodes take any.
@@ -36,7 +36,11 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.buddies import block, buddies
-from trainyard.fleet.policies.elasticflow.shares import Demands, elastic_allocation, satisfactory_shares
+from trainyard.fleet.policies.elasticflow.shares import (
+    Demands,
+    elastic_allocation,
+    minimum_satisfactory_shares,
+)
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Traits
@@ -46,7 +50,7 @@ Ints = NDArray[np.int64]
 
 
 class Admitted(NamedTuple):
-    """What is remembered of a job that was admitted: how it scales, and the level of its satisfactory share, or -1."""
+    """What is remembered of an admitted job: how it scales, and the level of its minimum satisfactory share, or -1."""
 
     scaling: Scaling
     share: int
@@ -57,7 +61,7 @@ State = Mapping[int, Admitted]
 
 
 class _Plan(NamedTuple):
-    """Jobs in the order of their deadlines, what they want, and their shares."""
+    """Jobs in the order of their deadlines, what they need, and the levels of their minimum satisfactory shares."""
 
     jobs: list[int]
     demands: Demands
@@ -175,10 +179,10 @@ class ElasticFlow:
         order = sorted(jobs, key=lambda i: (snapshot.deadline_s[i], i))
         demands = self._demands(snapshot, known, order)
         total, offset = (cluster or snapshot.cluster.whole).num_devices, self._offset(snapshot)
-        plan = _Plan(order, demands, satisfactory_shares(demands, total, offset))
+        plan = _Plan(order, demands, minimum_satisfactory_shares(demands, total, offset))
         if plan.late():
             kept = demands._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))
-            other = _Plan(order, kept, satisfactory_shares(kept, total, offset))
+            other = _Plan(order, kept, minimum_satisfactory_shares(kept, total, offset))
             plan = min(plan, other, key=lambda each: len(each.late()))
         return plan
 

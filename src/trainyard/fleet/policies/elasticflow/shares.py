@@ -1,8 +1,8 @@
-"""Shares over time: how few devices a job needs until its deadline, beside what others have reserved.
+"""Minimum satisfactory shares, reserved over time, and who gets the devices that these leave now.
 
-Time is in slots from now and is cut into spans in which nothing changes. A job with a share has in every span as many
-devices as its share and what is free allow; its satisfactory share is the least with which it ends in time. Its devices
-are others' from the next slot on.
+Time is in slots from now and is cut into spans in which no reservation begins or ends. A job with a share has in every
+span as many devices as its share and what is free allow; its minimum satisfactory share is the least with which it ends
+by its deadline. What it reserved is free for others from the first slot after its end.
 
 References
 ----------
@@ -27,16 +27,16 @@ _END = -1
 
 
 class Demands(NamedTuple):
-    """What is known of jobs, most urgent first; rows of the last two are jobs, columns levels of devices.
+    """What jobs need, in the order of their deadlines; a level is a number of devices that a job can have.
 
     Attributes
     ----------
     left : work to be done.
     deadline : in slots from now; infinite for a job without one.
-    least : level from which on shares are tried.
-    num_levels : how many columns of the next two count.
-    num_devices : of every level, ascending.
-    work : done in a slot at every level, ascending.
+    least : the level from which on shares are tried.
+    num_levels : that every job has.
+    num_devices : [job, level], ascending.
+    work : [job, level], done in a slot; ascending.
     """
 
     left: Floats
@@ -48,7 +48,16 @@ class Demands(NamedTuple):
 
 
 class _Spans(NamedTuple):
-    """Spans of time, linked in their order; ``used`` is how many there are."""
+    """Spans of time, each linked to the one after it.
+
+    Attributes
+    ----------
+    start : in slots from now.
+    after : number of the next span; `_END` for the last.
+    free : devices that nobody reserved.
+    plan : [job, span], devices that it reserved.
+    used : how many spans there are.
+    """
 
     start: Floats
     after: Ints
@@ -57,23 +66,23 @@ class _Spans(NamedTuple):
     used: Ints
 
 
-def satisfactory_shares(demands: Demands, total: int, offset: float) -> Ints:
-    """Levels of the satisfactory shares of all jobs in order; -1 for those that have none or no deadline.
+def minimum_satisfactory_shares(demands: Demands, total: int, offset: float) -> Ints:
+    """Levels of the minimum satisfactory shares; -1 for jobs that cannot end in time or have no deadline (algorithm 1).
 
     Parameters
     ----------
     total : devices.
     offset : part of the slot in which now lies that is over.
     """
-    found: Ints = _satisfactory_shares(demands, _spans(demands, total, 0, offset), offset)
+    found: Ints = _minimum_satisfactory_shares(demands, _spans(demands, total, 0, offset), offset)
     return found
 
 
 def elastic_allocation(demands: Demands, total: int, offset: float) -> tuple[Ints, float]:
-    """Devices of every job until the next slot; parameters as above.
+    """Devices of every job until the next slot (algorithm 2); parameters as above.
 
-    Each gets what its satisfactory share has now. Of the devices left, those that no deadline holds get their least; then
-    the next level goes, again and again, to the job whose use of devices times time grows least by it.
+    Each gets what its minimum satisfactory share reserves now. Of the devices left, jobs without such a share get their
+    least; then the next level goes, again and again, to the job of the greatest marginal return.
 
     Returns
     -------
@@ -84,7 +93,8 @@ def elastic_allocation(demands: Demands, total: int, offset: float) -> tuple[Int
 
 
 def _spans(demands: Demands, total: int, more: int, offset: float) -> _Spans:
-    # Each job that is filled in adds at most one span; in the end every device may have led to one more.
+    """Nothing is reserved: the rest of this slot, and all time after it."""
+    # Each job that reserves adds at most one span; in the elastic allocation every device may add one more.
     size, num_jobs = len(demands.left) + more + 4, len(demands.left)
     spans = _Spans(
         np.zeros(size),
@@ -99,6 +109,7 @@ def _spans(demands: Demands, total: int, more: int, offset: float) -> _Spans:
 
 @compiled
 def _level(demands, spans, job, share, span):  # type: ignore[no-untyped-def]
+    """The highest level up to its share that a job can have in a span; -1 if too few devices are free for any."""
     level = share
     while level >= 0 and demands.num_devices[job, level] > spans.free[span]:
         level -= 1
@@ -107,7 +118,7 @@ def _level(demands, spans, job, share, span):  # type: ignore[no-untyped-def]
 
 @compiled
 def _end_slot(demands, spans, offset, job, share, span, left):  # type: ignore[no-untyped-def]
-    """When the devices of a job with a share from a span on are free; -1 if it is not done by its deadline."""
+    """The end of the slot in which a job with a share from a span on is done; -1 if that is after its deadline."""
     deadline = demands.deadline[job]
     while span != _END and spans.start[span] < deadline:
         level = _level(demands, spans, job, share, span)
@@ -126,7 +137,7 @@ def _end_slot(demands, spans, offset, job, share, span, left):  # type: ignore[n
 
 @compiled
 def _reserve(demands, spans, job, share, span, end):  # type: ignore[no-untyped-def]
-    """Take a share from a span on until an end."""
+    """Reserve a share from a span on until an end; the span in which that lies is cut there."""
     while span != _END and spans.start[span] < end:
         after = spans.after[span]
         if after == _END or spans.start[after] > end:
@@ -161,7 +172,7 @@ def _fill_progressively(demands, spans, offset, job, span, left):  # type: ignor
 
 
 @compiled
-def _satisfactory_shares(demands, spans, offset):  # type: ignore[no-untyped-def]
+def _minimum_satisfactory_shares(demands, spans, offset):  # type: ignore[no-untyped-def]
     share = np.full(len(demands.left), -1)
     for job in range(len(share)):
         if demands.deadline[job] < np.inf:
@@ -171,6 +182,7 @@ def _satisfactory_shares(demands, spans, offset):  # type: ignore[no-untyped-def
 
 @compiled
 def _device_slots(spans, job):  # type: ignore[no-untyped-def]
+    """Devices times time that a job reserved."""
     total, span = 0.0, 0
     while spans.after[span] != _END:
         after = spans.after[span]
@@ -181,7 +193,7 @@ def _device_slots(spans, job):  # type: ignore[no-untyped-def]
 
 @compiled
 def _allocate_now(demands, spans, offset, in_time, job, level):  # type: ignore[no-untyped-def]
-    """Give a job a level until the next slot and what it then needs later; return the device slots of all that."""
+    """Give a job a level until the next slot, and reserve what it then needs; return the device slots of both."""
     _release(spans, job)
     spans.plan[job, 0] = demands.num_devices[job, level]
     spans.free[0] -= demands.num_devices[job, level]
@@ -214,7 +226,7 @@ def _marginal_return(demands, spans, offset, in_time, level, slots, job):  # typ
 
 @compiled
 def _elastic_allocation(demands, spans, offset):  # type: ignore[no-untyped-def]
-    in_time = _satisfactory_shares(demands, spans, offset) >= 0
+    in_time = _minimum_satisfactory_shares(demands, spans, offset) >= 0
     size = len(in_time)
     level, slots = np.full(size, -1, int64), np.zeros(size, float64)
     for job in range(size):
@@ -224,25 +236,26 @@ def _elastic_allocation(demands, spans, offset):  # type: ignore[no-untyped-def]
             and demands.num_devices[job, level[job] + 1] <= spans.plan[job, 0]
         ):
             level[job] += 1
-    gain = np.array(
+    returns = np.array(
         [_marginal_return(demands, spans, offset, in_time, level, slots, job) for job in range(size)]
     )
     while spans.free[0] > 0 and size:
-        best = np.argmax(gain)
-        if gain[best] == -np.inf:
+        best = np.argmax(returns)
+        if returns[best] == -np.inf:
             break
-        # Others have taken devices since it was reckoned.
-        last = gain[best]
-        gain[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
-        if gain[best] >= last:
+        # Others may have taken devices since it was computed.
+        last = returns[best]
+        returns[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
+        if returns[best] >= last:
             level[best] += 1
             slots[best] = _allocate_now(demands, spans, offset, in_time, best, level[best])
-            gain[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
+            returns[best] = _marginal_return(demands, spans, offset, in_time, level, slots, best)
     return spans.plan[:, 0].copy(), _next_need(spans)
 
 
 @compiled
 def _next_need(spans):  # type: ignore[no-untyped-def]
+    """When a job first needs more devices than now; infinite if none does."""
     span = spans.after[0]
     while span != _END:
         if np.any(spans.plan[:, span] > spans.plan[:, 0]):
