@@ -59,7 +59,7 @@ def use_jobs(format: str) -> Callable[[Path], object]:
         with suppress(FleetError):
             for _ in (workload := read_workload(path, format)):
                 pass
-            assert workload.left_out.num_rows == workload.left_out.num_jobs + workload.left_out.num_left_out
+            assert workload.left_out.num_rows == workload.left_out.num_used + workload.left_out.num_left_out
         return list(read_workload(path, format, strict=True))
 
     return use
