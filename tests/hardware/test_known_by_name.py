@@ -138,3 +138,13 @@ def test_devices_are_called_as_they_are_written() -> None:
     cluster = parse_cluster("1x2xk80")
     assert cluster.device_types == ("k80",)
     assert cluster.devices[0].memory_bytes == device_named("K80").memory_bytes
+
+
+def test_a_file_of_devices_known_by_name_needs_no_topologies() -> None:
+    text = "devices: [{name: one}, {name: other}]\nnodes: [{devices: [0, 0], count: 2}, {devices: [1]}]\n"
+    cluster = cluster_from_yaml(text)
+    assert (cluster.device_types, cluster.devices_per_node.tolist()) == (("one", "other"), [2, 2, 1])
+    with pytest.raises(
+        HardwareError, match=r"'topologies' is missing; allowed is .* for nodes that have links"
+    ):
+        cluster_from_yaml("devices: [T4]\nnodes: [{devices: [0]}]\n")

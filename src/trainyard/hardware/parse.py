@@ -193,7 +193,8 @@ def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeC
 def _nodes(given: Section) -> tuple[Node, ...]:
     """The nodes; how many there are is known before they are made."""
     devices = [_device(entry, given, i) for i, entry in enumerate(given.items_of("devices"))]
-    topologies = [NodeTopology.from_dict(entry) for entry in given.sections("topologies")]
+    drawn = given.sections("topologies") if "topologies" in given else []
+    topologies = [NodeTopology.from_dict(entry) for entry in drawn]
     if not devices:
         raise given.error("devices", "a list with at least one")
     work = sum((topology.num_devices + 1) * len(topology.edges) for topology in topologies)
@@ -213,6 +214,8 @@ def _nodes(given: Section) -> tuple[Node, ...]:
         is_linked = len(here) <= MAX_NODE_DEVICES and any(isinstance(device, DeviceSpec) for device in here)
         topology = None
         if is_linked or "topology" in entry:
+            if not topologies:
+                raise given.error("topologies", "a list with at least one, for nodes that have links")
             topology = topologies[entry.whole("topology", 0, len(topologies) - 1)]
         count = entry.whole("count", 1, MOST_DEVICES, 1)
         num_devices += count * max(1, len(here))
