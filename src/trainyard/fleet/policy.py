@@ -33,7 +33,7 @@ class Policy(Protocol):
         ...
 
     def start(self, cluster: Cluster) -> Any:
-        """The state before the first decision; immutable, like all states."""
+        """The state before the first decision; immutable, like all states. The cluster is here with all its nodes."""
         ...
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:

@@ -70,6 +70,27 @@ def test_who_waits_for_what_never_comes_back_is_told() -> None:
         scheduler_of("fifo").simulate([WIDE], changing((50, "leave", 1)))
 
 
+@pytest.mark.parametrize("policy", ["las", "gandiva", "optimus", "sia", "gavel_makespan"])
+@pytest.mark.parametrize("every_s", [float("inf"), 1e9])
+def test_no_policy_waits_for_ever_for_what_left_for_good(policy: str, every_s: float) -> None:
+    """Neither one that asks again and again, nor one in rounds while nodes that are not there fail and are repaired."""
+    hazards = Hazards(node_failure_every_s=every_s, node_repair_s=10.0)
+    with pytest.raises(FleetError, match="leaves 1 jobs waiting for ever"):
+        scheduler_of(policy).simulate([WIDE], changing((50, "leave", 0), (50, "leave", 1)), hazards=hazards)
+    with pytest.raises(FleetError, match="leaves 1 jobs waiting for ever"):
+        scheduler_of(policy).simulate([WIDE], changing((50, "leave", 1)))
+
+
+@pytest.mark.parametrize("policy", ["sia", "elasticflow", "hived", "gavel_makespan"])
+@pytest.mark.parametrize("nodes", [(0,), (0, 1)])
+def test_a_policy_starts_with_all_nodes_in_mind(policy: str, nodes: tuple[int, ...]) -> None:
+    """Also where some are not there before they come."""
+    cluster = changing(*((30, "come", node) for node in nodes))
+    done = scheduler_of(policy).simulate([WIDE], cluster)
+    assert list(done.names) == ["wide"]
+    assert done.first_start_s.min() >= 30.0
+
+
 def test_failures_are_drawn_as_without() -> None:
     """A node fails while it is lent, too, and is not back before it is repaired."""
     hazards = Hazards(node_failure_every_s=300.0, node_repair_s=50.0, seed=3)

@@ -57,7 +57,7 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Allocation, 
 
 def look_at(policy: Policy, cluster: Cluster, job: Job, now_s: float) -> None:
     """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
-    policy.decide(_alone(job, cluster, policy, now_s), policy.start(cluster))
+    policy.decide(_alone(job, cluster, policy, now_s), policy.start(cluster.whole))
 
 
 def _alone(job: Job, cluster: Cluster, policy: Policy, now_s: float) -> Snapshot:
@@ -98,7 +98,7 @@ class _Search:
 
     def _error(self, snapshot: Snapshot) -> Exception | None:
         try:
-            self._policy.decide(snapshot, self._policy.start(snapshot.cluster))
+            self._policy.decide(snapshot, self._policy.start(snapshot.cluster.whole))
         except Exception as error:
             return error
         return None

@@ -83,7 +83,7 @@ class Driver:
         self.coordinator = Coordinator(self.allocator, rounds)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
-        self.state = policy.start(cluster)
+        self.state = policy.start(cluster.whole)
         self.wake_s = 0.0
         self._changed = False
         self.trouble, self.trouble_since_s = "", 0.0

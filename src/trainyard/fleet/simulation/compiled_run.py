@@ -101,6 +101,11 @@ class CompiledRun:
             elif why not in (loop.COMING, loop.NOTES, loop.DEVICES):
                 return why
 
+    @property
+    def may_come(self) -> bool:
+        """Whether more jobs come."""
+        return self._num_came < len(self._coming) or self.arrivals.job is not None
+
     def _mark(self, job: Job) -> float:
         mark = self.compiled.mark
         return float(mark(KnownJob(job, self.policy.needs))) if mark is not None else 0.0

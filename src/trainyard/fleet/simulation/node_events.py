@@ -24,6 +24,8 @@ class NodeEvents:
         first = {node: change.what for change in reversed(cluster.changes) for node in change.nodes}
         self._gone = set(cluster.away) | {node for node, what in first.items() if what == "come"}
         self._failed = set[int]()
+        comes = [number for number, change in enumerate(cluster.changes) if change.what == "come"]
+        self._last_come = max(comes, default=-1)
         self.at_once = frozenset(self._gone)
         # The moment, and a number: first of the changes of the cluster, then of the nodes, of which each fails again.
         self._agenda = [(change.at_s, number) for number, change in enumerate(cluster.changes)]
@@ -38,6 +40,11 @@ class NodeEvents:
     def __bool__(self) -> bool:
         return bool(self._agenda)
 
+    @property
+    def may_give(self) -> bool:
+        """Whether nodes may still be there that are not now; those that left for good may fail, and are not back."""
+        return bool(self._failed) or self._last_come >= 0
+
     def happen(self) -> tuple[float, frozenset[int], bool]:
         """Let the next thing happen.
 
@@ -51,6 +58,8 @@ class NodeEvents:
             change = self._changes[number]
             self._gone = self._gone - change.nodes if change.what == "come" else self._gone | change.nodes
             saves = change.what == "leave"
+            if number == self._last_come:
+                self._last_come = -1
         else:
             node = number - len(self._changes)
             self._failed ^= {node}

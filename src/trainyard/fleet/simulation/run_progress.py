@@ -43,6 +43,11 @@ class RunProgress(NamedTuple):
         stays = (self.held > 0) & (self.num_starts == before.num_starts)
         return 0 if stays.any() else int((self.num_starts - before.num_starts).sum())
 
+    def only_waits(self, before: RunProgress) -> bool:
+        """Whether the same jobs are there, and none has devices, or had them since."""
+        same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
+        return same and not self.held.any() and np.array_equal(self.num_starts, before.num_starts)
+
     def is_better(self, before: RunProgress) -> bool:
         """Whether a job came, ended, or has less work left than ever before."""
         same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
@@ -64,12 +69,19 @@ class ProgressCheck:
         self._before = self._before_losses = RunProgress.of(allocator, 0.0)
         self._num_losses = 0
 
-    def look(self, now_s: float) -> None:
-        """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
+    def look(self, now_s: float, may_be_more: bool, may_come: bool) -> None:
+        """Whether jobs do any work: if all only wait, or lose devices before the restart on them is over, none ends.
+
+        Parameters
+        ----------
+        may_be_more : whether nodes may still come, or come back, which may let them work.
+        may_come : whether more jobs come, at which a policy may decide otherwise.
+        """
         before, self._before = self._before, RunProgress.of(self._allocator, now_s)
+        if not (may_be_more or may_come) and self._before.only_waits(before):
+            self.refuse_to_wait()
         num_starts = self._before.starts_without_work(before)
-        # Nodes that come back may let them work.
-        if num_starts >= self.look_every // 2 and not self._allocator.cluster.away:
+        if num_starts >= self.look_every // 2 and not may_be_more:
             raise FleetError(
                 f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {now_s:g} s: "
                 "their devices are taken away again while they restart. Let a restart take less time (restart_s, "

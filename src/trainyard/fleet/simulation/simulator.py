@@ -58,7 +58,7 @@ class Simulator:
         self.node_events = NodeEvents(allocator.cluster, allocator.fate)
         if self.node_events.at_once:
             allocator.change_nodes(self.node_events.at_once, 0.0)
-        self.clock = Clock(policy.start(allocator.cluster))
+        self.clock = Clock(policy.start(allocator.cluster.whole))
         self.check = ProgressCheck(allocator)
 
     def run(self) -> None:
@@ -75,7 +75,8 @@ class Simulator:
                 self._decide()
             self.clock.num_moments += 1
             if self.clock.num_moments % self.check.look_every == 0:
-                self.check.look(self.clock.now_s)
+                may_come = self.arrivals.job is not None
+                self.check.look(self.clock.now_s, self.node_events.may_give, may_come)
             if self.clock.num_moments == _COMPILED_AFTER:
                 self._run_compiled()
 
@@ -89,7 +90,7 @@ class Simulator:
                 self.check.refuse_to_wait()
             if why == EARLY:
                 self.check.refuse_early(self.clock.now_s, self.clock.wake_s)
-            self.check.look(self.clock.now_s)
+            self.check.look(self.clock.now_s, False, run.may_come)
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
@@ -128,7 +129,7 @@ class Simulator:
             self.clock.wake_s,
             self.allocator.leases.next_s(),
         )
-        if self.node_events and (next_s < _INF or self.allocator.cluster.away):
+        if self.node_events and (next_s < _INF or self.node_events.may_give):
             next_s = min(next_s, self.node_events.next_s)
         if self.rounds is None:
             return next_s
