@@ -20,17 +20,18 @@ class NodeEvents:
     """
 
     def __init__(self, cluster: Cluster, fate: Fate) -> None:
-        self._fate, self._changes = fate, cluster.changes
-        first = {node: change.what for change in reversed(cluster.changes) for node in change.nodes}
+        self._fate = fate
+        self._changes = changes = sorted(cluster.changes, key=lambda change: change.at_s)
+        first = {node: change.what for change in reversed(changes) for node in change.nodes}
         self._gone = set(cluster.away) | {node for node, what in first.items() if what == "come"}
         self._failed = set[int]()
-        comes = [number for number, change in enumerate(cluster.changes) if change.what == "come"]
+        comes = [number for number, change in enumerate(changes) if change.what == "come"]
         self._last_come = max(comes, default=-1)
         self.at_once = frozenset(self._gone)
         # The moment, and a number: first of the changes of the cluster, then of the nodes, of which each fails again.
-        self._agenda = [(change.at_s, number) for number, change in enumerate(cluster.changes)]
+        self._agenda = [(change.at_s, number) for number, change in enumerate(changes)]
         self._agenda += [
-            (failure_s, len(cluster.changes) + node)
+            (failure_s, len(changes) + node)
             for node in range(cluster.num_nodes)
             if (failure_s := fate.time_to_node_failure_s()) < _INF
         ]
