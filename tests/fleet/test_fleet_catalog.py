@@ -18,7 +18,9 @@ ENTRIES = pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)
 
 @ENTRIES
 def test_entry_is_complete(entry: Entry) -> None:
-    claims = (ROOT / entry.claim_test).read_text()
+    file = ROOT / entry.claim_test
+    assert file.exists(), f"write {entry.claim_test}, a test of what the paper of {entry.name} claims"
+    claims = file.read_text()
     assert re.search(rf"\b{entry.name}\b", claims), f"{entry.claim_test} does not speak of {entry.name}"
     assert re.search(r"\b(19|20)\d\d\b", entry.paper)
     assert entry.left_out or entry.fidelity == "exact", f"say what {entry.name} leaves out, and why"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.reading.limits import LEAST_PERIOD_S, LONGEST_S
@@ -36,6 +38,11 @@ class Rounds:
 
     def __post_init__(self) -> None:
         check_period("a round", self.round_s)
+
+    @property
+    def own_clock(self) -> Callable[[Any], Any] | None:
+        """Makes of the `Allocator` of a run what leads it through rounds with other rules; None for plain rounds."""
+        return None
 
     @property
     def only_simulated(self) -> bool:

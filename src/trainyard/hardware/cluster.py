@@ -321,7 +321,7 @@ class Cluster:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Short hash of everything but the name: equal for clusters that behave the same.
+        """Short hash of everything but the name and what is away now: equal for clusters that behave the same.
 
         Returns
         -------

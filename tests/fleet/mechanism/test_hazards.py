@@ -46,10 +46,10 @@ def test_what_was_not_saved_counts_from_the_start() -> None:
     allocator.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
     allocator.apply(allocator.table.active.copy(), Allocation(Queue(np.arange(1))), 0.0)
     transitions.settle(allocator.table.data, 0, 150.0)
-    allocator.set_back(0, 250.0, allocator.costs.restart_s)
+    allocator.lose_unsaved(0, 250.0, allocator.costs.restart_s)
     assert allocator.table.finish_s[0] == 1000.0 + 50.0 + 30.0
     # It has worked for 10 s since it was back.
-    allocator.set_back(0, 290.0, allocator.costs.restart_s)
+    allocator.lose_unsaved(0, 290.0, allocator.costs.restart_s)
     assert allocator.table.finish_s[0] == 1080.0 + 10.0 + 30.0
 
 
@@ -70,12 +70,12 @@ def test_what_happens_does_so_in_order(
         act = getattr(Allocator, name)
 
         def noted(self: Allocator, what: Any, *rest: Any) -> Any:
-            seen.append((rest[0] if name == "set_back" else rest[-1], name))
+            seen.append((rest[0] if name == "lose_unsaved" else rest[-1], name))
             return act(self, what, *rest)
 
         monkeypatch.setattr(Allocator, name, noted)
 
-    acts = "apply", "set_back", "stop", "finish"
+    acts = "apply", "lose_unsaved", "stop", "finish"
     for name in acts:
         watch(name)
     jobs = [declared_job(str(i), 30.0 * i, 1, 200.0) for i in range(60)]

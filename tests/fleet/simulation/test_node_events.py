@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from leases import Lending
 from runs import finished
 
 from trainyard.cli.main import main
@@ -15,6 +17,7 @@ from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
@@ -125,6 +128,27 @@ def test_changes_are_read_back() -> None:
     cluster = changing((80, "come", 1), (50, "leave", 1))
     assert [change.at_s for change in cluster.changes] == [50.0, 80.0]
     assert cluster_from_yaml(cluster.to_yaml()).changes == cluster.changes
+
+
+@pytest.mark.parametrize("preempts", [False, True])
+def test_leases_end_beside_nodes_that_come_and_go(preempts: bool) -> None:
+    """What was lent on a node that leaves is not taken back once more, and is lent again where there is room."""
+    jobs = [declared_job(str(n), 10.0 * n, 1 + n % 2, 100.0) for n in range(6)]
+    cluster = changing((35, "leave", 1), (90, "come", 1), (130, "lost", 0), (130.5, "come", 0))
+    hazards = Hazards(checkpoint_every_s=10.0)
+    done = simulate_fleet(jobs, cluster, Lending(30.0, preempts), hazards=hazards, keep_spans=True)
+    assert sorted(done.names) == sorted(job.name for job in jobs)
+    away = {1: (35.0, 90.0), 0: (130.0, 130.5)}
+    for span in done.spans:
+        for node, (from_s, until_s) in away.items():
+            is_there = span.end_s <= from_s or span.start_s >= until_s
+            assert is_there or node not in {device // 2 for device in span.devices}, span
+    for device in range(4):
+        own = sorted((s.start_s, s.end_s) for s in done.spans if device in s.devices)
+        assert all(end_s <= start_s for (_, end_s), (start_s, _) in pairwise(own))
+    worked_s = sum((s.end_s - s.start_s) * len(s.devices) for s in done.spans)
+    lost_s = float(done.lost_device_s.sum())
+    assert worked_s - lost_s == pytest.approx(sum(job.work * job.num_devices for job in jobs))
 
 
 def test_nobody_says_when_real_nodes_come_and_go(tmp_path: Path) -> None:

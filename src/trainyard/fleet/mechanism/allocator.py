@@ -353,14 +353,14 @@ class Allocator:
                 self.free.take_these(grant.devices, needs)
         transitions.note_use(self.state(), now_s)
 
-    def set_back(self, row: int, now_s: float, restart_s: float) -> None:
+    def lose_unsaved(self, row: int, now_s: float, restart_s: float) -> None:
         """A job that runs loses what it did since its last checkpoint, and time to restart."""
         worked_s = now_s - float(self.table.began_s[row])
         unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
-        self.lose_time(row, unsaved_s, now_s, restart_s)
+        self.set_back(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
 
-    def lose_time(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
+    def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
         """A job that runs loses the work of the last ``unsaved_s`` seconds, and time to restart."""
         work = float(self.table.job(row).work)
         transitions.set_back(self.table.data, row, work, unsaved_s, now_s, restart_s)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,9 @@ from numpy.typing import NDArray
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.accounts import Accounts, credited, turn
-from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.snapshot import Snapshot
 
 Ints = NDArray[np.int64]
@@ -36,7 +38,7 @@ _CREDIT = 0.5
 
 
 @dataclass(frozen=True)
-class GavelRounds(OwnClock):
+class GavelRounds(Rounds):
     """Rounds of whole steps.
 
     Attributes
@@ -56,9 +58,10 @@ class GavelRounds(OwnClock):
         """They are: a round ends when its jobs have done whole steps."""
         return True
 
-    def clock(self, allocator: Allocator) -> GavelScheduler:
+    @property
+    def own_clock(self) -> Callable[[Allocator], GavelScheduler]:
         """What leads a run through them."""
-        return GavelScheduler(self, allocator)
+        return partial(GavelScheduler, self)
 
 
 class GavelScheduler(RoundScheduler):

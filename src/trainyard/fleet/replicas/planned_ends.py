@@ -18,12 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
+from trainyard.fleet.periods import Rounds
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.snapshot import Floats, Ints
 
 _INF = float("inf")
@@ -43,7 +45,7 @@ class PlacedWithEnds(Placed):
 
 
 @dataclass(frozen=True)
-class PlannedEnds(OwnClock):
+class PlannedEnds(Rounds):
     """A decision whenever something happens, but not within ``round_s`` of the last one.
 
     Attributes
@@ -75,9 +77,10 @@ class PlannedEnds(OwnClock):
         """They are: jobs end before their work is done."""
         return True
 
-    def clock(self, allocator: Allocator) -> PlannedScheduler:
+    @property
+    def own_clock(self) -> Callable[[Allocator], PlannedScheduler]:
         """What leads a run through them."""
-        return PlannedScheduler(self, allocator)
+        return partial(PlannedScheduler, self)
 
 
 class PlannedScheduler(RoundScheduler):
@@ -157,7 +160,7 @@ class PlannedScheduler(RoundScheduler):
             held = grant.devices[0], len(grant.devices)
             pause_s = slots.pause_s(held[1], self.cluster.num_devices, held in self._known, renews)
             self._known.add(held)
-            self.allocator.lose_time(row, 0.0, now_s, pause_s)
+            self.allocator.set_back(row, 0.0, now_s, pause_s)
             self._until_s[row] += pause_s
             table.finish_s[row] = _INF  # it ends when a slot does
         if renews:

@@ -10,16 +10,18 @@ S. Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
+from trainyard.fleet.periods import Rounds
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.workload.job import Spot
 
 
 @dataclass(frozen=True)
-class Restarts(OwnClock):
+class Restarts(Rounds):
     """Rounds in which jobs take their own time to start.
 
     Attributes
@@ -30,9 +32,10 @@ class Restarts(OwnClock):
 
     by_model: Mapping[str, float] = field(default_factory=dict)
 
-    def clock(self, allocator: Allocator) -> RestartScheduler:
+    @property
+    def own_clock(self) -> Callable[[Allocator], RestartScheduler]:
         """What leads a run through them."""
-        return RestartScheduler(self, allocator)
+        return partial(RestartScheduler, self)
 
 
 class RestartScheduler(RoundScheduler):
@@ -53,6 +56,6 @@ class RestartScheduler(RoundScheduler):
             serial, spot = int(self.table.serial[row]), self.allocator.rates.spot(grant)
             self._spots[serial] = spot
             if before.get(serial) != spot:
-                self.allocator.lose_time(row, 0.0, now_s, self._by_model.get(self.table.job(row).model, 0.0))
+                self.allocator.set_back(row, 0.0, now_s, self._by_model.get(self.table.job(row).model, 0.0))
                 changed.append(row)
         return changed

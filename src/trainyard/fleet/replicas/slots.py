@@ -15,20 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.rounds.round_scheduler import OwnClock, RoundScheduler
+from trainyard.fleet.periods import Rounds
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.snapshot import Ints
 
 _INF = float("inf")
 
 
 @dataclass(frozen=True)
-class Slots(OwnClock):
+class Slots(Rounds):
     """A decision whenever something happens, but not within ``round_s`` of the last one.
 
     Attributes
@@ -54,9 +56,10 @@ class Slots(OwnClock):
         """They are: what starts take is noted a decision late."""
         return True
 
-    def clock(self, allocator: Allocator) -> SlotScheduler:
+    @property
+    def own_clock(self) -> Callable[[Allocator], SlotScheduler]:
         """What leads a run through them."""
-        return SlotScheduler(self, allocator)
+        return partial(SlotScheduler, self)
 
 
 class SlotScheduler(RoundScheduler):
@@ -92,7 +95,7 @@ class SlotScheduler(RoundScheduler):
         """Who runs in the slot, after what the starts of the last one took is noted."""
         for row, placed_s, pause_s in self._owed:
             if self.table.held[row] and self.table.placed_s[row] == placed_s:
-                self.allocator.lose_time(row, pause_s, now_s, 0.0)
+                self.allocator.set_back(row, pause_s, now_s, 0.0)
                 self._take_service(row, pause_s)
         return super().allocation(rows, now_s, ask)
 
@@ -105,7 +108,7 @@ class SlotScheduler(RoundScheduler):
         self._owed = []
         if self._num_before and self._num_before % self.slots.renewed_every == 0:
             for row, pause_s in pauses_s.items():
-                self.allocator.lose_time(row, 0.0, now_s, pause_s + self.slots.renewal_s)
+                self.allocator.set_back(row, 0.0, now_s, pause_s + self.slots.renewal_s)
                 self._take_service(row, pause_s + self.slots.renewal_s)
             return changed + running
         self._owed = [(row, now_s, pauses_s[row]) for row in running if table.placed_s[row] == now_s]

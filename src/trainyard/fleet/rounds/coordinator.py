@@ -6,12 +6,13 @@ Simulations and runs for real both act through a `Coordinator`; they differ in w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.jobs.job_table import Ints
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.periods import Rounds
-from trainyard.fleet.rounds.round_scheduler import clock_of
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 
 
 class Coordinator:
@@ -24,7 +25,10 @@ class Coordinator:
 
     def __init__(self, allocator: Allocator, rounds: Rounds | None) -> None:
         self.allocator, self.table = allocator, allocator.table
-        self.rounds = None if rounds is None else clock_of(rounds, allocator)
+        self.rounds: RoundScheduler | None = None
+        if rounds is not None:
+            clock = rounds.own_clock or partial(RoundScheduler, rounds.round_s)
+            self.rounds = clock(allocator)
 
     def left(self, row: int, now_s: float) -> list[int]:
         """A job has left its devices; returns rows of those who had the same, and have them for themselves now."""
@@ -47,7 +51,7 @@ class Coordinator:
         lost = allocator.on_lost_nodes(away)
         faster = [partner for row in lost for partner in self.left(row, now_s)]
         for row in [] if saves else lost:
-            allocator.set_back(row, now_s, 0.0)
+            allocator.lose_unsaved(row, now_s, 0.0)
         allocator.stop(lost, now_s)
         allocator.change_nodes(away, now_s)
         self._ask_again(now_s)

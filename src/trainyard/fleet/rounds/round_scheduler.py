@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Given, Queue, Reasons, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.periods import Rounds
 from trainyard.fleet.rounds.accounts import (
     Accounts,
     combination,
@@ -57,10 +55,10 @@ class RoundScheduler:
         return self.allocator.cluster
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
-        """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
+        """When the next round begins; it passes over those without jobs or devices. Infinite if nothing ever happens."""
         if event_s == _INF:
             return _INF
-        if len(self.table.active):
+        if len(self.table.active) and self.cluster.num_devices:
             return now_s + self.round_s
         return math.ceil(event_s / self.round_s) * self.round_s
 
@@ -169,21 +167,6 @@ class RoundScheduler:
         Rows of the jobs that end at another time than was expected of their devices: here none.
         """
         return []
-
-
-class OwnClock(Rounds, ABC):
-    """Rounds with rules of their own."""
-
-    @abstractmethod
-    def clock(self, allocator: Allocator) -> RoundScheduler:
-        """What leads a run through them."""
-
-
-def clock_of(rounds: Rounds, allocator: Allocator) -> RoundScheduler:
-    """What leads a run through rounds."""
-    if isinstance(rounds, OwnClock):
-        return rounds.clock(allocator)
-    return RoundScheduler(rounds.round_s, allocator)
 
 
 def _share_of(serial: int, accounts: Accounts) -> str:

@@ -102,7 +102,7 @@ class CompiledRun:
                 return why
 
     @property
-    def may_come(self) -> bool:
+    def jobs_may_come(self) -> bool:
         """Whether more jobs come."""
         return self._num_came < len(self._coming) or self.arrivals.job is not None
 

@@ -22,7 +22,7 @@ from trainyard.fleet.simulation import moments
 from trainyard.fleet.simulation.moments import ARRIVAL, END
 
 next_event, may_change = lean(moments.next_event), lean(moments.may_change)
-free_for_none = lean(moments.free_for_none)
+free_while_blocked = lean(moments.free_while_blocked)
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
 # notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide
@@ -192,5 +192,5 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
         clock.num_ends = expect(tables.when_s, tables.heap, tables.place, clock.num_ends, row, finish_s)
     note_use(state, now_s)
     num_pools = len(state.room) * state.free[4].shape[0]
-    clock.free_when_blocked = free_for_none(rules.blocks, counts.waiting, num_pools, state.free[2].sum())
+    clock.free_when_blocked = free_while_blocked(rules.blocks, counts.waiting, num_pools, state.free[2].sum())
     return policy_state

@@ -37,14 +37,14 @@ def may_change(
     Parameters
     ----------
     stands : whether the last decision holds for as long as nobody waits.
-    free_when_blocked : what `free_for_none` said of the last decision.
+    free_when_blocked : what `free_while_blocked` said of the last decision.
     """
     if preempts:
         return num_active > 0 and (num_waiting > 0 or not stands)
     return num_waiting > 0 and num_free > 0 and num_free != free_when_blocked
 
 
-def free_for_none(blocks: bool, num_waiting: int, num_pools: int, num_free: int) -> int:
+def free_while_blocked(blocks: bool, num_waiting: int, num_pools: int, num_free: int) -> int:
     """Devices that are free and that nobody is to have until there are others, or -1.
 
     That is so of one pool in which a job found no place and blocks all later ones; of several, jobs that come may have

@@ -42,8 +42,8 @@ class NodeEvents:
         return bool(self._agenda)
 
     @property
-    def may_give(self) -> bool:
-        """Whether nodes may still be there that are not now; those that left for good may fail, and are not back."""
+    def may_come(self) -> bool:
+        """Whether nodes may still come, or come back; those that left for good may fail, but are not back then."""
         return bool(self._failed) or self._last_come >= 0
 
     def happen(self) -> tuple[float, frozenset[int], bool]:

@@ -12,6 +12,8 @@ from trainyard.fleet.snapshot import Floats, Ints
 
 # Failures that hit jobs, or come while all wait.
 _MANY_LOSSES = 20_000
+# Looks in a row at which all jobs only wait; a policy may put them off for long, as to the night.
+_MANY_IDLE_LOOKS = 20
 
 
 class RunProgress(NamedTuple):
@@ -67,21 +69,23 @@ class ProgressCheck:
     def __init__(self, allocator: Allocator) -> None:
         self._allocator, self._table = allocator, allocator.table
         self._before = self._before_losses = RunProgress.of(allocator, 0.0)
-        self._num_losses = 0
+        self._num_losses = self._num_idle_looks = 0
 
-    def look(self, now_s: float, may_be_more: bool, may_come: bool) -> None:
+    def look(self, now_s: float, nodes_may_come: bool, jobs_may_come: bool) -> None:
         """Whether jobs do any work: if all only wait, or lose devices before the restart on them is over, none ends.
 
         Parameters
         ----------
-        may_be_more : whether nodes may still come, or come back, which may let them work.
-        may_come : whether more jobs come, at which a policy may decide otherwise.
+        nodes_may_come : whether nodes may still come, or come back, which may let them work.
+        jobs_may_come : whether there are more jobs, at which a policy may decide otherwise.
         """
         before, self._before = self._before, RunProgress.of(self._allocator, now_s)
-        if not (may_be_more or may_come) and self._before.only_waits(before):
+        is_idle = not (nodes_may_come or jobs_may_come) and self._before.only_waits(before)
+        self._num_idle_looks = self._num_idle_looks + 1 if is_idle else 0
+        if self._num_idle_looks == _MANY_IDLE_LOOKS:
             self.refuse_to_wait()
         num_starts = self._before.starts_without_work(before)
-        if num_starts >= self.look_every // 2 and not may_be_more:
+        if num_starts >= self.look_every // 2 and not nodes_may_come:
             raise FleetError(
                 f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {now_s:g} s: "
                 "their devices are taken away again while they restart. Let a restart take less time (restart_s, "

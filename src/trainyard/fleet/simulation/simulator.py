@@ -22,7 +22,7 @@ from trainyard.fleet.simulation.moments import (
     END,
     FAILURE,
     NODES,
-    free_for_none,
+    free_while_blocked,
     may_change,
     next_event,
 )
@@ -75,8 +75,8 @@ class Simulator:
                 self._decide()
             self.clock.num_moments += 1
             if self.clock.num_moments % self.check.look_every == 0:
-                may_come = self.arrivals.job is not None
-                self.check.look(self.clock.now_s, self.node_events.may_give, may_come)
+                jobs_may_come = self.arrivals.job is not None
+                self.check.look(self.clock.now_s, self.node_events.may_come, jobs_may_come)
             if self.clock.num_moments == _COMPILED_AFTER:
                 self._run_compiled()
 
@@ -90,7 +90,7 @@ class Simulator:
                 self.check.refuse_to_wait()
             if why == EARLY:
                 self.check.refuse_early(self.clock.now_s, self.clock.wake_s)
-            self.check.look(self.clock.now_s, False, run.may_come)
+            self.check.look(self.clock.now_s, False, run.jobs_may_come)
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
@@ -129,7 +129,7 @@ class Simulator:
             self.clock.wake_s,
             self.allocator.leases.next_s(),
         )
-        if self.node_events and (next_s < _INF or self.node_events.may_give):
+        if self.node_events and (next_s < _INF or self.node_events.may_come):
             next_s = min(next_s, self.node_events.next_s)
         if self.rounds is None:
             return next_s
@@ -160,7 +160,7 @@ class Simulator:
         """Let the next failure happen; the policy is not asked, for no devices become free."""
         failure_s, row = self.job_failures.happen()
         if row is not None:
-            self.allocator.set_back(row, failure_s, self.allocator.costs.restart_s)
+            self.allocator.lose_unsaved(row, failure_s, self.allocator.costs.restart_s)
             self.check.note_loss(failure_s)
             self._expect([row])
             self.job_failures.draw(row, failure_s)
@@ -191,7 +191,7 @@ class Simulator:
         self.clock.free_when_blocked = -1
         if blocks and self.rounds is None:
             counts = self.table.num_waiting, self.allocator.cluster.num_pools, self.allocator.free.total
-            self.clock.free_when_blocked = free_for_none(blocks, *counts)
+            self.clock.free_when_blocked = free_while_blocked(blocks, *counts)
 
     def _ask(self, rows: Ints) -> Allocation:
         policy, clock = self.policy, self.clock
