@@ -137,11 +137,11 @@ def in_known_order(options, state, seen):  # type: ignore[no-untyped-def]
     options : the time after which to ask again while jobs wait, and which number.
     """
     quantum_s, which = options
+    if which == BY_ARRIVAL:  # as they are numbered
+        return np.arange(len(seen.rows)), np.zeros(0), _ask_again_s(quantum_s, seen), state
     keys = np.empty(len(seen.rows))
     for number in range(len(keys)):
-        if which == BY_ARRIVAL:
-            keys[number] = arrival_s(seen, number)
-        elif which == BY_TIME_LEFT:
+        if which == BY_TIME_LEFT:
             keys[number] = left_s(seen, number)
         elif which == BY_DEVICE_TIME_LEFT:
             keys[number] = left_device_s(seen, number)
@@ -149,7 +149,7 @@ def in_known_order(options, state, seen):  # type: ignore[no-untyped-def]
             keys[number] = attained_s(seen, number)
         else:
             keys[number] = attained_device_s(seen, number)
-    return *_smallest_first(keys, quantum_s, seen), state
+    return _smallest_first(keys), np.zeros(0), _ask_again_s(quantum_s, seen), state
 
 
 @compiled
@@ -164,14 +164,22 @@ def in_order(options, state, seen):  # type: ignore[no-untyped-def]
     keys = np.empty(len(seen.rows))
     for number in range(len(keys)):
         keys[number] = key(seen, number)
-    return *_smallest_first(keys, quantum_s, seen), state
+    return _smallest_first(keys), np.zeros(0), _ask_again_s(quantum_s, seen), state
 
 
 @compiled
-def _smallest_first(keys, quantum_s, seen):  # type: ignore[no-untyped-def]
-    waits, is_sorted = False, True
-    for number in range(len(keys)):
-        waits |= num_held(seen, number) == 0
-        is_sorted &= number == 0 or keys[number - 1] <= keys[number]
-    order = np.arange(len(keys)) if is_sorted else np.argsort(keys, kind="mergesort")
-    return order, np.zeros(0), seen.now_s + quantum_s if waits else np.inf
+def _smallest_first(keys):  # type: ignore[no-untyped-def]
+    for number in range(1, len(keys)):
+        if not keys[number - 1] <= keys[number]:
+            return np.argsort(keys, kind="mergesort")
+    return np.arange(len(keys))
+
+
+@lean
+def _ask_again_s(quantum_s, seen):  # type: ignore[no-untyped-def]
+    """Where nobody waits, another order changes nothing."""
+    if quantum_s < np.inf:
+        for number in range(len(seen.rows)):
+            if num_held(seen, number) == 0:
+                return seen.now_s + quantum_s
+    return np.inf

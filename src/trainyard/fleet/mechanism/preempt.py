@@ -97,13 +97,6 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def devices_held(row, state):  # type: ignore[no-untyped-def]
-    """The devices of a job."""
-    job = state.table[row]
-    return state.written[job.first_device : job.first_device + job.held]
-
-
-@compiled
 def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
@@ -183,7 +176,8 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
         if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
             continue
         usable, need = usable_nodes(job.partition, members, unblocked), job.needs
-        if outcome[number] == LOSES and _may_stay(row, n, bits, usable, state):
+        may_keep = outcome[number] == LOSES and _has_all_free(row, n, bits, state)
+        if may_keep and _may_stay(row, usable, state):
             change_holding(row, 1, state)
             outcome[number], num_left = KEEPS, num_left - n
             continue
@@ -255,27 +249,35 @@ def _count_kept(numbers, sign, outcome, rows, state, available):  # type: ignore
             change_auxiliary_with(devices, table.needs[row], sign, state.free[0], more)
 
 
-@compiled
+@lean
 def _has_all_free(row, n, bits, state):  # type: ignore[no-untyped-def]
     """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
     job = state.table[row]
     if job.held != n or (bits >> job.held_type) & 1 == 0:
         return False
-    return not are_held(devices_held(row, state), state.free[0])
+    return not are_held(state.written[job.first_device : job.first_device + job.held], state.free[0])
 
 
 @compiled
-def _may_stay(row, n, bits, usable, state):  # type: ignore[no-untyped-def]
-    """The same, and may have them, with what comes with them."""
+def _may_stay(row, usable, state):  # type: ignore[no-untyped-def]
+    """Whether it may have them, with what comes with them."""
     per_device, per_node, _, aux, _ = state.free
-    if not _has_all_free(row, n, bits, state):
-        return False
     if aux.shape[1] == 0 and len(usable) == 0:
         return True
-    taken = nodes_of(devices_held(row, state), per_device, per_node.shape[1])
+    job = state.table[row]
+    devices = state.written[job.first_device : job.first_device + job.held]
+    taken = nodes_of(devices, per_device, per_node.shape[1])
     if len(usable) and (taken * (1 - usable)).any():
         return False
-    return fits_on(taken, state.table[row].needs, per_node, aux)
+    return fits_on(taken, job.needs, per_node, aux)
+
+
+@lean
+def _is_on(row, taken, state):  # type: ignore[no-untyped-def]
+    """Whether a job has devices of nodes of which some are taken."""
+    job = state.table[row]
+    devices = state.written[job.first_device : job.first_device + job.held]
+    return are_any_on(devices, taken, state.free[0])
 
 
 @compiled
@@ -340,10 +342,10 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, state):  # type: ig
 @compiled
 def _preempt(taken, need, others, outcome, rows, state):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
-    per_device, per_node, _, aux, _ = state.free
+    _, per_node, _, aux, _ = state.free
     losers, num = empty(len(others), int64), 0
     for number in others[::-1]:
-        if are_any_on(devices_held(rows[number], state), taken, per_device):
+        if _is_on(rows[number], taken, state):
             change_holding(rows[number], -1, state)
             outcome[number] = LOSES
             losers[num] = number

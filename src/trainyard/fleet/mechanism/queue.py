@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Queue
 from trainyard.fleet.jobs.job_facts import needs_of_rows
-from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
+from trainyard.fleet.mechanism.preempt import GETS, LOSES, assign
 from trainyard.fleet.mechanism.transitions import FleetState, note_use, start, wait
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.grants import Laid
@@ -157,13 +157,13 @@ def queue_applied(state, rows, asked, rules, now_s):  # type: ignore[no-untyped-
 @compiled
 def _losing(rows, outcome, table):  # type: ignore[no-untyped-def]
     """Rows of the jobs that lose devices, and of those among them that get no others."""
-    held, leaving, stopped = table.held, empty(len(rows), int64), empty(len(rows), int64)
+    leaving, stopped = empty(len(rows), int64), empty(len(rows), int64)
     num_leaving = num_stopped = 0
     for number in range(len(rows)):
-        if held[rows[number]] > 0 and outcome[number] != KEEPS:
+        if outcome[number] == LOSES or (outcome[number] == GETS and table[rows[number]].held > 0):
             leaving[num_leaving] = rows[number]
             num_leaving += 1
-            if outcome[number] != GETS:
+            if outcome[number] == LOSES:
                 stopped[num_stopped] = rows[number]
                 num_stopped += 1
     return leaving[:num_leaving], stopped[:num_stopped]
