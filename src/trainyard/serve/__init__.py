@@ -1,0 +1,1 @@
+"""Level 3: many requests on many models."""

@@ -1,0 +1,111 @@
+"""A request: what a client asks of a model, and what policies see of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainyard.serve.errors import ServeError
+
+__all__ = ["PrefixBlocks", "Request", "TracedRequest"]
+
+_INF = float("inf")
+
+
+class PrefixBlocks(NamedTuple):
+    """A prompt by blocks of tokens, where its text is not known.
+
+    Attributes
+    ----------
+    keys : one for each block, the last of which may be shorter. Two requests with the same key have the same tokens from
+        the beginning of their prompts to the end of that block.
+    tokens_per_block : in all blocks but the last.
+    """
+
+    keys: tuple[int, ...]
+    tokens_per_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks of a model.
+
+    Attributes
+    ----------
+    name : that no other request has.
+    arrival_s : when it comes, from the beginning of the trace.
+    prompt_tokens : length of the prompt.
+    max_tokens : how many tokens the client takes at most.
+    model : which model answers; "" where there is one.
+    client : who asks.
+    prompt_ids : the prompt's tokens; empty where only its length is known.
+    prefix : the prompt by blocks, where these are known; None otherwise.
+    ttft_s : objective: time from its arrival to its first token; infinite where there is none.
+    tpot_s : objective: mean time between its tokens, after the first.
+    e2e_s : objective: time from its arrival to its last token.
+    weight : of its client: one with twice the weight has a right to twice the service.
+    priority : a smaller one is more urgent.
+    parent : name of the request that it continues: it comes ``arrival_s`` after the end of that one; "" for none.
+    adapter : name of the adapter that it uses on its model; "" for none.
+
+    Raises
+    ------
+    ServeError
+        If a number is out of range, or the prompt has another length than its tokens or blocks.
+    """
+
+    name: str
+    arrival_s: float
+    prompt_tokens: int
+    max_tokens: int
+    model: str = ""
+    client: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    prefix: PrefixBlocks | None = None
+    ttft_s: float = _INF
+    tpot_s: float = _INF
+    e2e_s: float = _INF
+    weight: float = 1.0
+    priority: int = 0
+    parent: str = ""
+    adapter: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.arrival_s < _INF:
+            raise self._error("arrival_s", self.arrival_s, "a time of 0 s or later")
+        for name in ("prompt_tokens", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise self._error(name, getattr(self, name), "1 or more")
+        for name in ("ttft_s", "tpot_s", "e2e_s", "weight"):
+            if not getattr(self, name) > 0:
+                raise self._error(name, getattr(self, name), "above 0")
+        if self.prompt_ids and len(self.prompt_ids) != self.prompt_tokens:
+            raise self._error("prompt_ids", len(self.prompt_ids), f"{self.prompt_tokens}, one for each token")
+        if self.prefix is not None:
+            self._check_prefix(self.prefix)
+
+    def _check_prefix(self, prefix: PrefixBlocks) -> None:
+        keys, size = prefix
+        if size < 1 or len(keys) != -(-self.prompt_tokens // size):
+            allowed = (
+                f"one for each {size} of its {self.prompt_tokens} tokens"
+                if size > 0
+                else "blocks of 1 token or more"
+            )
+            raise self._error("prefix", f"{len(keys)} keys", allowed)
+
+    def _error(self, what: str, given: object, allowed: str) -> ServeError:
+        return ServeError(f"request {self.name!r}: {what} is {given}; allowed is {allowed}")
+
+
+class TracedRequest(NamedTuple):
+    """A request of a trace, with what only the trace knows.
+
+    Attributes
+    ----------
+    request : what clients say and policies see.
+    output_tokens : how many tokens it will have, its last one with it; no policy sees this.
+    """
+
+    request: Request
+    output_tokens: int
