@@ -1,0 +1,59 @@
+"""Which of the requests that wait is admitted next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainyard.serve.draft import BatchDraft
+from trainyard.serve.request_state import RequestState
+
+__all__ = ["FIRST_COME", "Admission", "FirstCome"]
+
+
+class Admission(Protocol):
+    """The order in which a batch policy admits requests; it goes with any of them."""
+
+    def start(self) -> Any:
+        """What it keeps from decision to decision, of one instance; it may change it."""
+        ...
+
+    def begin(self, draft: BatchDraft, state: Any) -> None:
+        """A batch is begun."""
+        ...
+
+    def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
+        """The request that is to be admitted next; None if there is none. If there is no room for it, none is."""
+        ...
+
+    def admitted(self, request: RequestState, state: Any) -> None:
+        """It was."""
+        ...
+
+    def end(self, draft: BatchDraft, state: Any) -> None:
+        """The batch is made."""
+        ...
+
+
+@dataclass(frozen=True)
+class FirstCome:
+    """First come, first served; requests that were preempted come before all others."""
+
+    def start(self) -> Any:
+        return None
+
+    def begin(self, draft: BatchDraft, state: Any) -> None:
+        pass
+
+    def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
+        return draft.first_waiting
+
+    def admitted(self, request: RequestState, state: Any) -> None:
+        pass
+
+    def end(self, draft: BatchDraft, state: Any) -> None:
+        pass
+
+
+FIRST_COME = FirstCome()
+"""The order where no other is given."""

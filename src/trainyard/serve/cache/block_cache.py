@@ -1,0 +1,106 @@
+"""A cache in blocks of tokens, which requests share where they begin alike.
+
+Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. A request
+has a list of blocks. A block that is full can be found by its key, which stands for all tokens from the beginning of a
+sequence to the end of the block. A block that nobody holds is free, but keeps what is in it, and its key, until it is
+taken for something else. So what was given back longest ago is lost first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from trainyard.serve.errors import ServeError
+
+__all__ = ["BlockCache"]
+
+
+class BlockCache:
+    """Blocks of one device, or of one group of devices that hold parts of each block.
+
+    Attributes
+    ----------
+    num_blocks : how many there are; they are numbered from 0.
+    block_tokens : how many tokens each has room for.
+
+    Raises
+    ------
+    ServeError
+        If there is no block, or none has room.
+    """
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        if num_blocks < 1 or block_tokens < 1:
+            raise ServeError(
+                f"a cache of {num_blocks} blocks of {block_tokens} tokens; allowed is 1 or more of both"
+            )
+        self.num_blocks, self.block_tokens = num_blocks, block_tokens
+        self._num_holders = [0] * num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._block_of: dict[Hashable, int] = {}
+        self._key_of: dict[int, Hashable] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self._free)
+
+    def num_holders(self, block: int) -> int:
+        """How many requests hold a block."""
+        return self._num_holders[block]
+
+    def find(self, keys: Sequence[Hashable]) -> list[int]:
+        """Blocks with the first of these keys, up to the first that is not there."""
+        found = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def num_held(self, blocks: Sequence[int]) -> int:
+        """How many of some blocks somebody holds."""
+        return sum(self._num_holders[block] > 0 for block in blocks)
+
+    def next_free(self, num: int) -> list[int]:
+        """The free blocks that are to be taken next, those that were given back longest ago first.
+
+        Raises
+        ------
+        ServeError
+            If there are fewer.
+        """
+        if num > len(self._free):
+            raise ServeError(f"{num} blocks are asked for; {len(self._free)} of {self.num_blocks} are free")
+        blocks = iter(self._free)
+        return [next(blocks) for _ in range(num)]
+
+    def take(self, blocks: Sequence[int]) -> None:
+        """Somebody holds free blocks, for something new: what was in them is lost."""
+        for block in blocks:
+            del self._free[block]
+            self._num_holders[block] = 1
+            key = self._key_of.pop(block, None)
+            if key is not None and self._block_of.get(key) == block:
+                del self._block_of[key]
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Somebody else holds blocks, too, or free ones for what is in them."""
+        for block in blocks:
+            if self._num_holders[block] == 0:
+                del self._free[block]
+            self._num_holders[block] += 1
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Somebody holds blocks no longer. Of those that become free, the first is the first to be taken."""
+        for block in blocks:
+            self._num_holders[block] -= 1
+            if self._num_holders[block] == 0:
+                self._free[block] = None
+
+    def enter(self, block: int, key: Hashable) -> None:
+        """A block is full, and found by its key from now on, in place of another one with the same key."""
+        self._key_of[block] = key
+        self._block_of[key] = block

@@ -1,0 +1,112 @@
+"""A check of batches, by an account of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trainyard.serve.batch import Batch, CacheOp, WorkItem
+from trainyard.serve.errors import ServeError
+
+__all__ = ["BatchChecker"]
+
+
+class BatchChecker:
+    """Whether each batch of an instance can be carried out after those before it.
+
+    It knows the cache and the sequences only by what batches say and by `generated` and `left`.
+
+    Parameters
+    ----------
+    num_blocks, block_tokens : of the cache.
+    """
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        self._num_blocks, self._block_tokens = num_blocks, block_tokens
+        self._num_holders: Counter[int] = Counter()
+        self._blocks: dict[int, list[int]] = {}
+        self._computed: dict[int, int] = {}
+        self._num_tokens: dict[int, int] = {}
+
+    def arrive(self, request: int, num_tokens: int) -> None:
+        """A request comes with so many tokens."""
+        self._num_tokens[request] = num_tokens
+
+    def check(self, batch: Batch) -> None:
+        """Take a batch into account.
+
+        Raises
+        ------
+        ServeError
+            If a block is used that somebody else has, or that its request has not; if tokens are skipped, computed twice
+            or not there; or if a request is in the batch twice.
+        """
+        for op in batch.cache_ops:
+            self._carry_out(op)
+        seen: set[int] = set()
+        for item in batch.items:
+            if item.request in seen:
+                raise self._error(item.request, "is in the batch twice; it may be in it once")
+            seen.add(item.request)
+            self._compute(item)
+
+    def generate(self, request: int) -> None:
+        """A request has one more token."""
+        self._num_tokens[request] += 1
+
+    def leave(self, request: int) -> None:
+        """A request ended, and gives back all that it has."""
+        for block in self._blocks.pop(request, []):
+            self._num_holders[block] -= 1
+        del self._num_tokens[request]
+        self._computed.pop(request, None)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that somebody holds."""
+        return sum(num > 0 for num in self._num_holders.values())
+
+    def _carry_out(self, op: CacheOp) -> None:
+        held = self._blocks.setdefault(op.request, [])
+        if op.request not in self._num_tokens:
+            raise self._error(op.request, "is not there; allowed are requests that arrived and have not left")
+        for block in op.blocks:
+            if not 0 <= block < self._num_blocks:
+                raise self._error(op.request, f"uses block {block}; there are {self._num_blocks}, from 0 on")
+            if op.kind == "give back":
+                if block not in held:
+                    raise self._error(
+                        op.request, f"gives back block {block}, which it has not; it has {held}"
+                    )
+                held.remove(block)
+                self._num_holders[block] -= 1
+                continue
+            if block in held:
+                raise self._error(op.request, f"takes block {block}, which it has already; take another one")
+            if op.kind == "take" and self._num_holders[block]:
+                raise self._error(
+                    op.request, f"takes block {block}, which others have; take one that is free"
+                )
+            held.append(block)
+            self._num_holders[block] += 1
+        if op.kind == "share":
+            self._computed[op.request] = len(held) * self._block_tokens
+        elif op.kind == "give back" and not held:
+            self._computed[op.request] = 0
+
+    def _compute(self, item: WorkItem) -> None:
+        number, start, stop = item
+        computed, known = self._computed.get(number, 0), self._num_tokens.get(number, 0)
+        if start != computed:
+            raise self._error(
+                number, f"computes tokens from {start} on; the next one to be computed is {computed}"
+            )
+        if not start < stop <= known:
+            raise self._error(number, f"computes tokens {start} to {stop}; its sequence has {known}")
+        room = len(self._blocks.get(number, [])) * self._block_tokens
+        if stop > room:
+            raise self._error(number, f"computes tokens up to {stop}; its blocks have room for {room}")
+        self._computed[number] = stop
+
+    @staticmethod
+    def _error(request: int, said: str) -> ServeError:
+        return ServeError(f"batch: request {request} {said}")

@@ -1,0 +1,49 @@
+"""ORCA: requests join and leave a batch at every iteration, and reserve room for all that they may need.
+
+Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. Iteration-level
+scheduling (section 3.1): the scheduler chooses anew after every iteration. Selective batching (section 3.2) lets
+prompts and decodes of any length share one. Algorithm 1: in order of arrival, up to ``max_bs`` requests; one that has
+not begun needs as many slots of the cache as its sequence may become long, which it keeps to its end, so that nobody is
+ever preempted. The first one that finds too few is the last one that is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.draft import BatchDraft
+
+__all__ = ["Orca"]
+
+
+@dataclass(frozen=True)
+class Orca:
+    """First come, first served, with reservations.
+
+    Attributes
+    ----------
+    max_requests : max_bs, in an iteration.
+    admission : in which order new requests are taken.
+    """
+
+    max_requests: int = 32
+    admission: Admission = FIRST_COME
+
+    def start(self) -> Any:
+        return self.admission.start()
+
+    def decide(self, draft: BatchDraft, state: Any) -> None:
+        """Algorithm 1, `Select`: those that run came before all that wait."""
+        self.admission.begin(draft, state)
+        for each in draft.running[: self.max_requests]:
+            draft.compute(each, draft.num_left(each))
+        while len(draft.items) < self.max_requests:
+            first = self.admission.next(draft, state)
+            if first is None or not draft.compute(
+                first, draft.num_left(first), room_tokens=first.most_tokens
+            ):
+                break
+            self.admission.admitted(first, state)
+        self.admission.end(draft, state)

@@ -1,0 +1,86 @@
+"""Batches of mixed prompts and decodes under one budget of tokens: what vLLM since 0.8 and Sarathi-Serve share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.draft import BatchDraft
+from trainyard.serve.request_state import RequestState
+
+__all__ = ["TokenBudget", "decode_or_preempt"]
+
+
+def decode_or_preempt(
+    draft: BatchDraft, state: RequestState, num_tokens: int, others: list[RequestState]
+) -> bool:
+    """The next tokens of a request that runs, for which others lose their blocks, or at last itself.
+
+    Parameters
+    ----------
+    others : those that may lose theirs, the last one first; who did is taken out.
+
+    Returns
+    -------
+    Whether it is in the batch.
+    """
+    while not draft.compute(state, num_tokens):
+        if not others:
+            draft.preempt(state)
+            return False
+        draft.preempt(others.pop())
+    return True
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """One budget of tokens for prompts and decodes.
+
+    Attributes
+    ----------
+    max_tokens : in a step.
+    max_requests : that run at once.
+    chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
+    decodes_first : whether decodes come before prompts that were begun.
+    admission : in which order.
+    """
+
+    max_tokens: int = 2048
+    max_requests: int = 256
+    chunked: bool = True
+    decodes_first: bool = False
+    admission: Admission = FIRST_COME
+
+    def start(self) -> Any:
+        return self.admission.start()
+
+    def decide(self, draft: BatchDraft, state: Any) -> None:
+        self.admission.begin(draft, state)
+        running, left, preempted = draft.running, self.max_tokens, False
+        if self.decodes_first:
+            running.sort(key=lambda each: not each.decodes)
+        while running and left > 0:
+            each = running.pop(0)
+            num = min(draft.num_left(each), left)
+            num_before = len(running)
+            if decode_or_preempt(draft, each, num, running):
+                left -= num
+            preempted = preempted or not each.num_in_step or len(running) < num_before
+        if not preempted:
+            self._admit(draft, left, state)
+        self.admission.end(draft, state)
+
+    def _admit(self, draft: BatchDraft, left: int, state: Any) -> None:
+        while left > 0 and draft.num_running < self.max_requests:
+            first = self.admission.next(draft, state)
+            if first is None:
+                break
+            num = draft.num_left(first)
+            if num > left and not self.chunked and draft.items:
+                break
+            num = min(num, left) if self.chunked else num
+            if not draft.compute(first, num):
+                break
+            self.admission.admitted(first, state)
+            left -= num

@@ -1,0 +1,113 @@
+"""What became of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request
+
+__all__ = ["Refused", "Results", "Served"]
+
+Floats = NDArray[np.float64]
+
+
+class Served(NamedTuple):
+    """A request that has all its tokens.
+
+    Attributes
+    ----------
+    output_tokens : that were generated for it.
+    scheduled_s, first_token_s, finished_s : when it was first in a step, and when it had its first and its last token.
+    num_preemptions : how often it lost its blocks.
+    cached_tokens : of its prompt that were in the cache when it was admitted for the first time.
+    """
+
+    request: Request
+    output_tokens: int
+    scheduled_s: float
+    first_token_s: float
+    finished_s: float
+    num_preemptions: int
+    cached_tokens: int
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to its first token."""
+        return self.first_token_s - self.request.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time per token after the first; 0 where there is none."""
+        return (self.finished_s - self.first_token_s) / max(self.output_tokens - 1, 1)
+
+    @property
+    def e2e_s(self) -> float:
+        """Time to its last token."""
+        return self.finished_s - self.request.arrival_s
+
+    @property
+    def meets_objectives(self) -> bool:
+        """Whether it was as fast as it was to be."""
+        wanted = self.request
+        return self.ttft_s <= wanted.ttft_s and self.tpot_s <= wanted.tpot_s and self.e2e_s <= wanted.e2e_s
+
+
+class Refused(NamedTuple):
+    """A request that is not served."""
+
+    request: Request
+    why: str
+
+
+@dataclass
+class Results:
+    """Of all requests of a run.
+
+    Attributes
+    ----------
+    served : in the order in which they ended.
+    refused : in the order in which they were.
+    num_steps : of all instances.
+    """
+
+    served: list[Served] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    num_steps: int = 0
+
+    def finish(self, state: RequestState) -> None:
+        """A request has all its tokens."""
+        self.served.append(
+            Served(
+                state.request,
+                state.num_generated,
+                state.scheduled_s,
+                state.first_token_s,
+                state.finished_s,
+                state.num_preemptions,
+                state.num_hits,
+            )
+        )
+
+    def refuse(self, state: RequestState, why: str) -> None:
+        """A request is not served."""
+        self.refused.append(Refused(state.request, why))
+
+    def of_served(self, what: Callable[[Served], float]) -> Floats:
+        """A number of each request that was served."""
+        return np.array([what(each) for each in self.served], np.float64)
+
+    @property
+    def end_s(self) -> float:
+        """When the last request ended."""
+        return max((each.finished_s for each in self.served), default=0.0)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of all requests."""
+        return sum(each.num_preemptions for each in self.served)

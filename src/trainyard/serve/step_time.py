@@ -1,0 +1,53 @@
+"""How long a step of an instance takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from trainyard.serve.batch import WorkItem
+from trainyard.serve.request_state import RequestState
+
+__all__ = ["LinearStepTime", "StepTime"]
+
+StepTime = Callable[[Collection[WorkItem], Mapping[int, RequestState]], float]
+"""Seconds of a step, of what it computes and of the requests by number as they are when it starts."""
+
+
+@dataclass(frozen=True)
+class LinearStepTime:
+    """Seconds of a step as a linear form of what is in it.
+
+    Attributes
+    ----------
+    step_s : of any step.
+    prompt_token_s : of each token of a prompt.
+    decode_s : of each request that decodes.
+    cached_token_s : of each token in the sequence of a request that decodes.
+    attention_s : of each token of a prompt and each token before it.
+    """
+
+    step_s: float
+    prompt_token_s: float
+    decode_s: float
+    cached_token_s: float = 0.0
+    attention_s: float = 0.0
+
+    def __call__(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        num_prompt_tokens = num_decodes = num_cached = 0
+        num_pairs = 0.0
+        for number, start, stop in items:
+            if stop - start == 1 and requests[number].num_generated and stop == requests[number].num_tokens:
+                num_decodes += 1
+                num_cached += stop
+            else:
+                num = stop - start
+                num_prompt_tokens += num
+                num_pairs += num * (start + num / 2)
+        return (
+            self.step_s
+            + self.prompt_token_s * num_prompt_tokens
+            + self.decode_s * num_decodes
+            + self.cached_token_s * num_cached
+            + self.attention_s * num_pairs
+        )

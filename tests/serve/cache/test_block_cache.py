@@ -1,0 +1,131 @@
+"""The cache in blocks: what is lost first, and what is found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served import DATA, needs_data, table
+
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.cache.block_keys import BlockKeys
+from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import PrefixBlocks, Request
+
+
+def _hit_fraction(capacity: int, prompts: list[list[int]]) -> float:
+    """As least recently used: each key of a prompt, in order, is touched or entered."""
+    cache, num_hits = BlockCache(capacity, 512), 0
+    for keys in prompts:
+        num_hits += len(cache.find(keys))
+        for key in keys:
+            block = cache.find([key])
+            if block:
+                cache.share(block)
+            else:
+                block = cache.next_free(1)
+                cache.take(block)
+                cache.enter(block[0], key)
+            cache.give_back(block)
+    return num_hits / sum(map(len, prompts))
+
+
+@needs_data
+def test_hits_of_a_trace_are_those_of_least_recently_used():
+    with (DATA / "serving/mooncake/conversation_trace.jsonl").open() as file:
+        prompts = [json.loads(line)["hash_ids"] for line in file]
+    for row in table(DATA / "reference/serve/prefix_cache.csv"):
+        capacity = int(row["capacity_blocks"].replace("unlimited", row["block_references"]))
+        assert _hit_fraction(capacity, prompts) == pytest.approx(float(row["hit_fraction"]), abs=1e-6)
+
+
+def test_what_was_given_back_longest_ago_is_lost_first():
+    cache = BlockCache(4, 16)
+    blocks = cache.next_free(4)
+    cache.take(blocks)
+    for block, key in zip(blocks, "abcd", strict=True):
+        cache.enter(block, key)
+    cache.give_back([2, 0])
+    cache.give_back([3, 1])
+    cache.take(cache.next_free(2))
+    assert [cache.find([key]) for key in "abcd"] == [[], [1], [], [3]]
+
+
+def test_a_block_that_is_shared_is_free_when_the_last_one_gives_it_back():
+    cache = BlockCache(2, 16)
+    cache.take([0])
+    cache.enter(0, "a")
+    cache.share(cache.find(["a"]))
+    cache.give_back([0])
+    assert (cache.num_free, cache.num_held([0, 1])) == (1, 1)
+    cache.give_back([0])
+    assert (cache.num_free, cache.num_held([0, 1])) == (2, 0)
+    assert cache.find(["a"]) == [0]
+
+
+def test_a_later_block_with_the_same_key_is_the_one_that_is_found():
+    cache = BlockCache(3, 16)
+    cache.take([0, 1])
+    cache.enter(0, "a")
+    cache.enter(1, "a")
+    assert cache.find(["a"]) == [1]
+    cache.give_back([0])
+    cache.take([0])  # what was in the other one is lost; this one is still found
+    assert cache.find(["a"]) == [1]
+
+
+def test_of_two_blocks_with_the_same_key_both_can_be_lost():
+    cache = BlockCache(2, 16)
+    cache.take([0, 1])
+    cache.enter(0, "a")
+    cache.enter(1, "a")
+    cache.give_back([1, 0])
+    cache.take([1])
+    cache.take([0])
+    assert cache.find(["a"]) == []
+
+
+@pytest.mark.parametrize(("num_blocks", "block_tokens"), [(0, 16), (4, 0), (-1, 16)])
+def test_a_cache_without_room_is_refused(num_blocks, block_tokens):
+    with pytest.raises(ServeError, match="allowed is 1 or more of both"):
+        BlockCache(num_blocks, block_tokens)
+
+
+def test_more_blocks_than_are_free_are_refused():
+    with pytest.raises(ServeError, match="5 blocks are asked for; 4 of 4 are free"):
+        BlockCache(4, 16).next_free(5)
+
+
+_TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+
+
+@given(_TOKENS, _TOKENS, st.integers(1, 4))
+def test_keys_of_tokens_are_the_same_where_all_before_is(one, other, size):
+    keys = BlockKeys(size)
+
+    def of(tokens):
+        return keys.of(
+            RequestState(0, Request("r", 0.0, len(tokens), 1, prompt_ids=tuple(tokens))), len(tokens) // size
+        )
+
+    for place, (a, b) in enumerate(zip(of(one), of(other), strict=False), 1):
+        assert (a == b) == (one[: place * size] == other[: place * size])
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
+def test_keys_of_a_prefix_are_the_same_where_its_blocks_are(num_tokens, num_common, prefix_size, size):
+    """Two prompts whose blocks are the same as far as these are full of common tokens."""
+    num = -(-num_tokens // prefix_size)
+    num_same = min(num_common // prefix_size, num)
+    keys = BlockKeys(size)
+
+    def of(mark):
+        ids = tuple(range(num_same)) + tuple(mark + place for place in range(num_same, num))
+        prompt = Request("r", 0.0, num_tokens, 1, prefix=PrefixBlocks(ids, prefix_size))
+        return keys.of(RequestState(0, prompt), num_tokens // size)
+
+    same = [a == b for a, b in zip(of(1000), of(2000), strict=True)]
+    assert same == [(place + 1) * size <= num_same * prefix_size for place in range(num_tokens // size)]

@@ -1,0 +1,88 @@
+"""Requests, instances and step times of these tests."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.serve.batch import Batch
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.check import BatchChecker
+from trainyard.serve.instance import Instance
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.results import Results
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.step_time import LinearStepTime
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"needs the files of {DATA}")
+
+STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9)
+
+
+def request(number: int, arrival_s: float, prompt: int, output: int, **more: Any) -> TracedRequest:
+    """One of which a policy sees that it takes up to 1000 tokens more."""
+    return TracedRequest(Request(f"r{number}", arrival_s, prompt, 1000, **more), output)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+class Checked:
+    """An instance of which every batch is checked, and what it computed."""
+
+    def __init__(self, policy: BatchPolicy, num_blocks: int, block_tokens: int = 16) -> None:
+        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens))
+        self.batches = self.instance.batches
+
+    def run(
+        self,
+        requests: Sequence[TracedRequest] | Iterator[TracedRequest],
+        next_token: Callable[[RequestState], int] | None = None,
+    ) -> Results:
+        """Serve these; then nobody holds anything."""
+        results = simulate_requests(requests, [self.instance], STEP, next_token=next_token)
+        assert self.instance.checker.num_held == 0
+        assert self.instance.cache.num_free == self.instance.cache.num_blocks
+        return results
+
+
+class _Watched(Instance):
+    def __init__(self, policy: BatchPolicy, cache: BlockCache) -> None:
+        super().__init__(policy, cache)
+        self.checker = BatchChecker(cache.num_blocks, cache.block_tokens)
+        self.batches: list[Batch] = []
+
+    def arrive(self, state: RequestState) -> str:
+        why = super().arrive(state)
+        if not why:
+            self.checker.arrive(state.number, state.num_tokens)
+        return why
+
+    def decide(self, now_s: float) -> Batch:
+        batch = super().decide(now_s)
+        self.checker.check(batch)
+        self.batches.append(batch)
+        for number, _ in batch.refused:
+            self.checker.leave(number)
+        return batch
+
+    def complete(self, batch: Batch, now_s: float, generated: Any) -> list[RequestState]:
+        before = {number: state.num_generated for number, state in self.queues.running.items()}
+        states = dict(self.queues.running)
+        done = super().complete(batch, now_s, generated)
+        for number, num in before.items():
+            if states[number].num_generated > num:
+                self.checker.generate(number)
+        for state in done:
+            self.checker.leave(state.number)
+        return done

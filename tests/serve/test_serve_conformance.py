@@ -1,0 +1,81 @@
+"""What holds for every batch policy, on requests that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served import Checked, request
+
+from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.policies.orca import Orca
+from trainyard.serve.policies.sarathi import sarathi
+from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.policies.vllm import PrefillFirst, vllm
+from trainyard.serve.policies.vtc import VTC
+from trainyard.serve.policy import BatchPolicy
+
+_POLICIES: dict[str, Callable[..., BatchPolicy]] = {
+    "orca": partial(Orca, 8),
+    "vllm": partial(vllm, 64, 8),
+    "vllm V0": partial(PrefillFirst, 64, 8),
+    "sarathi": partial(sarathi, 32, 8),
+    "whole prompts": partial(TokenBudget, 64, 8, False),
+}
+_ADMISSIONS: dict[str, Admission] = {
+    "first come": FIRST_COME,
+    "VTC": VTC(),
+    "VTC, predicted": VTC(predicted_tokens=lambda each: 10.0),
+}
+
+_NUM_BLOCKS, _BLOCK_TOKENS, _MOST = 24, 4, 96
+_WORDS = st.lists(st.integers(0, 1), min_size=1, max_size=60)
+_DRAWN = st.lists(
+    st.tuples(st.floats(0, 0.2), _WORDS, st.integers(1, 30), st.sampled_from("abc")), min_size=1, max_size=14
+)
+
+
+def _requests(drawn, is_known):
+    now_s = 0.0
+    for number, (gap_s, prompt, output, client) in enumerate(drawn):
+        now_s += gap_s
+        ids = tuple(prompt) if is_known else ()
+        yield request(number, now_s, len(prompt), output, client=client, prompt_ids=ids)
+
+
+@pytest.mark.parametrize("admission", sorted(_ADMISSIONS))
+@pytest.mark.parametrize("name", sorted(_POLICIES))
+@given(drawn=_DRAWN, is_known=st.booleans())
+@settings(max_examples=25)
+def test_every_request_gets_its_tokens_and_every_batch_is_right(name, admission, drawn, is_known):
+    """`Checked` checks every batch; a request that is refused, or is cut, is one that is longer than the cache."""
+    instance = Checked(_POLICIES[name](admission=_ADMISSIONS[admission]), _NUM_BLOCKS, _BLOCK_TOKENS)
+    results = instance.run(_requests(drawn, is_known), next_token=(lambda each: 1) if is_known else None)
+    assert {each.request.name: each.output_tokens for each in results.served} == {
+        f"r{number}": min(output, _MOST - len(prompt)) for number, (_, prompt, output, _) in enumerate(drawn)
+    }
+    for each in results.served:
+        assert each.request.arrival_s <= each.scheduled_s < each.first_token_s <= each.finished_s
+
+
+@pytest.mark.parametrize("name", sorted(_POLICIES))
+def test_the_same_requests_give_the_same_batches(name):
+    drawn = [(0.01, [number % 2] * (5 * number + 1), 20 + number, "ab"[number % 2]) for number in range(10)]
+    first, second = (Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS) for _ in range(2))
+    first.run(_requests(drawn, True), next_token=lambda each: each.number)
+    second.run(_requests(drawn, True), next_token=lambda each: each.number)
+    assert first.batches == second.batches
+    assert len(first.batches) > 20
+
+
+@pytest.mark.parametrize("name", sorted(_POLICIES))
+def test_a_prompt_that_is_longer_than_the_cache_is_refused(name):
+    instance = Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS)
+    results = instance.run([request(0, 0.0, _MOST, 5), request(1, 0.0, _MOST - 1, 5)])
+    (refused,) = results.refused
+    assert refused.request.name == "r0"
+    assert refused.why == f"a prompt of {_MOST} tokens, where a sequence has at most {_MOST} with its answer"
+    assert [each.output_tokens for each in results.served] == [1]
