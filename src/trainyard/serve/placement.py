@@ -1,0 +1,174 @@
+"""A placement: which models are on which devices, and how each is split over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.serve.errors import ServeError
+
+__all__ = ["Group", "Placement", "Replica"]
+
+# Sums of weights in bytes are sums of floats: this much more than the memory, relative, is rounding.
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A model on a group, and how it is split over the devices of the group.
+
+    Attributes
+    ----------
+    model : its name.
+    pipeline_stages : parts in sequence, each on its own devices.
+    tensor_parallel : devices that compute each stage together.
+
+    Raises
+    ------
+    ServeError
+        If a number is below 1.
+    """
+
+    model: str
+    pipeline_stages: int = 1
+    tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("pipeline_stages", "tensor_parallel"):
+            if getattr(self, name) < 1:
+                raise ServeError(
+                    f"replica of {self.model!r}: {name} is {getattr(self, name)}; allowed is 1 or more"
+                )
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices it is split over."""
+        return self.pipeline_stages * self.tensor_parallel
+
+    def __str__(self) -> str:
+        split = [
+            f"{number} {word}"
+            for number, word in ((self.pipeline_stages, "stages"), (self.tensor_parallel, "shards"))
+            if number > 1
+        ]
+        return f"{self.model} ({' x '.join(split)})" if split else self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that serve the same models together.
+
+    Attributes
+    ----------
+    devices : their numbers.
+    replicas : the models on them; each is split over all of them.
+
+    Raises
+    ------
+    ServeError
+        If there is no device, a device or a model is named twice, or a model is split over more or fewer devices.
+    """
+
+    devices: tuple[int, ...]
+    replicas: tuple[Replica, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.devices or min(self.devices) < 0:
+            raise ServeError(
+                f"group of devices {self.devices}: allowed is one device or more, numbered from 0"
+            )
+        for what, given in (("device", self.devices), ("model", self.models)):
+            twice = _first_twice(given)
+            if twice is not None:
+                raise ServeError(
+                    f"group of devices {self.devices}: {what} {twice!r} is there twice; name it once"
+                )
+        for replica in self.replicas:
+            if replica.num_devices != len(self.devices):
+                raise ServeError(
+                    f"group of devices {self.devices}: {replica.model!r} is split over {replica.num_devices} devices; "
+                    f"pipeline_stages x tensor_parallel must be {len(self.devices)}"
+                )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models on it."""
+        return tuple(replica.model for replica in self.replicas)
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.devices))
+        return f"devices {numbers}: {', '.join(map(str, self.replicas)) or 'no model'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which models are on which devices; printed, a line for each group.
+
+    Attributes
+    ----------
+    groups : none has a device of another one.
+
+    Raises
+    ------
+    ServeError
+        If two groups have a device in common.
+    """
+
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        twice = _first_twice([device for group in self.groups for device in group.devices])
+        if twice is not None:
+            raise ServeError(f"placement: device {twice} is in two groups; a device may be in one group only")
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of all models."""
+        return sum(len(group.replicas) for group in self.groups)
+
+    def groups_of(self, model: str) -> tuple[int, ...]:
+        """Numbers of the groups that have a model."""
+        return tuple(i for i, group in enumerate(self.groups) if model in group.models)
+
+    def check_memory(self, weight_bytes: Mapping[str, float], device_bytes: Sequence[float]) -> None:
+        """Check that the weights fit; every device of a group has an equal part of each of its models.
+
+        Parameters
+        ----------
+        weight_bytes : weights of every model, whole.
+        device_bytes : memory for weights, of every device by its number.
+
+        Raises
+        ------
+        ServeError
+            If a model or device is not known, or the weights on a device are more than its memory.
+        """
+        for group in self.groups:
+            unknown = [model for model in group.models if model not in weight_bytes]
+            if unknown:
+                raise ServeError(
+                    f"placement: model {unknown[0]!r} is unknown; known are {sorted(weight_bytes)}"
+                )
+            needed = sum(weight_bytes[r.model] / r.num_devices for r in group.replicas)
+            for device in group.devices:
+                if device >= len(device_bytes):
+                    raise ServeError(
+                        f"placement: there is no device {device}; allowed is 0 to {len(device_bytes) - 1}"
+                    )
+                if needed > device_bytes[device] * (1 + _NEAR):
+                    raise ServeError(
+                        f"placement: device {device} has {device_bytes[device]:.6g} bytes for weights, and its models "
+                        f"{', '.join(group.models)} need {needed:.6g}; take a model away or use a larger group"
+                    )
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.groups))
+
+
+def _first_twice(items: Sequence[object]) -> object | None:
+    seen: set[object] = set()
+    for item in items:
+        if item in seen:
+            return item
+        seen.add(item)
+    return None

@@ -1,0 +1,201 @@
+"""What AlpaServe decides about: models with their profiles, devices, objectives, and the arrivals of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.placement import Group, Placement, Replica
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_NEAR = 1e-9
+
+
+class Shape(NamedTuple):
+    """How every model of a group is split (the paper's parallel configuration).
+
+    Attributes
+    ----------
+    pipeline_stages, tensor_parallel : as `Replica` has them.
+    """
+
+    pipeline_stages: int
+    tensor_parallel: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of a group of this shape."""
+        return self.pipeline_stages * self.tensor_parallel
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A model, as measured.
+
+    Attributes
+    ----------
+    name : of the model.
+    weight_bytes : all its weights; a group's devices have equal parts of them.
+    stage_s : seconds of every pipeline stage, for every shape that was measured.
+    objective_s : longest latency that its clients accept (SLO).
+
+    Raises
+    ------
+    ServeError
+        If a number is out of range, or a shape has more or fewer times than stages.
+    """
+
+    name: str
+    weight_bytes: float
+    stage_s: Mapping[Shape, tuple[float, ...]]
+    objective_s: float
+
+    def __post_init__(self) -> None:
+        if self.weight_bytes < 0 or not self.objective_s > 0:
+            raise ServeError(
+                f"model {self.name!r}: weight_bytes is {self.weight_bytes}, objective_s {self.objective_s}; "
+                "allowed are 0 bytes or more and an objective above 0 s"
+            )
+        for shape, times in self.stage_s.items():
+            if len(times) != shape.pipeline_stages or min(times) <= 0:
+                raise ServeError(
+                    f"model {self.name!r}, {shape}: stages of {times} s; "
+                    f"allowed are {shape.pipeline_stages} times above 0 s"
+                )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Requests of all models, merged by time.
+
+    Attributes
+    ----------
+    arrival_s : in ascending order, shape ``(requests,)``.
+    model : number of the model that each asks for, shape ``(requests,)``.
+
+    Raises
+    ------
+    ServeError
+        If the times do not ascend, or the lengths differ.
+    """
+
+    arrival_s: Floats
+    model: Ints
+
+    def __post_init__(self) -> None:
+        if self.arrival_s.shape != self.model.shape or (np.diff(self.arrival_s) < 0).any():
+            raise ServeError(
+                f"arrivals of shape {self.arrival_s.shape} with models of shape {self.model.shape}: "
+                "give one model for each, and sort both by time"
+            )
+
+
+class Layout(NamedTuple):
+    """A placement while it is searched for: by numbers of models, before devices have numbers.
+
+    Attributes
+    ----------
+    shapes : of every group.
+    models : of every group, in ascending order.
+    """
+
+    shapes: tuple[Shape, ...]
+    models: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of all models."""
+        return sum(map(len, self.models))
+
+    def ordered(self) -> Layout:
+        """With groups by their models: a layout is found again under one name, whatever was changed in it before."""
+        pairs = sorted(zip(self.models, self.shapes, strict=True))
+        return Layout(tuple(shape for _, shape in pairs), tuple(models for models, _ in pairs))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be placed where, and for which requests.
+
+    Attributes
+    ----------
+    models : profiles.
+    num_devices : all alike.
+    device_bytes : memory for weights, of each.
+    arrivals : that the placement is decided by.
+    overhead_s : what the way to a group and back adds to every request.
+
+    Raises
+    ------
+    ServeError
+        If there is no model or device, two models have one name, or a request asks for a model that is not there.
+    """
+
+    models: tuple[ModelProfile, ...]
+    num_devices: int
+    device_bytes: float
+    arrivals: Arrivals
+    overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if not names or len(set(names)) < len(names) or self.num_devices < 1:
+            raise ServeError(
+                f"models {names} on {self.num_devices} devices: allowed are one or more of each, with different names"
+            )
+        asked = self.arrivals.model
+        if len(asked) and not 0 <= asked.min() <= asked.max() < len(names):
+            raise ServeError(
+                f"arrivals ask for models {asked.min()} to {asked.max()}; there are {len(names)}"
+            )
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shapes that were measured for a model or more, and that the devices suffice for."""
+        measured = {Shape(*shape) for model in self.models for shape in model.stage_s}
+        return tuple(sorted(shape for shape in measured if shape.num_devices <= self.num_devices))
+
+    @cached_property
+    def stage_table(self) -> Floats:
+        """Seconds of every stage, shape ``(shapes, models, stages)``; 0 where there is none."""
+        most = max((shape.pipeline_stages for shape in self.shapes), default=1)
+        table = np.zeros((len(self.shapes), len(self.models), most))
+        for i, shape in enumerate(self.shapes):
+            for m, model in enumerate(self.models):
+                times = model.stage_s.get(shape, ())
+                table[i, m, : len(times)] = times
+        return table
+
+    @cached_property
+    def objective_s(self) -> Floats:
+        """Of every model."""
+        return np.array([model.objective_s for model in self.models])
+
+    def fits(self, shape: Shape, models: tuple[int, ...]) -> bool:
+        """Whether a group of this shape was measured for all these models and has the memory for them."""
+        if any(shape not in self.models[m].stage_s for m in models):
+            return False
+        needed = sum(self.models[m].weight_bytes / shape.num_devices for m in models)
+        return needed <= self.device_bytes * (1 + _NEAR)
+
+    def placement(self, layout: Layout) -> Placement:
+        """A layout on devices: the largest groups have the first ones, so that they lie side by side."""
+        order = sorted(range(len(layout.shapes)), key=lambda g: (-layout.shapes[g].num_devices, g))
+        groups, first = [], 0
+        for g in order:
+            shape, models = layout.shapes[g], layout.models[g]
+            replicas = tuple(Replica(self.models[m].name, *shape) for m in models)
+            groups.append(Group(tuple(range(first, first + shape.num_devices)), replicas))
+            first += shape.num_devices
+        placement = Placement(tuple(groups))
+        weights = {model.name: model.weight_bytes for model in self.models}
+        placement.check_memory(weights, [self.device_bytes] * self.num_devices)
+        return placement

@@ -1,0 +1,125 @@
+"""AlpaServe's claims, and the outputs of its authors' program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.placement import Group, Placement, Replica
+from trainyard.serve.policies.alpaserve.enumeration import replication, uniform_search, uniform_shapes
+from trainyard.serve.policies.alpaserve.greedy import greedy_selection
+from trainyard.serve.policies.alpaserve.local import mixed_search
+from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout, ModelProfile, Problem, Shape
+from trainyard.serve.policies.alpaserve.simulate import simulate
+
+OUTPUTS = Path(__file__).parents[4] / "shared" / "data" / "reference" / "serve" / "alpaserve.json"
+
+
+def gamma(seed: int, rate: float, cv: float, duration_s: float) -> np.ndarray:
+    np.random.seed(seed)
+    size = max(int(1.2 * rate * duration_s), 1)
+    times = np.zeros(1)
+    while times[-1] < duration_s:
+        gaps = np.random.gamma(1 / cv**2, cv**2 / rate, size=size)
+        times = np.concatenate([times, times[-1] + np.cumsum(gaps)])
+    return times[1:][times[1:] < duration_s]
+
+
+def merged(streams: list[np.ndarray]) -> Arrivals:
+    times = np.concatenate(streams)
+    model = np.repeat(np.arange(len(streams)), [len(each) for each in streams])
+    order = np.argsort(times, kind="stable")
+    return Arrivals(times[order], model[order])
+
+
+def published(case: dict[str, Any], profiles: dict[str, Any]) -> tuple[Problem, Arrivals]:
+    """The problem with its training arrivals, and the evaluation arrivals."""
+    rate, num, profile = case["rate_per_model_per_s"], case["models"], profiles[case["profile"]]
+    train, evaluation = (
+        merged([gamma(seed + i, rate, case["cv"], duration_s) for i in range(num)])
+        for seed, duration_s in ((0, max(100, 30000 / (rate * num))), (1000, 600))
+    )
+    stage_s = {
+        Shape(int(pp)): tuple(float(np.float32(s * (1 + 0.009 * int(pp)))) for s in times)
+        for pp, times in profile["stage_seconds_by_pp"].items()
+    }
+    weight = profile["weight_gb"] * 2**30
+    models = tuple(ModelProfile(f"m{i}", weight, stage_s, case["slo_s"]) for i in range(num))
+    memory = case["memory_gb_per_device"] * 2**30
+    return Problem(models, case["devices"], memory, train, 0.011), evaluation
+
+
+@pytest.mark.skipif(not OUTPUTS.exists(), reason="needs the recorded outputs under shared/data")
+@pytest.mark.parametrize("number", [0, 1], ids=["A1", "A3"])
+def test_authors_program(number: int) -> None:
+    recorded = json.loads(OUTPUTS.read_text())
+    case = recorded["cases"][number]
+    problem, evaluation = published(case, recorded["profiles"])
+    assert len(problem.arrivals.model) == case["train_requests"]
+    assert len(evaluation.model) == case["eval_requests"]
+    layouts = {
+        "replication": replication(problem),
+        "greedy_pp2": greedy_selection(problem, uniform_shapes(problem, Shape(2))),
+        "search": uniform_search(problem),
+    }
+    for row in case["results"]:
+        layout = layouts[row["policy"]]
+        assert [list(models) for models in layout.models] == [g["models"] for g in row["groups"]]
+        assert [shape.pipeline_stages for shape in layout.shapes] == [g["pp"] for g in row["groups"]]
+        seen = simulate(problem, layout, evaluation)
+        assert simulate(problem, layout).goodput == pytest.approx(row["train_goodput"], abs=1e-6)
+        assert seen.goodput == pytest.approx(row["eval_goodput"], abs=1e-6)
+        assert seen.mean_latency_s == pytest.approx(row["eval_mean_latency_s"], abs=1e-6)
+    ours = mixed_search(problem, num_shapes=3, num_moves=20)
+    assert simulate(problem, ours).goodput >= simulate(problem, layouts["search"]).goodput
+
+
+def two_models(streams: list[np.ndarray], device_bytes: float = 1.0) -> Problem:
+    stage_s = {Shape(1): (0.4,), Shape(2): (0.2, 0.2)}
+    models = tuple(ModelProfile(f"m{i}", 1.0, stage_s, 1.25) for i in range(len(streams)))
+    return Problem(models, 2, device_bytes, merged(streams))
+
+
+def test_a_burst_of_one_model_uses_both_devices() -> None:
+    """Section 3.1: two models on two devices, one each or both on both; bursts of four, 0.4 s each."""
+    problem = two_models([np.zeros(4), np.full(4, 10.0)])
+    alone = simulate(problem, Layout((Shape(1), Shape(1)), ((0,), (1,))))
+    together = simulate(problem, Layout((Shape(2),), ((0, 1),)))
+    assert alone.good.tolist() == [3, 3]  # 0.4, 0.8, 1.2 s; the fourth would end after 1.6 s
+    assert together.good.tolist() == [4, 4]  # 0.4, 0.6, 0.8, 1.0 s
+    assert uniform_search(problem).shapes == (Shape(2),)
+
+
+def test_weights_that_are_more_than_the_memory_are_refused() -> None:
+    placement = Placement((Group((0, 1), (Replica("a", 2), Replica("b", 2))),))
+    placement.check_memory({"a": 1.0, "b": 1.0}, [1.0, 1.0])
+    with pytest.raises(ServeError, match=r"device 1 has 0\.9 bytes"):
+        placement.check_memory({"a": 1.0, "b": 1.0}, [1.0, 0.9])
+    with pytest.raises(ServeError, match="device 0 is in two groups"):
+        Placement((Group((0,)), Group((0, 1))))
+    with pytest.raises(ServeError, match="must be 1"):
+        Group((0,), (Replica("a", 2),))
+    assert str(placement) == "devices 0, 1: a (2 stages), b (2 stages)"
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.lists(st.floats(0, 5), min_size=1, max_size=15), min_size=2, max_size=4),
+    st.floats(0.4, 3.0),
+)
+def test_search_keeps_memory_and_is_not_worse_than_replication(
+    streams: list[list[float]], device_bytes: float
+) -> None:
+    problem = two_models([np.sort(each) for each in streams], device_bytes)
+    found = mixed_search(problem, num_moves=20)
+    assert simulate(problem, found).score >= simulate(problem, replication(problem)).score
+    problem.placement(found).check_memory({m.name: 1.0 for m in problem.models}, [device_bytes] * 2)
+    for shape, models in zip(found.shapes, found.models, strict=True):
+        assert len(models) / shape.num_devices <= device_bytes * (1 + 1e-9)
