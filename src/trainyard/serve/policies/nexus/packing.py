@@ -1,0 +1,107 @@
+"""Squishy bin packing: sessions on GPUs, each with a batch in every duty cycle (Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.nexus.profile import BatchingProfile
+
+__all__ = ["Node", "Session", "pack"]
+
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Session:
+    """Requests for a model with one objective.
+
+    Attributes
+    ----------
+    name : of the session.
+    profile : of its model.
+    objective_s : longest latency (L).
+    rate_per_s : requests (R).
+    """
+
+    name: str
+    profile: BatchingProfile
+    objective_s: float
+    rate_per_s: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """A GPU: in every duty cycle, a batch of each of its sessions.
+
+    Attributes
+    ----------
+    sessions : each with the part of its rate that this GPU serves.
+    batches : of each.
+    duty_s : length of the cycle (d).
+    """
+
+    sessions: tuple[Session, ...]
+    batches: tuple[int, ...]
+    duty_s: float
+
+    @property
+    def occupancy(self) -> float:
+        """Part of the cycle in which the GPU works."""
+        busy_s = sum(s.profile.latency(b) for s, b in zip(self.sessions, self.batches, strict=True))
+        return busy_s / self.duty_s
+
+
+def pack(sessions: tuple[Session, ...]) -> tuple[Node, ...]:
+    """GPUs for all sessions: full ones first, then what is left of each session, the largest first, where it fits best.
+
+    Raises
+    ------
+    ServeError
+        If no batch of a session keeps its objective.
+    """
+    nodes, residual = [], []
+    for session in sessions:
+        batches = session.profile.within(
+            session.objective_s / 2
+        )  # a request waits for one batch, then for its own
+        if not batches:
+            raise ServeError(
+                f"session {session.name!r}: no batch keeps {session.objective_s} s; allow more time"
+            )
+        full_s = session.profile.latency(batches[-1])
+        most = batches[-1] / full_s
+        count = int(session.rate_per_s / most + _NEAR)
+        at = Session(session.name, session.profile, session.objective_s, most)
+        nodes += [Node((at,), (batches[-1],), full_s)] * count
+        rest = session.rate_per_s - count * most
+        if rest > _NEAR:
+            at = Session(session.name, session.profile, session.objective_s, rest)
+            residual.append(_alone(at))
+    merged: list[Node] = []
+    for node in sorted(residual, key=lambda n: -n.occupancy):
+        fits = [(both, i) for i, other in enumerate(merged) if (both := _together(other, node)) is not None]
+        if fits:
+            both, i = max(fits, key=lambda f: f[0].occupancy)
+            merged[i] = both
+        else:
+            merged.append(node)
+    return (*nodes, *merged)
+
+
+def _alone(session: Session) -> Node:
+    """The largest batch that is gathered and computed within the objective; a batch of 1 waits for nobody."""
+    rate, profile = session.rate_per_s, session.profile
+    fits = [b for b in profile.batches if profile.latency(b) + b / rate <= session.objective_s + _NEAR]
+    batch = max(fits, default=1)
+    duty_s = batch / rate if fits else session.objective_s - profile.latency(1)
+    return Node((session,), (batch,), duty_s)
+
+
+def _together(one: Node, other: Node) -> Node | None:
+    """Two GPUs' sessions on one, in the shorter cycle; None if they do not fit."""
+    duty_s, sessions = min(one.duty_s, other.duty_s), (*one.sessions, *other.sessions)
+    batches = tuple(max(math.ceil(duty_s * s.rate_per_s - _NEAR), 1) for s in sessions)
+    both = Node(sessions, batches, duty_s)
+    return both if both.occupancy <= 1 + _NEAR else None

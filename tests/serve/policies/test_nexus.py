@@ -1,0 +1,66 @@
+"""Nexus's worked examples, and the outputs of its authors' program."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from trainyard.serve.policies.nexus.packing import Session, pack
+from trainyard.serve.policies.nexus.profile import BatchingProfile, read_batching_profile
+from trainyard.serve.policies.nexus.query import Stage, split_objective
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+PROFILES = DATA / "serving" / "nexus-profiles"
+
+
+def test_residual_loads_of_the_worked_example() -> None:
+    """Section 4.1: A and B share a GPU with a cycle of 125 ms; C does not fit beside A."""
+    a = BatchingProfile((4, 8, 16), (0.050, 0.075, 0.100))
+    b = BatchingProfile((4, 8, 16), (0.050, 0.090, 0.125))
+    c = BatchingProfile((4, 8, 16), (0.060, 0.095, 0.125))
+    rest = pack((Session("A", a, 0.2, 64), Session("B", b, 0.25, 32), Session("C", c, 0.25, 32)))
+    assert [([s.name for s in n.sessions], n.batches) for n in rest] == [(["A", "B"], (8, 4)), (["C"], (4,))]
+    assert rest[0].duty_s == pytest.approx(0.125)
+    full = pack((Session("A", a, 0.2, 160 * 2 + 64),))
+    assert [n.batches for n in full] == [(16,), (16,), (8,)]
+
+
+@pytest.mark.parametrize(("fan_out", "split", "rate"), [(0.1, 60, 272.7), (1, 50, 153.8), (10, 40, 40.0)])
+def test_split_of_the_worked_example(fan_out: float, split: int, rate: float) -> None:
+    """Section 4.2: X, then Y; which split of 100 ms is best depends on how many requests of Y one of X makes."""
+    x: dict[int, float] = {40: 200, 50: 250, 60: 300}
+    y: dict[int, float] = {40: 300, 50: 400, 60: 500}
+    leaf = Stage("Y", fan_out, lambda s: y.get(round(1000 * s), 0))
+    root = Stage("X", 1, lambda s: x.get(round(1000 * s), 0), (leaf,))
+    gpus, found = split_objective(root, 0.1, 10)
+    assert round(1000 * found["X"]) == split
+    assert 1 / gpus == pytest.approx(rate, abs=0.1)
+
+
+@pytest.mark.skipif(not PROFILES.exists(), reason="needs the recorded profiles under shared/data")
+def test_authors_program() -> None:
+    names = ("vgg16", "vgg_face", "vgg_s")
+    profiles = {n: read_batching_profile(PROFILES / f"caffe_{n}_1.txt") for n in names}
+
+    def budget(name: str, objective_s: float) -> float:
+        return (objective_s - 0.002 - profiles[name].outside_s) / 2
+
+    def stage(name: str, rate: float, *children: Stage) -> Stage:
+        return Stage(name, rate, lambda s: profiles[name].best_batch(budget(name, s))[1], children)
+
+    query = stage("vgg_s", 200, stage("vgg16", 50), stage("vgg_face", 100))
+    rows = list(csv.DictReader((DATA / "reference" / "serve" / "nexus.csv").open()))
+    for row in rows:
+        if row["kind"] == "profile":
+            profile, limit = profiles[row["model"]], budget(row["model"], float(row["slo_ms"]) / 1000)
+            batch, rate = profile.best_batch(limit)
+            assert profile.within(limit)[-1] == int(row["max_batch"])
+            assert batch == int(row["best_batch"])
+            assert rate == pytest.approx(float(row["throughput_per_s"]), rel=1e-6)
+        if row["kind"] == "query":
+            gpus, split = split_objective(query, float(row["slo_ms"]) / 1000, int(row["segments"]))
+            assert gpus == pytest.approx(float(row["min_gpus"]), rel=1e-6)
+            rounded = " ".join(f"{n}:{int(1000 * split[n] + 0.5)}" for n in ("vgg_s", "vgg16", "vgg_face"))
+            assert rounded == row["split_ms"]
