@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.serve.policies.nexus.admission import admits, prepared
 from trainyard.serve.policies.nexus.packing import Session, pack
 from trainyard.serve.policies.nexus.profile import BatchingProfile, read_batching_profile
 from trainyard.serve.policies.nexus.query import Stage, split_objective
@@ -64,3 +65,24 @@ def test_authors_program() -> None:
             assert gpus == pytest.approx(float(row["min_gpus"]), rel=1e-6)
             rounded = " ".join(f"{n}:{int(1000 * split[n] + 0.5)}" for n in ("vgg_s", "vgg16", "vgg_face"))
             assert rounded == row["split_ms"]
+
+
+@pytest.mark.skipif(not PROFILES.exists(), reason="needs the recorded profiles under shared/data")
+def test_one_more_session_on_a_gpu() -> None:
+    def session(name: str, slo_ms: str, rate: str) -> Session:
+        profile = read_batching_profile(PROFILES / f"caffe_{name}_1.txt")
+        return Session(name, profile, float(slo_ms) / 1000, float(rate))
+
+    rows = list(csv.DictReader((DATA / "reference" / "serve" / "nexus.csv").open()))
+    for row in (r for r in rows if r["kind"] == "prepare"):
+        new = prepared(session(row["model"], row["slo_ms"], row["rate_per_s"]))
+        present = tuple(prepared(session(*row["on_gpu"].split(":"))) for _ in range(bool(row["on_gpu"])))
+        accepted, occupancy = admits(present, new)
+        assert accepted == (row["accepted"] == "1")
+        assert new.max_batch == int(row["max_batch"])
+        assert new.duty_s * 1e6 == pytest.approx(float(row["duty_us"]), rel=1e-6)
+        shared_s = min((p.duty_s for p in present), default=float("inf"))
+        batch = new.batch_in(shared_s) if new.duty_s >= shared_s else new.batch
+        assert batch == int(row["batch"])
+        if row["occupancy"]:
+            assert occupancy == pytest.approx(float(row["occupancy"]), rel=1e-6)
