@@ -158,7 +158,6 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     places[:placed], given[:count], sizes[:placed] = found
     available, num_left, last = _available(first, order, outcome, rows, state)
     failed, unblocked, passed = nothing_failed(num_left), empty(0, int64), first
-    may_skip = backfill and aux.shape[1] == 0
     for i in range(first, len(order)):
         if i > last or num_left == 0:
             break
@@ -173,7 +172,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
         bits = 1 << kind if kind >= 0 else job.allowed
         key = bits, job.partition, own_how
-        if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
+        if outcome[number] == WAITS and backfill and aux.shape[1] == 0 and has_failed(failed, n, *key):
             continue
         usable, need = usable_nodes(job.partition, members, unblocked), job.needs
         may_keep = outcome[number] == LOSES and _has_all_free(row, n, bits, state)
@@ -203,7 +202,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     return places[:placed], given[:count], sizes[:placed], outcome
 
 
-@compiled
+@lean
 def _take(taken, n, need, given, available, free):  # type: ignore[no-untyped-def]
     """A job takes devices of nodes, which are written down, and what comes with them."""
     per_device, per_node, by_type, aux, _ = free
@@ -339,22 +338,22 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, state):  # type: ig
     return taken
 
 
-@compiled
+@lean
 def _preempt(taken, need, others, outcome, rows, state):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
     _, per_node, _, aux, _ = state.free
-    losers, num = empty(len(others), int64), 0
-    for number in others[::-1]:
-        if _is_on(rows[number], taken, state):
-            change_holding(rows[number], -1, state)
-            outcome[number] = LOSES
-            losers[num] = number
-            num += 1
+    last = len(others)
+    while last > 0:
+        last -= 1
+        if _is_on(rows[others[last]], taken, state):
+            change_holding(rows[others[last]], -1, state)
+            outcome[others[last]] = LOSES
             if fits_on(taken, need, per_node, aux):
                 break
-    for number in losers[:num][::-1]:  # without those that need not
-        change_holding(rows[number], 1, state)
-        outcome[number] = KEEPS
-        if not fits_on(taken, need, per_node, aux):
-            change_holding(rows[number], -1, state)
-            outcome[number] = LOSES
+    for number in others[last:]:  # without those that need not
+        if outcome[number] == LOSES:
+            change_holding(rows[number], 1, state)
+            if fits_on(taken, need, per_node, aux):
+                outcome[number] = KEEPS
+            else:
+                change_holding(rows[number], -1, state)

@@ -186,13 +186,19 @@ def find_place(wanted, bits, usable, how, need, per_node, by_type, aux, has_rack
 @compiled
 def with_their_needs(count, there, need, aux):  # type: ignore[no-untyped-def]
     """Of so many devices of every node, those with which a job has what it needs of what is there."""
-    found, share = count.copy(), aux[SHARE]
+    found = count.copy()
     for node in range(len(count)):
-        for what in range(2):
-            each = need[what] if need[what] > 0 else share[what, node]
-            if each > 0 and each * found[node] > there[what, node] * (1 + _SLACK):
-                found[node] = max(0, int(there[what, node] * (1 + _SLACK) // each))
+        found[node] = _with_needs_on(node, count[node], there, need, aux)
     return found
+
+
+@lean
+def _with_needs_on(node, count, there, need, aux):  # type: ignore[no-untyped-def]
+    for what in range(2):
+        each = need[what] if need[what] > 0 else aux[SHARE][what, node]
+        if each > 0 and each * count > there[what, node] * (1 + _SLACK):
+            count = max(0, int(there[what, node] * (1 + _SLACK) // each))
+    return count
 
 
 @lean
@@ -218,7 +224,7 @@ def _change_auxiliary_of(node, count, need, sign, aux):  # type: ignore[no-untyp
             aux[LEFT][what, node] += sign * each * count
 
 
-@compiled
+@lean
 def count_as_taken(taken, need, sign, per_node, by_type, aux):  # type: ignore[no-untyped-def]
     """So many devices of every node, and what comes with them, count as taken (1), or as free again (-1)."""
     for node in range(len(taken)):
@@ -228,14 +234,14 @@ def count_as_taken(taken, need, sign, per_node, by_type, aux):  # type: ignore[n
         change_auxiliary(taken, need, -sign, aux)
 
 
-@compiled
+@lean
 def fits_on(taken, need, per_node, aux):  # type: ignore[no-untyped-def]
     """Whether so many devices of every node are free, with what a job needs with them."""
-    free = per_node[FREE]
-    if aux.shape[1]:
-        free = with_their_needs(free, aux[LEFT], need, aux)
-    for node in range(len(taken)):  # noqa: SIM110  (nothing else is as fast when compiled)
-        if free[node] < taken[node]:
+    for node in range(len(taken)):
+        free = per_node[FREE, node]
+        if aux.shape[1] and taken[node]:
+            free = _with_needs_on(node, free, aux[LEFT], need, aux)
+        if free < taken[node]:
             return False
     return True
 
