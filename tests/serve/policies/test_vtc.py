@@ -24,11 +24,14 @@ _NUM_BLOCKS = 400
 
 
 def _service(admission: Admission, requests, policy=vllm) -> list[dict[str, float]]:
-    """What each client received up to each step at which all have requests that wait; w_p is 1 and w_q is 2."""
+    """What each client received up to each step of the longest time in which all have requests that wait.
+
+    w_p is 1 and w_q is 2.
+    """
     instance = Instance(policy(max_requests=32, admission=admission), BlockCache(_NUM_BLOCKS, 16))
     clients = {each.request.client for each in requests}
     service: dict[str, float] = defaultdict(float)
-    admitted, generated, found = set(), defaultdict(int), []
+    admitted, generated, stretches = set(), defaultdict(int), [[]]
 
     def seen(_: int, now_s: float, batch) -> None:
         for item in batch.items:
@@ -40,10 +43,12 @@ def _service(admission: Admission, requests, policy=vllm) -> list[dict[str, floa
             service[client] += 2 * (state.num_generated - generated[item.request])
             generated[item.request] = state.num_generated
         if all(instance.queues.waiting_by_client[client] for client in clients):
-            found.append(dict(service))
+            stretches[-1].append(dict(service))
+        elif stretches[-1]:
+            stretches.append([])
 
     simulate_requests(requests, [instance], STEP, seen=seen)
-    return found
+    return max(stretches, key=len)
 
 
 def _largest_gap(service: list[dict[str, float]], one: str, other: str) -> float:
