@@ -48,9 +48,10 @@ class Checked:
         self,
         requests: Sequence[TracedRequest] | Iterator[TracedRequest],
         next_token: Callable[[RequestState], int] | None = None,
+        **more: Any,
     ) -> Results:
         """Serve these; then nobody holds anything."""
-        results = simulate_requests(requests, [self.instance], STEP, next_token=next_token)
+        results = simulate_requests(requests, [self.instance], STEP, next_token=next_token, **more)
         assert self.instance.checker.num_held == 0
         assert self.instance.cache.num_free == self.instance.cache.num_blocks
         return results
@@ -70,11 +71,20 @@ class _Watched(Instance):
 
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
+        if not batch.launches:
+            self._check(batch)
+        return batch
+
+    def repeated(self, batch: Batch, num: int) -> Batch:
+        batch = super().repeated(batch, num)
+        self._check(batch)
+        return batch
+
+    def _check(self, batch: Batch) -> None:
         self.checker.check(batch)
         self.batches.append(batch)
         for number, _ in batch.refused:
             self.checker.leave(number)
-        return batch
 
     def complete(self, batch: Batch, now_s: float, generated: Any) -> list[RequestState]:
         before = {number: state.num_generated for number, state in self.queues.running.items()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from served import Checked, request
 
 from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.batch import Batch
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.token_budget import TokenBudget
@@ -69,6 +70,47 @@ def test_the_same_requests_give_the_same_batches(name):
     second.run(_requests(drawn, True), next_token=lambda each: each.number)
     assert first.batches == second.batches
     assert len(first.batches) > 20
+
+
+@pytest.mark.parametrize("admission", sorted(_ADMISSIONS))
+@pytest.mark.parametrize("name", sorted(_POLICIES))
+@given(drawn=_DRAWN)
+@settings(max_examples=25)
+def test_a_batch_is_repeated_only_where_it_would_be_decided_again(name, admission, drawn):
+    """Times, blocks and all else are those of a run in which every step is decided by itself."""
+    runs = [
+        Checked(_POLICIES[name](admission=_ADMISSIONS[admission]), _NUM_BLOCKS, _BLOCK_TOKENS)
+        for _ in range(2)
+    ]
+    repeated, single = (
+        each.run(_requests(drawn, False), one_by_one=one_by_one)
+        for each, one_by_one in zip(runs, [False, True], strict=True)
+    )
+    assert repeated == single
+    items, ops = ([_flat(each.batches, what) for each in runs] for what in ("items", "ops"))
+    assert items[0] == items[1]
+    assert ops[0] == ops[1]
+
+
+def _flat(batches: list[Batch], what: str) -> list[tuple[object, ...]]:
+    """All items, or all operations block by block, in order."""
+    if what == "ops":
+        return [
+            (op.kind, op.request, block) for each in batches for op in each.cache_ops for block in op.blocks
+        ]
+    return [
+        (item.request, item.start + step, item.stop + step)
+        for each in batches
+        for step in range(each.repeat)
+        for item in each.items
+    ]
+
+
+def test_batches_of_decodes_are_repeated():
+    instance = Checked(vllm(64, 8), _NUM_BLOCKS, _BLOCK_TOKENS)
+    instance.run([request(0, 0.0, 9, 30), request(1, 0.0, 5, 20), request(2, 0.05, 5, 1)])
+    done = [(each.repeat, len(each.items)) for each in instance.batches if each.items]
+    assert done == [(1, 2), (8, 2), (1, 3), (10, 2), (10, 1)]
 
 
 @pytest.mark.parametrize("name", sorted(_POLICIES))

@@ -14,6 +14,11 @@ __all__ = ["FIRST_COME", "Admission", "FirstCome"]
 class Admission(Protocol):
     """The order in which a batch policy admits requests; it goes with any of them."""
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the next request stays the next one, whoever comes and whatever others get."""
+        ...
+
     def start(self) -> Any:
         """What it keeps from decision to decision, of one instance; it may change it."""
         ...
@@ -38,6 +43,10 @@ class Admission(Protocol):
 @dataclass(frozen=True)
 class FirstCome:
     """First come, first served; requests that were preempted come before all others."""
+
+    @property
+    def in_order(self) -> bool:
+        return True
 
     def start(self) -> Any:
         return None

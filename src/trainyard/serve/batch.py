@@ -60,12 +60,14 @@ class Batch:
     cache_ops : what happens to the cache before, in this order.
     preempted : numbers of the requests that lost their blocks and wait again, in the order in which they did.
     refused : requests that are not served, and why.
+    repeat : how many times it is computed, each time with the tokens after those of the time before.
     """
 
     launches: tuple[Launch, ...] = ()
     cache_ops: tuple[CacheOp, ...] = ()
     preempted: tuple[int, ...] = ()
     refused: tuple[tuple[int, str], ...] = ()
+    repeat: int = 1
 
     @property
     def items(self) -> tuple[WorkItem, ...]:
@@ -77,11 +79,12 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """That are computed."""
-        return sum(item.stop - item.start for item in self.items)
+        return self.repeat * sum(item.stop - item.start for item in self.items)
 
     def __str__(self) -> str:
         parts = [f"{item.request}[{item.start}:{item.stop}]" for item in self.items]
-        lines = [f"compute {' '.join(parts) or 'nothing'}"]
+        times = f", {self.repeat} times" if self.repeat > 1 else ""
+        lines = [f"compute {' '.join(parts) or 'nothing'}{times}"]
         lines += [f"{op.kind} {op.request}: {' '.join(map(str, op.blocks))}" for op in self.cache_ops]
         lines += [f"preempt {number}" for number in self.preempted]
         lines += [f"refuse {number}: {why}" for number, why in self.refused]

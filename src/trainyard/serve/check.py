@@ -47,10 +47,10 @@ class BatchChecker:
             if item.request in seen:
                 raise self._error(item.request, "is in the batch twice; it may be in it once")
             seen.add(item.request)
-            self._compute(item)
+            self._compute(item, batch.repeat)
 
     def generate(self, request: int) -> None:
-        """A request has one more token."""
+        """A request has one more token, at the end of a batch."""
         self._num_tokens[request] += 1
 
     def leave(self, request: int) -> None:
@@ -93,9 +93,16 @@ class BatchChecker:
         elif op.kind == "give back" and not held:
             self._computed[op.request] = 0
 
-    def _compute(self, item: WorkItem) -> None:
+    def _compute(self, item: WorkItem, repeat: int) -> None:
         number, start, stop = item
         computed, known = self._computed.get(number, 0), self._num_tokens.get(number, 0)
+        if repeat > 1:  # each time with the token that the time before made
+            if stop - start != 1 or stop != known:
+                raise self._error(
+                    number, f"repeats tokens {start} to {stop}; only the last one, {known - 1}, may be"
+                )
+            stop, known = stop + repeat - 1, known + repeat - 1
+            self._num_tokens[number] = known
         if start != computed:
             raise self._error(
                 number, f"computes tokens from {start} on; the next one to be computed is {computed}"

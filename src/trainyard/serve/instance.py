@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from trainyard.serve.batch import Batch
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.batch import Batch, CacheOp
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
@@ -15,6 +19,8 @@ from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["Instance"]
+
+Ints = NDArray[np.int64]
 
 Generated = Callable[[RequestState], tuple[int | None, bool]]
 """The token that a request generates, or None where tokens are not known, and whether it is its last one."""
@@ -65,18 +71,52 @@ class Instance:
         self.refused = draft.refused
         return draft.batch()
 
+    def most_repeats(self, batch: Batch, most: int) -> int:
+        """How often a batch would be decided in a row, at most so often, if nobody comes and nobody ends before."""
+        repeats, queues = self.policy.repeats, self.queues
+        if most < 2 or repeats == "never" or batch.preempted or len(batch.items) < len(queues.running):
+            return 1
+        if repeats != "always" and queues.waiting:
+            return 1
+        size, room = self.cache.block_tokens, []
+        for number, start, stop in batch.items:
+            state = queues.running[number]
+            if stop - start > 1 or not state.decodes:
+                return 1
+            room.append(len(state.blocks) * size - stop)
+        return _most_steps(np.array(room), size, self.cache.num_free, most)
+
+    def repeated(self, batch: Batch, num: int) -> Batch:
+        """A batch that is computed so often in a row; its requests have taken the blocks for that."""
+        if num == 1:
+            return batch
+        size, lacking = self.cache.block_tokens, []
+        for place, (number, _, stop) in enumerate(batch.items):
+            room = len(self.queues.running[number].blocks) * size - stop
+            lacking += [(step, place, number) for step in range(room + 1, num, size)]
+        blocks = self.cache.next_free(len(lacking))
+        self.cache.take(blocks)
+        ops = []
+        for (_, _, number), block in zip(sorted(lacking), blocks, strict=True):
+            self.queues.running[number].blocks.append(block)
+            ops.append(CacheOp("take", number, (block,)))
+        return replace(batch, cache_ops=(*batch.cache_ops, *ops), repeat=num)
+
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
-        """A step ended; returns the requests that have all their tokens, which leave."""
+        """A step ended, or the last one of several; returns the requests that have all their tokens, which leave."""
         done, running, size = [], self.queues.running, self.cache.block_tokens
+        before = batch.repeat - 1
         for number, _, stop in batch.items:
             state = running[number]
             full = state.num_computed // size
-            state.num_computed, state.num_in_step = stop, 0
-            if stop // size > full:
-                keys = self._keys.of(state, stop // size)
+            state.num_computed, state.num_in_step = stop + before, 0
+            state.num_tokens += before
+            state.num_generated += before
+            if state.num_computed // size > full:
+                keys = self._keys.of(state, state.num_computed // size)
                 for place in range(full, len(keys)):
                     self.cache.enter(state.blocks[place], keys[place])
-            if stop < state.num_tokens:
+            if state.num_computed < state.num_tokens:
                 continue
             token, is_last = generated(state)
             state.num_tokens += 1
@@ -93,3 +133,23 @@ class Instance:
             state.blocks.clear()
             self.queues.leave(state)
         return done
+
+
+def _most_steps(room: Ints, block_tokens: int, num_free: int, most: int) -> int:
+    """How many steps in a row there are free blocks for, at most so many.
+
+    Parameters
+    ----------
+    room : tokens for which each request has room after the first step.
+    """
+
+    def lacking(num: int) -> int:
+        return int(np.maximum(0, -((room - (num - 1)) // block_tokens)).sum())
+
+    least = 1
+    if lacking(most) <= num_free:
+        return most
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if lacking(middle) <= num_free else (least, middle)
+    return least

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from trainyard.serve.draft import BatchDraft
 
-__all__ = ["BatchPolicy"]
+__all__ = ["BatchPolicy", "Repeats"]
+
+Repeats = Literal["always", "while none waits", "never"]
 
 
 class BatchPolicy(Protocol):
     """Which requests an instance computes next; the same object decides in simulation and for real."""
+
+    @property
+    def repeats(self) -> Repeats:
+        """When a batch in which all that run decode is what it wants again after it, as long as there are blocks.
+
+        That is until one of them ends, and, while none waits, until a request comes.
+        """
+        ...
 
     def start(self) -> Any:
         """What it keeps from decision to decision, of one instance; it may change it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.engine.agenda import Agenda
 from trainyard.serve.batch import Batch
@@ -18,6 +20,8 @@ from trainyard.serve.step_time import StepTime
 
 __all__ = ["simulate_requests"]
 
+Floats = NDArray[np.float64]
+
 _INF = float("inf")
 
 
@@ -28,6 +32,8 @@ def simulate_requests(
     router: Router = round_robin,
     seen: Callable[[int, float, Batch], None] | None = None,
     next_token: Callable[[RequestState], int] | None = None,
+    *,
+    one_by_one: bool = False,
 ) -> Results:
     """Serve all requests.
 
@@ -37,17 +43,36 @@ def simulate_requests(
     instances : new ones, of which each computes one batch at a time.
     step_time : how long that takes.
     router : where requests go.
-    seen : told of every batch: the instance's number, when it starts, and the batch.
+    seen : told of every batch when it ends, before its requests are: the instance's number, when it began, the batch.
     next_token : the token that a request generates, where tokens are to be known.
+    one_by_one : decide every step by itself, where otherwise a batch of decodes that stays the same is repeated.
 
     Raises
     ------
     ServeError
         If requests are not in order, or the policy leaves requests waiting where nothing else is to come.
     """
-    simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token)
+    repeats = not one_by_one and next_token is None
+    simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token, repeats)
     simulation.run()
     return simulation.results
+
+
+@dataclass
+class _Step:
+    """What an instance computes.
+
+    Attributes
+    ----------
+    start_s : when it began.
+    ends_s : when it will have been computed once, twice, and so on.
+    may_be_cut : whether it is not repeated after a request has come.
+    """
+
+    batch: Batch
+    start_s: float
+    ends_s: Floats
+    may_be_cut: bool
 
 
 class _Simulation:
@@ -61,12 +86,13 @@ class _Simulation:
         router: Router,
         seen: Callable[[int, float, Batch], None] | None,
         next_token: Callable[[RequestState], int] | None,
+        repeats: bool,
     ) -> None:
         self.instances, self.results = instances, Results()
         self._requests, self._step_time, self._router, self._seen = requests, step_time, router, seen
-        self._next_token = next_token
+        self._next_token, self._repeats = next_token, repeats
         self._output_tokens: dict[int, int] = {}
-        self._batches: list[Batch | None] = [None] * len(instances)
+        self._steps: list[_Step | None] = [None] * len(instances)
         self._end_s = np.full(len(instances), _INF)
         self._agenda = Agenda()
         self._num_arrived = 0
@@ -80,14 +106,14 @@ class _Simulation:
             arrival_s = _INF if self._next is None else self._next.request.arrival_s
             if min(end_s, arrival_s) == _INF:
                 break
-            self._now_s = min(end_s, arrival_s)
+            self._now_s = max(self._now_s, min(end_s, arrival_s))
             touched = set()
             while self._agenda.next_s(self._end_s) <= self._now_s:
                 touched.add(self._end_step())
             while self._next is not None and self._next.request.arrival_s <= self._now_s:
                 touched.add(self._arrive(self._next))
             for number in sorted(touched):
-                if self._batches[number] is None:
+                if self._steps[number] is None:
                     self._start_step(number)
         waiting = sum(each.queues.num_requests for each in self.instances)
         if waiting:
@@ -96,47 +122,68 @@ class _Simulation:
             )
 
     def _arrive(self, traced: TracedRequest) -> int:
-        if traced.request.arrival_s < self._now_s:
-            raise ServeError(
-                f"request {traced.request.name!r} arrives at {traced.request.arrival_s} s, after one of {self._now_s} s; "
-                "give requests in the order of their arrival"
-            )
         state = RequestState(self._num_arrived, traced.request)
         self._num_arrived += 1
         self._next = next(self._requests, None)
+        if self._next is not None and self._next.request.arrival_s < traced.request.arrival_s:
+            raise ServeError(
+                f"request {self._next.request.name!r} arrives at {self._next.request.arrival_s} s, after one of "
+                f"{traced.request.arrival_s} s; give requests in the order of their arrival"
+            )
         where = self._router(state, self.instances)
         why = self.instances[where].arrive(state)
         if why:
             self.results.refuse(state, why)
-        else:
-            self._output_tokens[state.number] = min(
-                traced.output_tokens, state.most_tokens - traced.request.prompt_tokens
-            )
+            return where
+        self._output_tokens[state.number] = min(
+            traced.output_tokens, state.most_tokens - traced.request.prompt_tokens
+        )
+        step = self._steps[where]
+        if step is not None and step.may_be_cut:
+            step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
+            self._expect(where, step)
         return where
 
     def _start_step(self, number: int) -> None:
-        instance = self.instances[number]
-        batch = instance.decide(self._now_s)
+        instance, start_s = self.instances[number], self._now_s
+        batch = instance.decide(start_s)
         for state, why in instance.refused:
             del self._output_tokens[state.number]
             self.results.refuse(state, why)
-        if batch.launches:
-            if self._seen is not None:
-                self._seen(number, self._now_s, batch)
-            self._batches[number] = batch
-            self._end_s[number] = self._now_s + self._step_time(batch.items, instance.queues.running)
-            self._agenda.expect(self._end_s, np.array([number]))
+        if not batch.launches:
+            return
+        num = instance.most_repeats(batch, self._least_left(batch, instance)) if self._repeats else 1
+        if num == 1:
+            ends_s = np.array([start_s + self._step_time.seconds(batch.items, instance.queues.running)])
+        else:
+            seconds = self._step_time.decode_seconds(batch.items, num)
+            ends_s = np.cumsum(np.concatenate(([start_s], seconds)))[1:]
+        step = _Step(batch, start_s, ends_s, may_be_cut=num > 1 and not instance.queues.waiting)
+        self._steps[number] = step
+        self._expect(number, step)
+
+    def _expect(self, number: int, step: _Step) -> None:
+        self._end_s[number] = step.ends_s[-1]
+        self._agenda.expect(self._end_s, np.array([number]))
 
     def _end_step(self) -> int:
         number = self._agenda.pop()
-        batch = self._batches[number]
-        assert batch is not None
-        self._batches[number], self._end_s[number] = None, _INF
-        self.results.num_steps += 1
-        for state in self.instances[number].complete(batch, self._now_s, self._generated):
+        step, instance = self._steps[number], self.instances[number]
+        assert step is not None
+        self._steps[number], self._end_s[number] = None, _INF
+        batch = instance.repeated(step.batch, len(step.ends_s))
+        if self._seen is not None:
+            self._seen(number, step.start_s, batch)
+        self.results.num_steps += batch.repeat
+        for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
             del self._output_tokens[state.number]
             self.results.finish(state)
         return number
+
+    def _least_left(self, batch: Batch, instance: Instance) -> int:
+        """The fewest tokens that a request of a batch will generate."""
+        running = instance.queues.running
+        return min(self._output_tokens[n] - running[n].num_generated for n, _, _ in batch.items)
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
         token = None if self._next_token is None else self._next_token(state)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.serve.batch import WorkItem
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["LinearStepTime", "StepTime"]
 
-StepTime = Callable[[Collection[WorkItem], Mapping[int, RequestState]], float]
-"""Seconds of a step, of what it computes and of the requests by number as they are when it starts."""
+Floats = NDArray[np.float64]
+
+
+class StepTime(Protocol):
+    """How long steps of an instance take."""
+
+    def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Of a step, of what it computes, and of the requests by number as they are when it starts."""
+        ...
+
+    def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
+        """Of each of several steps in a row, in which all items decode; the first one is this one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,7 @@ class LinearStepTime:
     cached_token_s: float = 0.0
     attention_s: float = 0.0
 
-    def __call__(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+    def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         num_prompt_tokens = num_decodes = num_cached = 0
         num_pairs = 0.0
         for number, start, stop in items:
@@ -51,3 +66,7 @@ class LinearStepTime:
             + self.cached_token_s * num_cached
             + self.attention_s * num_pairs
         )
+
+    def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
+        num_cached = np.arange(num, dtype=np.float64) * len(items) + sum(item.stop for item in items)
+        return self.cached_token_s * num_cached + (self.step_s + self.decode_s * len(items))

@@ -32,7 +32,9 @@ def test_requests_join_and_leave_at_every_iteration():
 def test_what_may_be_needed_is_reserved_and_the_first_that_finds_too_few_slots_holds_up_the_others():
     """Algorithm 1, lines 11 to 14: room for 2.5 requests of 1016 tokens; the third waits though its prompt would fit."""
     instance = Checked(Orca(max_requests=8), num_blocks=160)
-    instance.run([request(number, 0.0, 16, 40) for number in range(3)] + [request(3, 0.0, 16, 1)])
+    instance.run(
+        [request(number, 0.0, 16, 40) for number in range(3)] + [request(3, 0.0, 16, 1)], one_by_one=True
+    )
     steps = _requests_by_step(instance)
     assert {each.count("[") for each in steps[:40]} == {2}
     assert steps[0] == "0[0:16] 1[0:16]"

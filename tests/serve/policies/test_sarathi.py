@@ -29,7 +29,7 @@ def _longest_gap_s(policy: BatchPolicy) -> float:
                 of_token[item.request].append(len(starts_s))
 
     requests = [request(number, 0.1 * number, 2000 if number % 4 else 100, 60) for number in range(40)]
-    results = simulate_requests(requests, [instance], STEP, seen=seen)
+    results = simulate_requests(requests, [instance], STEP, seen=seen, one_by_one=True)
     starts_s.append(
         results.end_s
     )  # token of a step is there when the next one starts, as steps follow at once
@@ -62,9 +62,11 @@ def test_all_that_decode_are_in_every_batch_and_chunks_fill_the_rest(chunk_token
         assert in_batch >= {number for number, each in states.items() if each.decodes}
         assert batch.num_tokens <= chunk_tokens
         left = sum(each.num_tokens - each.num_computed - each.num_in_step for each in states.values())
-        if left or instance.queues.waiting:
+        if left or any(each.request.arrival_s <= now_s for each in instance.queues.waiting.values()):
             assert batch.num_tokens == chunk_tokens
             num_full += 1
 
-    simulate_requests([request(n, 0.05 * n, 500 + n, 40) for n in range(30)], [instance], STEP, seen=seen)
+    simulate_requests(
+        [request(n, 0.05 * n, 500 + n, 40) for n in range(30)], [instance], STEP, seen=seen, one_by_one=True
+    )
     assert num_full > 20

@@ -47,7 +47,7 @@ def _service(admission: Admission, requests, policy=vllm) -> list[dict[str, floa
         elif stretches[-1]:
             stretches.append([])
 
-    simulate_requests(requests, [instance], STEP, seen=seen)
+    simulate_requests(requests, [instance], STEP, seen=seen, one_by_one=True)
     return max(stretches, key=len)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.policy import Repeats
 
 __all__ = ["Orca"]
 
@@ -30,6 +31,11 @@ class Orca:
 
     max_requests: int = 32
     admission: Admission = FIRST_COME
+
+    @property
+    def repeats(self) -> Repeats:
+        """Who is next and finds no room finds none later, while others decode."""
+        return "always" if self.admission.in_order else "while none waits"
 
     def start(self) -> Any:
         return self.admission.start()

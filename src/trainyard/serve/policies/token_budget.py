@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["TokenBudget", "decode_or_preempt"]
@@ -51,6 +52,11 @@ class TokenBudget:
     chunked: bool = True
     decodes_first: bool = False
     admission: Admission = FIRST_COME
+
+    @property
+    def repeats(self) -> Repeats:
+        """Who is next and finds no room finds none later, while others decode."""
+        return "always" if self.admission.in_order else "while none waits"
 
     def start(self) -> Any:
         return self.admission.start()

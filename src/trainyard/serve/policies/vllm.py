@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.policies.token_budget import TokenBudget, decode_or_preempt
+from trainyard.serve.policy import Repeats
 
 __all__ = ["PrefillFirst", "vllm"]
 
@@ -37,6 +38,11 @@ class PrefillFirst:
     max_requests: int = 256
     watermark: float = 0.01
     admission: Admission = FIRST_COME
+
+    @property
+    def repeats(self) -> Repeats:
+        """Who is next and finds no room finds none later, while others decode."""
+        return "always" if self.admission.in_order else "while none waits"
 
     def start(self) -> Any:
         return self.admission.start()

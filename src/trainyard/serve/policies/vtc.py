@@ -53,6 +53,11 @@ class VTC:
     output_weight: float = 2.0
     predicted_tokens: Callable[[RequestState], float] | None = None
 
+    @property
+    def in_order(self) -> bool:
+        """Service changes who is next."""
+        return False
+
     def start(self) -> Counters:
         return Counters()
 

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["NanoVLLM"]
@@ -34,6 +35,11 @@ class NanoVLLM:
 
     max_tokens: int
     max_requests: int
+
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
 
     def start(self) -> _Sequences:
         return _Sequences()

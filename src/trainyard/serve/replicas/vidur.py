@@ -13,6 +13,7 @@ from math import floor
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.instance import Instance
+from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["VidurOrca", "VidurSarathi", "VidurVLLM", "shortest_queue"]
@@ -47,6 +48,11 @@ class VidurVLLM:
     max_requests: int = 128
     max_tokens: int = 4096
 
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
+
     def start(self) -> _Running:
         return _Running()
 
@@ -80,6 +86,11 @@ class VidurSarathi:
 
     chunk_tokens: int = 512
     max_requests: int = 128
+
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
 
     def start(self) -> _Running:
         return _Running()
@@ -117,6 +128,11 @@ class VidurOrca:
 
     max_requests: int = 128
     most_tokens: int = 4096
+
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
 
     def start(self) -> _Running:
         return _Running()

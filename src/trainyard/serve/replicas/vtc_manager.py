@@ -13,6 +13,7 @@ from typing import Any
 from trainyard.serve.admission import Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.policies.vtc import VTC, Counters
+from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["QueueVTC", "VTCManager"]
@@ -44,6 +45,11 @@ class VTCManager:
     max_requests: int = 128
     max_tokens: int = 4096
     num_decodes: int = 10
+
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
 
     def start(self) -> _Decodes:
         return _Decodes(self.admission.start())
