@@ -62,11 +62,12 @@ from trainyard.fleet.workload.own_training import (
     refuse_options,
     training_values,
 )
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import RowError, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 from trainyard.reading.rows import Row

@@ -27,7 +27,9 @@ from trainyard.fleet.workload.readers import (
     synergy,
     tiresias,
 )
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
+from trainyard.reading import raised_as
+from trainyard.reading.head import recognised
 from trainyard.reading.left_out import LeftOut
 
 FORMATS: dict[str, Format] = {
@@ -105,16 +107,8 @@ def recognise(path: Path) -> Format:
     FleetError
         If it is of none.
     """
-    head = Head.of(path)
-    if not head.text.strip():
-        raise FleetError(f"trace {path} is empty; a trace has a line for each job")
-    found = [entry for entry in FORMATS.values() if entry.matches(head)]
-    if len(found) != 1:
-        what = f"could be {', '.join(f.name for f in found)}" if found else "is of no known format"
-        raise FleetError(
-            f"trace {path} {what}; name one: {', '.join(FORMATS)}. It begins with {head.first[:80]!r}"
-        )
-    return found[0]
+    with raised_as(FleetError):
+        return recognised(path, FORMATS, "job")
 
 
 def read_workload(

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, has_columns
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.head import has_columns
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 

@@ -21,8 +21,10 @@ from pathlib import Path
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading import raised_as
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 
@@ -87,7 +89,8 @@ def read_elasticflow(
     ----------
     profiles : a folder of throughputs.
     """
-    raw = "submission_time" in Head.of(path).columns()
+    with raised_as(FleetError):
+        raw = "submission_time" in Head.of(path).columns()
     submitted = "submission_time" if raw else "submit_time"
     tables = read_scalings(profiles) if profiles else {}
 

@@ -26,9 +26,10 @@ from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened, shown
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 
@@ -159,7 +160,9 @@ def read_gavel(path: Path, profiles: Path | None = None, left_out: LeftOut | Non
     """
     assert profiles is not None
     throughputs = read_throughputs(profiles)
-    columns = _SHORT if Head.of(path).first.count("\t") == len(_SHORT) - 1 else _LONG
+    with raised_as(FleetError):
+        first = Head.of(path).first
+    columns = _SHORT if first.count("\t") == len(_SHORT) - 1 else _LONG
 
     def job(row: Row, arrival_s: float) -> Job:
         job_type, size = row.fields["job_type"], row.count("scale_factor", 1)

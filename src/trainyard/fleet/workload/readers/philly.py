@@ -23,9 +23,10 @@ from zoneinfo import ZoneInfo
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import RowError
 from trainyard.reading import open_plain, raised_as, shortened, shown, undecodable, unique_keys
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import moment_s
 

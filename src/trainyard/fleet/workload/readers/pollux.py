@@ -27,8 +27,9 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.application import Application, adaptive
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.adaptdl import read_application
-from trainyard.fleet.workload.readers.formats import Format, has_columns
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.head import has_columns
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs, split_type
 from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 

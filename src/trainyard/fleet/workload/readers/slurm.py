@@ -42,9 +42,10 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, limit_s, resources
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row, names_no_zone
 

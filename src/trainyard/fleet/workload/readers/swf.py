@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened
+from trainyard.reading.head import Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 

@@ -1,0 +1,102 @@
+"""How a file begins, and of which known format it is for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from trainyard.reading.errors import ReadingError
+from trainyard.reading.plain import plain_beginning
+
+_HEAD_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a file.
+
+    Attributes
+    ----------
+    path : the file.
+    text : of its first 64 KiB.
+    is_cut : whether the file goes on.
+    """
+
+    path: Path
+    text: str
+    is_cut: bool
+
+    @classmethod
+    def of(cls, path: Path) -> Head:
+        """Read it.
+
+        Raises
+        ------
+        ReadingError
+            If there is no such file, or it is of a kind that is refused.
+        """
+        begins = plain_beginning(path, _HEAD_BYTES + 1)
+        return cls(path, begins[:_HEAD_BYTES].decode("utf-8", "replace"), is_cut=len(begins) > _HEAD_BYTES)
+
+    @property
+    def first(self) -> str:
+        """The first line."""
+        return self.text.partition("\n")[0].rstrip("\r")
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines that are whole."""
+        lines = self.text.splitlines()
+        return lines[:-1] if self.is_cut else lines
+
+    def columns(self, separator: str = ",") -> frozenset[str]:
+        """Fields of the first line."""
+        return frozenset(name.strip() for name in self.first.split(separator))
+
+
+def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:
+    """Whether the first line names these columns, and none of others."""
+
+    def matches(head: Head) -> bool:
+        columns = head.columns()
+        return columns.issuperset(names) and columns.isdisjoint(without)
+
+    return matches
+
+
+class Recognisable(Protocol):
+    """A format of files that says what they begin with."""
+
+    @property
+    def matches(self) -> Callable[[Head], bool]:
+        """Whether a file that begins so is of it."""
+
+
+_Format = TypeVar("_Format", bound=Recognisable)
+
+
+def recognised(path: Path, formats: Mapping[str, _Format], what: str) -> _Format:
+    """The format of a trace.
+
+    Parameters
+    ----------
+    formats : those that are known, by name.
+    what : a line of a trace tells of, such as ``job``.
+
+    Raises
+    ------
+    ReadingError
+        If it is of none, or could be of several.
+    """
+    head = Head.of(path)
+    if not head.text.strip():
+        raise ReadingError(f"trace {path} is empty; a trace has a line for each {what}")
+    found = [name for name, entry in formats.items() if entry.matches(head)]
+    if len(found) != 1:
+        said = f"could be {', '.join(found)}" if found else "is of no known format"
+        raise ReadingError(
+            f"trace {path} {said}; name one: {', '.join(formats)}. It begins with {head.first[:80]!r}"
+        )
+    return formats[found[0]]
