@@ -56,7 +56,11 @@ class Head:
         return frozenset(name.strip() for name in self.first.split(separator))
 
 
-def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:
+Matches = Callable[[Head], bool]
+"""Whether a file that begins so is of a format."""
+
+
+def has_columns(*names: str, without: tuple[str, ...] = ()) -> Matches:
     """Whether the first line names these columns, and none of others."""
 
     def matches(head: Head) -> bool:
@@ -66,11 +70,21 @@ def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], 
     return matches
 
 
+def has_keys(*names: str) -> Matches:
+    """Whether the first line is a JSON object, or the beginning of one, with these keys."""
+
+    def matches(head: Head) -> bool:
+        first = head.first.lstrip()
+        return first.startswith("{") and all(f'"{name}"' in first for name in names)
+
+    return matches
+
+
 class Recognisable(Protocol):
     """A format of files that says what they begin with."""
 
     @property
-    def matches(self) -> Callable[[Head], bool]:
+    def matches(self) -> Matches:
         """Whether a file that begins so is of it."""
 
 

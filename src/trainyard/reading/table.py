@@ -66,7 +66,7 @@ class Table:
     def rows(self) -> Iterator[Row]:
         """All rows, as they stand."""
         with self._open() as file:
-            lines = _Lines(file)
+            lines = Lines(file)
             for _, row in self._placed(lines, self._header(lines)):
                 yield row
 
@@ -81,7 +81,7 @@ class Table:
         name : column that no two rows may have the same text in; "" for none.
         """
         with self._open() as file:
-            lines = _Lines(file)
+            lines = Lines(file)
             columns = self._header(lines)
             found = self._index(lines, columns, moment, (lambda row: row.fields[name]) if name else None)
             order = np.argsort(found.moments, kind="stable")
@@ -116,7 +116,7 @@ class Table:
         part : why the further rows of one thing give nothing of their own, in words.
         """
         with self._open() as file:
-            lines = _Lines(file)
+            lines = Lines(file)
             columns = self._header(lines)
             found = self._index(lines, columns, moment, key)
             for at_s, places in _groups(found):
@@ -134,7 +134,7 @@ class Table:
                 yield item
 
     def _index(
-        self, lines: _Lines, columns: Sequence[str], moment: Moment, key: Callable[[Row], str] | None
+        self, lines: Lines, columns: Sequence[str], moment: Moment, key: Callable[[Row], str] | None
     ) -> _Index:
         moments, offsets, numbers, keys = array("d"), array("q"), array("I"), array("q")
         for offset, row in self._placed(lines, columns):
@@ -153,11 +153,11 @@ class Table:
                 keys.append(hash(key(row)))
         return _Index(_as_numpy(moments), _as_numpy(offsets), _as_numpy(numbers), _as_numpy(keys))
 
-    def _row_at(self, lines: _Lines, columns: Sequence[str], found: _Index, place: int) -> Row:
+    def _row_at(self, lines: Lines, columns: Sequence[str], found: _Index, place: int) -> Row:
         lines.go_to(int(found.offsets[place]), int(found.numbers[place]) - 1)
         return self._row(lines.read(), lines, columns)
 
-    def _placed(self, lines: _Lines, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    def _placed(self, lines: Lines, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
         """All rows, and where they begin."""
         comment = self.comment.encode()
         while True:
@@ -186,7 +186,7 @@ class Table:
         with raised_as(self.error):
             return open_plain(self.path)
 
-    def _header(self, lines: _Lines) -> Sequence[str]:
+    def _header(self, lines: Lines) -> Sequence[str]:
         if self.columns:
             return self.columns
         columns = [name.strip() for name in self._split(lines.read(), lines)]
@@ -207,7 +207,7 @@ class Table:
             )
         return columns
 
-    def _row(self, text: bytes, lines: _Lines, columns: Sequence[str]) -> Row:
+    def _row(self, text: bytes, lines: Lines, columns: Sequence[str]) -> Row:
         """The row that begins with a line that was just read."""
         line = lines.number
         values = self._split(text, lines)
@@ -223,7 +223,7 @@ class Table:
         fields = dict(zip(columns, values))  # noqa: B905  (counted above)
         return Row(self.path, line, fields, self.row_error)
 
-    def _with_free_text(self, values: list[str], lines: _Lines, columns: Sequence[str]) -> list[str]:
+    def _with_free_text(self, values: list[str], lines: Lines, columns: Sequence[str]) -> list[str]:
         """The fields of a row with the separators and line breaks that are in its text, as far as they can be."""
         texts = [columns.index(name) for name in self.free_texts if name in columns]
         if not texts:
@@ -240,13 +240,9 @@ class Table:
             values = [*values[:at], (self.separator or " ").join(values[at:end]), *values[end:]]
         return values
 
-    def _split(self, text: bytes, lines: _Lines) -> list[str]:
+    def _split(self, text: bytes, lines: Lines) -> list[str]:
         """The fields of a line that was just read, and of those after it in which a text in quotes goes on."""
-        if len(text) > MOST_LINE_BYTES:
-            raise self.error(
-                f"{self.path}, line {lines.number}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line "
-                "of a table"
-            )
+        self._check_length(text, lines)
         read = self._decoded(text, lines)
         is_quoted = self.separator == "," and '"' in read
         fields = self._quoted(read, lines) if is_quoted else read.split(self.separator)
@@ -261,7 +257,14 @@ class Table:
                 )
         return fields
 
-    def _decoded(self, text: bytes, lines: _Lines) -> str:
+    def _check_length(self, text: bytes, lines: Lines) -> None:
+        if len(text) > MOST_LINE_BYTES:
+            raise self.error(
+                f"{self.path}, line {lines.number}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line "
+                "of a table"
+            )
+
+    def _decoded(self, text: bytes, lines: Lines) -> str:
         try:
             read = text.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
@@ -272,7 +275,7 @@ class Table:
             raise self.row_error(self.path, lines.number, "not text", said)
         return read
 
-    def _quoted(self, read: str, lines: _Lines) -> list[str]:
+    def _quoted(self, read: str, lines: Lines) -> list[str]:
         line = lines.number
 
         def parts() -> Iterator[str]:
@@ -289,7 +292,7 @@ class Table:
             raise self.row_error(self.path, line, "not CSV", f"not CSV: {error}") from error
 
 
-class _Lines:
+class Lines:
     """The lines of a file, read one after the other.
 
     Attributes
