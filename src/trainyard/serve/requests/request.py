@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["PrefixBlocks", "Request", "TracedRequest"]
+__all__ = ["MAX_TOKENS", "PrefixBlocks", "Request", "TracedRequest"]
 
 _INF = float("inf")
+
+MAX_TOKENS = 4096
+"""That a client takes at most, where nothing says it; no output of the public traces is longer."""
 
 
 class PrefixBlocks(NamedTuple):

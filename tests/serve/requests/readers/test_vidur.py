@@ -1,0 +1,71 @@
+"""Vidur's traces, and its tables of lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from requests_public import DATA, in_brief, needs_data, read_all, totals
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.read import read_requests
+from trainyard.serve.requests.readers.vidur import read_lengths
+
+LENGTHS = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n"
+
+
+@needs_data
+@pytest.mark.parametrize("kind", ["conv", "code"])
+def test_processed_traces_are_those_of_azure(kind: str) -> None:
+    found = read_all(f"vidur/splitwise_{kind}.csv")
+    dated = read_all(f"azure-llm-2023/AzureLLMInferenceTrace_{kind}.csv")
+    for name, arrival_s, *lengths in map(in_brief, found):
+        assert (name, round(arrival_s, 6), *lengths) == in_brief(dated[int(name) - 2])
+    assert totals(found)[0] == {"conv": 19366, "code": 8819}[kind]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("path", "num_rows", "prompt_tokens", "output_tokens", "first"),
+    [
+        ("vidur/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv", 28257, 73131321, 8234948, (3772, 54)),
+        ("sharegpt-lengths/sharegpt_val_10k_llama2.csv", 10000, 2457517, 3256299, (3742, 284)),
+    ],
+)  # fmt: skip
+def test_lengths(
+    path: str, num_rows: int, prompt_tokens: int, output_tokens: int, first: tuple[int, int]
+) -> None:
+    lengths = read_lengths(DATA / path)
+    assert lengths[0] == first
+    assert len(lengths) == num_rows
+    assert tuple(map(sum, zip(*lengths, strict=True))) == (prompt_tokens, output_tokens)
+
+
+def test_lengths_are_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text(LENGTHS + "5,7,12,0.7\n")
+    with pytest.raises(ServeError, match=r"no column arrived_at.*read_lengths.*generate_requests"):
+        read_requests(path)
+    assert read_lengths(path) == ((5, 7),)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LENGTHS, "has no row"),
+        (LENGTHS + "5,0,5,1\n", "line 2, field 'num_decode_tokens': got '0', allowed is a whole number of at least 1"),
+        ("num_prefill_tokens\n5\n", "line 1: no column num_decode_tokens; it has num_prefill_tokens"),
+    ],
+)  # fmt: skip
+def test_tables_that_have_no_lengths(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text(text)
+    with pytest.raises(ServeError, match=said):
+        read_lengths(path)
+
+
+def test_other_columns_than_of_vidur(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrived_at,tokens\n1,2\n")
+    with pytest.raises(ServeError, match="line 1: no column num_prefill_tokens, num_decode_tokens"):
+        list(read_requests(path, "vidur"))
