@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.read import FORMATS, read_requests
@@ -19,6 +22,25 @@ BEGINNINGS = {
     "arena": "req_id,client,arrival_s,prompt_len,output_len\n0,13,0.0,13,199\n",
     "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,4,1,5,API log\n",
 }
+
+
+PIECES = [
+    b"",
+    b"9" * 30,
+    b"1e400",
+    b"-",
+    b"null",
+    b'"',
+    b",",
+    b"\n",
+    b"[",
+    b"{",
+    b"nan",
+    b"\0",
+    b"\xff",
+    b"0",
+    b"true",
+]
 
 
 def trace(tmp_path: Path, text: str = VIDUR + "4,30,10\n1,5,7\n2,6,40\n") -> Path:
@@ -36,7 +58,7 @@ def test_each_format_is_recognised_by_its_beginning_and_no_other_matches(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("asked", "said"),
     [
         ({"format": "azzure"}, "no trace format 'azzure'; there are trainyard, azure, vidur, mooncake, arena, burstgpt"),
         ({"limit": 0}, "limit 0: it is the number of requests to take, at least 1; leave it out to take all"),
@@ -48,9 +70,9 @@ def test_each_format_is_recognised_by_its_beginning_and_no_other_matches(tmp_pat
         ({"longer": "cut"}, "longer 'cut': what becomes of longer requests is one of leave_out, cut_prompt"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_for(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_asked_for(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ServeError) as raised:
-        read_requests(trace(tmp_path), **given)
+        read_requests(trace(tmp_path), **asked)
     assert said in str(raised.value)
 
 
@@ -115,5 +137,29 @@ def test_longer_requests(tmp_path: Path, longer: str, prompts: list[int], left_o
     assert [str(each) for each in requests.left_out.reasons] == left_out
 
 
+def test_a_request_whose_output_fills_all_has_no_prompt_to_cut_to(tmp_path: Path) -> None:
+    requests = read_requests(trace(tmp_path), most_tokens=10, longer="cut_prompt")
+    assert [(each.request.prompt_tokens, each.output_tokens) for each in requests] == [(3, 7)]
+    assert requests.left_out.num_left_out == 2
+
+
 def test_times_are_scaled(tmp_path: Path) -> None:
     assert [each.request.arrival_s for each in read_requests(trace(tmp_path), time_scale=0.5)] == [0.5, 1, 2]
+
+
+@given(
+    st.sampled_from([*FORMATS]),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9), st.sampled_from(PIECES)), max_size=4),
+)
+def test_damaged_files_give_one_kind_of_error(
+    tmp_path_factory: pytest.TempPathFactory, name: str, damages: list[tuple[float, int, bytes]]
+) -> None:
+    data = BEGINNINGS[name].encode()
+    for place, num_bytes, piece in damages:
+        begin = int(place * len(data))
+        data = data[:begin] + piece + data[begin + num_bytes :]
+    path = tmp_path_factory.mktemp("damaged") / "trace"
+    path.write_bytes(data)
+    for format in (None, name):
+        with suppress(ServeError):
+            assert list(read_requests(path, format, most_tokens=50, longer="cut_prompt"))
