@@ -18,8 +18,9 @@ class RequestState:
 
     Attributes
     ----------
-    number : in the order of arrival.
+    number : that no other request has.
     request : what its client said.
+    arrival_s : when it came.
     num_tokens : of the sequence.
     most_tokens : of the sequence when its client takes no more, or the model no longer one.
     num_generated : tokens that were generated, the last of which is not in the cache.
@@ -35,6 +36,7 @@ class RequestState:
     """
 
     __slots__ = (
+        "arrival_s",
         "blocks",
         "finished_s",
         "first_token_s",
@@ -52,8 +54,8 @@ class RequestState:
         "tokens",
     )
 
-    def __init__(self, number: int, request: Request) -> None:
-        self.number, self.request = number, request
+    def __init__(self, number: int, request: Request, arrival_s: float) -> None:
+        self.number, self.request, self.arrival_s = number, request, arrival_s
         self.num_tokens = request.prompt_tokens
         self.most_tokens = request.prompt_tokens + request.max_tokens
         self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = self.num_hits = 0

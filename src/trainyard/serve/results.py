@@ -22,6 +22,7 @@ class Served(NamedTuple):
 
     Attributes
     ----------
+    arrival_s : when it came.
     output_tokens : that were generated for it.
     scheduled_s, first_token_s, finished_s : when it was first in a step, and when it had its first and its last token.
     num_preemptions : how often it lost its blocks.
@@ -29,6 +30,7 @@ class Served(NamedTuple):
     """
 
     request: Request
+    arrival_s: float
     output_tokens: int
     scheduled_s: float
     first_token_s: float
@@ -39,7 +41,7 @@ class Served(NamedTuple):
     @property
     def ttft_s(self) -> float:
         """Time to its first token."""
-        return self.first_token_s - self.request.arrival_s
+        return self.first_token_s - self.arrival_s
 
     @property
     def tpot_s(self) -> float:
@@ -49,7 +51,7 @@ class Served(NamedTuple):
     @property
     def e2e_s(self) -> float:
         """Time to its last token."""
-        return self.finished_s - self.request.arrival_s
+        return self.finished_s - self.arrival_s
 
     @property
     def meets_objectives(self) -> bool:
@@ -85,6 +87,7 @@ class Results:
         self.served.append(
             Served(
                 state.request,
+                state.arrival_s,
                 state.num_generated,
                 state.scheduled_s,
                 state.first_token_s,
@@ -94,9 +97,9 @@ class Results:
             )
         )
 
-    def refuse(self, state: RequestState, why: str) -> None:
+    def refuse(self, request: Request, why: str) -> None:
         """A request is not served."""
-        self.refused.append(Refused(state.request, why))
+        self.refused.append(Refused(request, why))
 
     def of_served(self, what: Callable[[Served], float]) -> Floats:
         """A number of each request that was served."""

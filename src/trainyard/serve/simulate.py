@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.engine.agenda import Agenda
+from trainyard.serve.arrivals import Arrival, Arrivals
 from trainyard.serve.batch import Batch
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.step_time import StepTime
@@ -39,7 +40,7 @@ def simulate_requests(
 
     Parameters
     ----------
-    requests : in the order of their arrival.
+    requests : in the order of their arrival; those that continue others right after these.
     instances : new ones, of which each computes one batch at a time.
     step_time : how long that takes.
     router : where requests go.
@@ -50,7 +51,7 @@ def simulate_requests(
     Raises
     ------
     ServeError
-        If requests are not in order, or the policy leaves requests waiting where nothing else is to come.
+        If requests are not in order, or a policy leaves requests waiting where nothing else is to come.
     """
     repeats = not one_by_one and next_token is None
     simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token, repeats)
@@ -89,29 +90,28 @@ class _Simulation:
         repeats: bool,
     ) -> None:
         self.instances, self.results = instances, Results()
-        self._requests, self._step_time, self._router, self._seen = requests, step_time, router, seen
+        self._step_time, self._router, self._seen = step_time, router, seen
         self._next_token, self._repeats = next_token, repeats
         self._output_tokens: dict[int, int] = {}
         self._steps: list[_Step | None] = [None] * len(instances)
         self._end_s = np.full(len(instances), _INF)
         self._agenda = Agenda()
-        self._num_arrived = 0
-        self._next = next(requests, None)
+        self._arrivals = Arrivals(requests)
         self._now_s = 0.0
 
     def run(self) -> None:
         """Until all requests left."""
         while True:
             end_s = self._agenda.next_s(self._end_s)
-            arrival_s = _INF if self._next is None else self._next.request.arrival_s
-            if min(end_s, arrival_s) == _INF:
+            next_s = min(end_s, self._arrivals.next_s)
+            if next_s == _INF:
                 break
-            self._now_s = max(self._now_s, min(end_s, arrival_s))
+            self._now_s = next_s
             touched = set()
-            while self._agenda.next_s(self._end_s) <= self._now_s:
+            while self._agenda.next_s(self._end_s) <= next_s:
                 touched.add(self._end_step())
-            while self._next is not None and self._next.request.arrival_s <= self._now_s:
-                touched.add(self._arrive(self._next))
+            while self._arrivals.next_s <= next_s:
+                touched.add(self._arrive(self._arrivals.pop()))
             for number in sorted(touched):
                 if self._steps[number] is None:
                     self._start_step(number)
@@ -121,19 +121,13 @@ class _Simulation:
                 f"{waiting} requests are never served: the policy puts none of them in a batch, and nothing else comes"
             )
 
-    def _arrive(self, traced: TracedRequest) -> int:
-        state = RequestState(self._num_arrived, traced.request)
-        self._num_arrived += 1
-        self._next = next(self._requests, None)
-        if self._next is not None and self._next.request.arrival_s < traced.request.arrival_s:
-            raise ServeError(
-                f"request {self._next.request.name!r} arrives at {self._next.request.arrival_s} s, after one of "
-                f"{traced.request.arrival_s} s; give requests in the order of their arrival"
-            )
+    def _arrive(self, arrival: Arrival) -> int:
+        traced = arrival.traced
+        state = RequestState(arrival.number, traced.request, arrival.at_s)
         where = self._router(state, self.instances)
         why = self.instances[where].arrive(state)
         if why:
-            self.results.refuse(state, why)
+            self._refuse(traced.request, why)
             return where
         self._output_tokens[state.number] = min(
             traced.output_tokens, state.most_tokens - traced.request.prompt_tokens
@@ -149,7 +143,7 @@ class _Simulation:
         batch = instance.decide(start_s)
         for state, why in instance.refused:
             del self._output_tokens[state.number]
-            self.results.refuse(state, why)
+            self._refuse(state.request, why)
         if not batch.launches:
             return
         num = instance.most_repeats(batch, self._least_left(batch, instance)) if self._repeats else 1
@@ -178,7 +172,13 @@ class _Simulation:
         for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
             del self._output_tokens[state.number]
             self.results.finish(state)
+            self._arrivals.ended(state.request, state.finished_s)
         return number
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self.results.refuse(request, why)
+        for child in self._arrivals.refused(request):
+            self.results.refuse(child.traced.request, "continues a request that was refused")
 
     def _least_left(self, batch: Batch, instance: Instance) -> int:
         """The fewest tokens that a request of a batch will generate."""

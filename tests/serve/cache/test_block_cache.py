@@ -108,7 +108,8 @@ def test_keys_of_tokens_are_the_same_where_all_before_is(one, other, size):
 
     def of(tokens):
         return keys.of(
-            RequestState(0, Request("r", 0.0, len(tokens), 1, prompt_ids=tuple(tokens))), len(tokens) // size
+            RequestState(0, Request("r", 0.0, len(tokens), 1, prompt_ids=tuple(tokens)), 0.0),
+            len(tokens) // size,
         )
 
     for place, (a, b) in enumerate(zip(of(one), of(other), strict=False), 1):
@@ -125,7 +126,7 @@ def test_keys_of_a_prefix_are_the_same_where_its_blocks_are(num_tokens, num_comm
     def of(mark):
         ids = tuple(range(num_same)) + tuple(mark + place for place in range(num_same, num))
         prompt = Request("r", 0.0, num_tokens, 1, prefix=PrefixBlocks(ids, prefix_size))
-        return keys.of(RequestState(0, prompt), num_tokens // size)
+        return keys.of(RequestState(0, prompt, 0.0), num_tokens // size)
 
     same = [a == b for a, b in zip(of(1000), of(2000), strict=True)]
     assert same == [(place + 1) * size <= num_same * prefix_size for place in range(num_tokens // size)]

@@ -62,7 +62,7 @@ def test_all_that_decode_are_in_every_batch_and_chunks_fill_the_rest(chunk_token
         assert in_batch >= {number for number, each in states.items() if each.decodes}
         assert batch.num_tokens <= chunk_tokens
         left = sum(each.num_tokens - each.num_computed - each.num_in_step for each in states.values())
-        if left or any(each.request.arrival_s <= now_s for each in instance.queues.waiting.values()):
+        if left or any(each.arrival_s <= now_s for each in instance.queues.waiting.values()):
             assert batch.num_tokens == chunk_tokens
             num_full += 1
 

@@ -69,7 +69,7 @@ class VidurVLLM:
         if state.in_step:
             state.left = running
             return
-        running.sort(key=lambda each: each.request.arrival_s)
+        running.sort(key=lambda each: each.arrival_s)
         _decode(draft, running, state, self.max_requests)
         state.left = running
 
@@ -112,7 +112,7 @@ class VidurSarathi:
                 used += num
             else:
                 state.left.append(each)
-        state.left = sorted(state.left + running, key=lambda each: each.request.arrival_s)
+        state.left = sorted(state.left + running, key=lambda each: each.arrival_s)
 
         def tokens(first: RequestState) -> int:
             return min(

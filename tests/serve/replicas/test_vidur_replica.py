@@ -62,7 +62,7 @@ def test_reservations_never_preempt():
 def test_the_shortest_queue_is_of_those_that_wait():
     instances = _instances(VidurVLLM(), 2)
     for number, where in enumerate([1, 1, 1, 0]):
-        instances[where].arrive(RequestState(number, Request(str(number), 0.0, 16, 16)))
+        instances[where].arrive(RequestState(number, Request(str(number), 0.0, 16, 16), 0.0))
         if number == 2:
             instances[1].decide(0.0)
-    assert shortest_queue(RequestState(4, Request("4", 0.0, 16, 16)), instances) == 1
+    assert shortest_queue(RequestState(4, Request("4", 0.0, 16, 16), 0.0), instances) == 1

@@ -1,0 +1,98 @@
+"""When requests come: those of a trace at their times, others some time after the end of the one that they continue."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request, TracedRequest
+
+__all__ = ["Arrival", "Arrivals"]
+
+_INF = float("inf")
+
+
+class Arrival(NamedTuple):
+    """A request that comes.
+
+    Attributes
+    ----------
+    at_s : when.
+    number : in the order in which requests were read.
+    """
+
+    at_s: float
+    number: int
+    traced: TracedRequest
+
+
+class Arrivals:
+    """Requests in the order in which they come.
+
+    Parameters
+    ----------
+    requests : in the order of their arrival; those that continue others stand after these, before the next that continues
+        none.
+    """
+
+    def __init__(self, requests: Iterator[TracedRequest]) -> None:
+        self._requests = requests
+        self._due: list[Arrival] = []
+        self._children: dict[str, list[Arrival]] = {}
+        self._num_read, self._last_s = 0, 0.0
+        self._ahead = self._read()
+
+    @property
+    def next_s(self) -> float:
+        """When the next one comes; infinite if none does."""
+        due_s = self._due[0].at_s if self._due else _INF
+        return min(due_s, self._ahead.at_s) if self._ahead is not None else due_s
+
+    def pop(self) -> Arrival:
+        """The next one."""
+        if self._ahead is None or (self._due and self._due[0].at_s <= self._ahead.at_s):
+            return heapq.heappop(self._due)
+        arrival = self._ahead
+        self._children[arrival.traced.request.name] = []
+        self._ahead = self._read()
+        return arrival
+
+    def ended(self, request: Request, now_s: float) -> None:
+        """A request has all its tokens: those that continue it are due."""
+        for child in self._children.pop(request.name):
+            heapq.heappush(self._due, child._replace(at_s=now_s + child.at_s))
+
+    def refused(self, request: Request) -> list[Arrival]:
+        """A request is not served, and so are those not that continue it, which are returned, and those after these."""
+        found = self._children.pop(request.name)
+        for child in list(found):
+            found += self.refused(child.traced.request)
+        return found
+
+    def _read(self) -> Arrival | None:
+        """The next request that continues none; those before it that do are noted."""
+        for traced in self._requests:
+            arrival = Arrival(traced.request.arrival_s, self._num_read, traced)
+            self._num_read += 1
+            parent = traced.request.parent
+            if not parent:
+                self._check(traced.request)
+                return arrival
+            if parent not in self._children:
+                raise ServeError(
+                    f"request {traced.request.name!r} continues {parent!r}, which is not there or has ended; give "
+                    "those that continue a request right after it"
+                )
+            self._children[parent].append(arrival)
+            self._children[traced.request.name] = []
+        return None
+
+    def _check(self, request: Request) -> None:
+        if request.arrival_s < self._last_s:
+            raise ServeError(
+                f"request {request.name!r} arrives at {request.arrival_s} s, after one of {self._last_s} s; give "
+                "requests in the order of their arrival"
+            )
+        self._last_s = request.arrival_s

@@ -1,0 +1,137 @@
+"""The clock of level 3: when requests come, where they go, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+from served import STEP, Checked, request
+
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.errors import ServeError
+from trainyard.serve.instance import Instance
+from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.requests.generate import (
+    Constant,
+    ConstantGaps,
+    Conversations,
+    Independent,
+    generate_requests,
+)
+from trainyard.serve.router import least_requests
+from trainyard.serve.simulate import simulate_requests
+
+
+def test_a_request_by_itself_takes_its_prompt_and_a_step_for_each_further_token():
+    results = Checked(vllm(), 100).run([request(0, 1.0, 100, 3)])
+    (done,) = results.served
+    prompt_s = 6e-3 + 100 * 3e-5 + 1.5e-9 * 100 * 50
+    decodes_s = sum(6e-3 + 5e-5 + 2e-8 * tokens for tokens in (101, 102))
+    assert done.scheduled_s == 1.0
+    assert done.ttft_s == pytest.approx(prompt_s)
+    assert done.e2e_s == pytest.approx(prompt_s + decodes_s)
+    assert done.tpot_s == pytest.approx(decodes_s / 2)
+    assert (done.output_tokens, results.num_steps) == (3, 3)
+
+
+def test_what_continues_a_request_comes_some_time_after_its_end():
+    first, second, third = (
+        request(0, 1.0, 20, 5),
+        request(1, 2.0, 30, 4, parent="r0"),
+        request(2, 0.5, 40, 2, parent="r1"),
+    )
+    results = Checked(vllm(), 100).run([first, second, third, request(3, 1.5, 10, 1)])
+    done = {each.request.name: each for each in results.served}
+    assert done["r1"].arrival_s == done["r0"].finished_s + 2.0
+    assert done["r2"].arrival_s == done["r1"].finished_s + 0.5
+    assert done["r3"].arrival_s == 1.5
+    assert done["r2"].e2e_s == done["r2"].finished_s - done["r2"].arrival_s
+
+
+def test_conversations_find_what_was_said_before_in_the_cache():
+    requests = generate_requests(
+        20,
+        ConstantGaps(1.0),
+        Independent(Constant(100), Constant(20)),
+        conversations=Conversations(3.0, 2.0, 16),
+        seed=1,
+    )
+    results = Checked(vllm(), 1000).run(requests)
+    assert len(results.served) == 20
+    followed = [each for each in results.served if each.request.parent]
+    assert len(followed) > 10
+    assert all(each.cached_tokens > 0 for each in followed)
+
+
+def test_what_continues_a_refused_request_is_refused():
+    given = [
+        request(0, 0.0, 2000, 5),
+        request(1, 1.0, 30, 4, parent="r0"),
+        request(2, 1.0, 30, 4, parent="r1"),
+    ]
+    results = Checked(vllm(), 100).run(given)
+    assert not results.served
+    assert [(each.request.name, each.why) for each in results.refused] == [
+        ("r0", "a prompt of 2000 tokens, where a sequence has at most 1600 with its answer"),
+        ("r1", "continues a request that was refused"),
+        ("r2", "continues a request that was refused"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            [request(0, 2.0, 9, 1), request(1, 1.0, 9, 1)],
+            "request 'r1' arrives at 1.0 s, after one of 2.0 s; give",
+        ),
+        (
+            [request(0, 2.0, 9, 1, parent="nobody")],
+            "request 'r0' continues 'nobody', which is not there or has ended",
+        ),
+    ],
+)
+def test_requests_out_of_order_are_refused(given, said):
+    with pytest.raises(ServeError, match=said):
+        Checked(vllm(), 100).run(given)
+
+
+class _Idle:
+    """A policy that computes nothing."""
+
+    repeats = "never"
+
+    def start(self):
+        return None
+
+    def decide(self, draft, state):
+        pass
+
+
+def test_a_policy_that_leaves_requests_waiting_is_an_error_not_a_hang():
+    with pytest.raises(ServeError, match="1 requests are never served"):
+        Checked(_Idle(), 100).run([request(0, 0.0, 9, 1)])
+
+
+def test_requests_go_where_the_fewest_are():
+    instances = [Instance(vllm(), BlockCache(100, 16)) for _ in range(3)]
+    sizes = []
+
+    def seen(number, start_s, batch):
+        sizes.append((number, len(batch.items)))
+
+    given = [request(number, 0.0, 20, 10) for number in range(6)]
+    results = simulate_requests(given, instances, STEP, least_requests, seen)
+    assert len(results.served) == 6
+    assert {number for number, _ in sizes} == {0, 1, 2}
+    assert {num for _, num in sizes} == {2}
+
+
+@pytest.mark.parametrize("most", [1, 101])
+def test_a_model_length_that_the_cache_has_no_room_for_is_refused(most):
+    with pytest.raises(ServeError, match=f"max_model_len {most}; allowed is 2 to 100"):
+        Instance(vllm(), BlockCache(10, 10), most)
+
+
+def test_answers_end_where_a_sequence_is_as_long_as_the_model_takes():
+    instance = Instance(vllm(), BlockCache(10, 10), 30)
+    (done,) = simulate_requests([request(0, 0.0, 25, 50)], [instance], STEP).served
+    assert done.output_tokens == 5
