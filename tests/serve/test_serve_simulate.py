@@ -51,7 +51,7 @@ def test_conversations_find_what_was_said_before_in_the_cache():
         20,
         ConstantGaps(1.0),
         Independent(Constant(100), Constant(20)),
-        conversations=Conversations(3.0, 2.0, 16),
+        conversations=Conversations(Constant(3), 2.0, 16),
         seed=1,
     )
     results = Checked(vllm(), 1000).run(requests)
