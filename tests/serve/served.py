@@ -23,6 +23,7 @@ from trainyard.serve.step_time import LinearStepTime
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"needs the files of {DATA}")
 
+MOST_TOKENS = 4096
 STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9)
 
 
@@ -35,6 +36,15 @@ def table(path: Path) -> list[dict[str, str]]:
     """Rows of a CSV file."""
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def vidur_requests(time_scale: float, num: int = 512) -> Iterator[TracedRequest]:
+    """Those of Vidur's reference runs: prompts are cut where prompt and output are longer than 4096 tokens."""
+    for number, row in enumerate(table(DATA / "serving/vidur/splitwise_conv.csv")[:num]):
+        output = int(row["num_decode_tokens"])
+        prompt = min(int(row["num_prefill_tokens"]), MOST_TOKENS - output)
+        arrival_s = float(row["arrived_at"]) * time_scale
+        yield TracedRequest(Request(str(number), arrival_s, prompt, MOST_TOKENS), output)
 
 
 class Checked:

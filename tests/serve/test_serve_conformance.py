@@ -14,6 +14,8 @@ from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.batch import Batch
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
+from trainyard.serve.policies.sglang import LongestPrefix
+from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
@@ -29,6 +31,8 @@ _POLICIES: dict[str, Callable[..., BatchPolicy]] = {
 _ADMISSIONS: dict[str, Admission] = {
     "first come": FIRST_COME,
     "VTC": VTC(),
+    "shortest prompt": ShortestPrompt(0.05),
+    "longest prefix": LongestPrefix(),
     "VTC, predicted": VTC(predicted_tokens=lambda each: 10.0),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["FIRST_COME", "Admission", "FirstCome"]
+__all__ = ["FIRST_COME", "Admission", "AdmissionHooks", "FirstCome"]
 
 
 class Admission(Protocol):
@@ -40,13 +40,12 @@ class Admission(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FirstCome:
-    """First come, first served; requests that were preempted come before all others."""
+class AdmissionHooks:
+    """What an admission does where nothing is to be done; its order may change."""
 
     @property
     def in_order(self) -> bool:
-        return True
+        return False
 
     def start(self) -> Any:
         return None
@@ -54,14 +53,23 @@ class FirstCome:
     def begin(self, draft: BatchDraft, state: Any) -> None:
         pass
 
-    def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
-        return draft.first_waiting
-
     def admitted(self, request: RequestState, state: Any) -> None:
         pass
 
     def end(self, draft: BatchDraft, state: Any) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class FirstCome(AdmissionHooks):
+    """First come, first served; requests that were preempted come before all others."""
+
+    @property
+    def in_order(self) -> bool:
+        return True
+
+    def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
+        return draft.first_waiting
 
 
 FIRST_COME = FirstCome()

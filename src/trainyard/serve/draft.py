@@ -55,6 +55,10 @@ class BatchDraft:
         """The first of those that wait."""
         return next(self.waiting, None)
 
+    def waits(self, state: RequestState) -> bool:
+        """Whether a request waits."""
+        return state.number in self._queues.waiting
+
     def waiting_of(self, client: str) -> Iterator[RequestState]:
         """Those of one client."""
         return iter(self._queues.waiting_by_client[client].values())

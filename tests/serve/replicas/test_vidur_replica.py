@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from served import DATA, STEP, needs_data, table
+from served import DATA, STEP, needs_data, table, vidur_requests
 
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.replicas.vidur import VidurOrca, VidurSarathi, VidurVLLM, shortest_queue
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.requests.request import Request
 from trainyard.serve.simulate import simulate_requests
 
-_MOST_TOKENS = 4096
 _POLICIES: dict[str, BatchPolicy] = {"V1": VidurVLLM(), "V2": VidurSarathi(512), "V7": VidurVLLM()}
-
-
-def _requests(time_scale: float, num: int = 512) -> Iterator[TracedRequest]:
-    for number, row in enumerate(table(DATA / "serving/vidur/splitwise_conv.csv")[:num]):
-        output = int(row["num_decode_tokens"])
-        prompt = min(int(row["num_prefill_tokens"]), _MOST_TOKENS - output)
-        arrival_s = float(row["arrived_at"]) * time_scale
-        yield TracedRequest(Request(str(number), arrival_s, prompt, _MOST_TOKENS), output)
 
 
 def _instances(policy: BatchPolicy, num: int) -> list[Instance]:
@@ -37,7 +26,7 @@ def _instances(policy: BatchPolicy, num: int) -> list[Instance]:
 def test_every_request_is_as_in_the_program(case):
     (said,) = (row for row in table(DATA / "reference/serve/vidur_summary.csv") if row["case"] == case)
     instances = _instances(_POLICIES[case], int(said["replicas"]))
-    results = simulate_requests(_requests(float(said["time_scale"])), instances, STEP)
+    results = simulate_requests(vidur_requests(float(said["time_scale"])), instances, STEP)
     served = {int(each.request.name): each for each in results.served}
     for number, row in enumerate(table(DATA / f"reference/serve/vidur_{case}.csv")):
         ours = served[number]
@@ -54,7 +43,7 @@ def test_every_request_is_as_in_the_program(case):
 
 @needs_data
 def test_reservations_never_preempt():
-    results = simulate_requests(_requests(0.25), _instances(VidurOrca(), 1), STEP)
+    results = simulate_requests(vidur_requests(0.25), _instances(VidurOrca(), 1), STEP)
     assert len(results.served) == 512
     assert results.num_preemptions == 0
 

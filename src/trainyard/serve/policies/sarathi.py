@@ -24,4 +24,4 @@ def sarathi(
     max_requests : that run at once.
     admission : in which order new requests are taken.
     """
-    return TokenBudget(chunk_tokens, max_requests, decodes_first=True, admission=admission)
+    return TokenBudget(chunk_tokens, max_requests, decodes_first=True, watermark=0.01, admission=admission)

@@ -36,7 +36,7 @@ def decode_or_preempt(
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """One budget of tokens for prompts and decodes.
+    """One budget of tokens for prompts and decodes; who is admitted gets blocks for its whole prompt.
 
     Attributes
     ----------
@@ -44,6 +44,7 @@ class TokenBudget:
     max_requests : that run at once.
     chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
     decodes_first : whether decodes come before prompts that were begun.
+    watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
     admission : in which order.
     """
 
@@ -51,6 +52,7 @@ class TokenBudget:
     max_requests: int = 256
     chunked: bool = True
     decodes_first: bool = False
+    watermark: float = 0.0
     admission: Admission = FIRST_COME
 
     @property
@@ -78,6 +80,7 @@ class TokenBudget:
         self.admission.end(draft, state)
 
     def _admit(self, draft: BatchDraft, left: int, state: Any) -> None:
+        spare = int(self.watermark * draft.num_blocks)
         while left > 0 and draft.num_running < self.max_requests:
             first = self.admission.next(draft, state)
             if first is None:
@@ -86,7 +89,10 @@ class TokenBudget:
             if num > left and not self.chunked and draft.items:
                 break
             num = min(num, left) if self.chunked else num
-            if not draft.compute(first, num):
+            is_scarce = draft.num_free - draft.num_to_take(first, first.num_tokens) < spare
+            if (is_scarce and draft.num_running) or not draft.compute(
+                first, num, room_tokens=first.num_tokens
+            ):
                 break
             self.admission.admitted(first, state)
             left -= num

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainyard.serve.admission import AdmissionHooks
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
@@ -39,7 +40,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class VTC:
+class VTC(AdmissionHooks):
     """Virtual token counters.
 
     Attributes
@@ -52,11 +53,6 @@ class VTC:
     prompt_weight: float = 1.0
     output_weight: float = 2.0
     predicted_tokens: Callable[[RequestState], float] | None = None
-
-    @property
-    def in_order(self) -> bool:
-        """Service changes who is next."""
-        return False
 
     def start(self) -> Counters:
         return Counters()
@@ -92,9 +88,6 @@ class VTC:
             self._charge(request, tokens, state)
             state.last = request.request.client
             state.running[request.number] = request, 0
-
-    def end(self, draft: BatchDraft, state: Counters) -> None:
-        pass
 
     def _lift(self, client: str, others: list[str], state: Counters) -> None:
         least = 0.0
