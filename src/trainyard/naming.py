@@ -84,11 +84,21 @@ class Names(Generic[T_]):
         """
         return tuple((term.text, self._make(term)) for term in self._terms(text, joined_by))
 
+    def parse_sums(self, text: str) -> tuple[tuple[tuple[str, T_], ...], ...]:
+        """The same of sums, joined by commas: of each the pairs of its names, which are joined by ``+``."""
+        return tuple(
+            tuple((term.text, self._make(term)) for term in each) for each in self._sums(text, ", +")
+        )
+
     def split(self, text: str, joined_by: str) -> tuple[str, ...]:
         """The names with their options, each as text that `parse` reads; nothing is looked up or made."""
         return tuple(term.text for term in self._terms(text, joined_by))
 
     def _terms(self, text: str, joined_by: str) -> list[_Term]:
+        return [term for (term,) in self._sums(text, joined_by)]
+
+    def _sums(self, text: str, joined_by: str) -> list[list[_Term]]:
+        """What is joined by one sign; where that is ``", +"``, by commas, of which each part is joined by ``+``."""
         if len(text) > _MOST_TEXT:
             raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
         quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
@@ -101,8 +111,12 @@ class Names(Generic[T_]):
                 action="ignore"
             ):  # of code that nobody means to run, one for every place
                 tree = ast.parse(quoted.strip(), mode="eval").body
-            parts = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
-            return [_Term.of(part) for part in parts]
+            if joined_by == "+":
+                return [[_Term.of(part)] for part in _sum(tree)]
+            parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+            return [
+                [_Term.of(each) for each in (_sum(part) if joined_by == ", +" else [part])] for part in parts
+            ]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._unreadable(text, joined_by) from None
 

@@ -76,11 +76,13 @@ class Results:
     served : in the order in which they ended.
     refused : in the order in which they were.
     num_steps : of all instances.
+    busy_s : seconds in which they computed, of all instances together.
     """
 
     served: list[Served] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     num_steps: int = 0
+    busy_s: float = 0.0
 
     def finish(self, state: RequestState) -> None:
         """A request has all its tokens."""

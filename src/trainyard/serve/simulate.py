@@ -169,6 +169,7 @@ class _Simulation:
         if self._seen is not None:
             self._seen(number, step.start_s, batch)
         self.results.num_steps += batch.repeat
+        self.results.busy_s += float(step.ends_s[-1]) - step.start_s
         for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
             del self._output_tokens[state.number]
             self.results.finish(state)

@@ -1,10 +1,14 @@
 """ORCA: requests join and leave a batch at every iteration, and reserve room for all that they may need.
 
-Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. Iteration-level
-scheduling (section 3.1): the scheduler chooses anew after every iteration. Selective batching (section 3.2) lets
-prompts and decodes of any length share one. Algorithm 1: in order of arrival, up to ``max_bs`` requests; one that has
-not begun needs as many slots of the cache as its sequence may become long, which it keeps to its end, so that nobody is
-ever preempted. The first one that finds too few is the last one that is looked at.
+References
+----------
+G.-I. Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. Section 3.1:
+iteration-level scheduling, which chooses anew after every iteration. Section 3.2: selective batching, by which prompts
+and decodes of any length share one. Algorithm 1: in order of arrival, up to ``max_bs`` requests; one that has not begun
+needs as many slots of the cache as its sequence may become long, which it keeps to its end, so that nobody is ever
+preempted. The first one that finds too few is the last one that is looked at.
+
+Fidelity: simplified. An instance computes one batch at a time: the pipeline of ``n_workers`` batches is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import require_at_least
 from trainyard.serve.policy import Repeats
 
 __all__ = ["Orca"]
@@ -31,6 +36,9 @@ class Orca:
 
     max_requests: int = 32
     admission: Admission = FIRST_COME
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "max_requests")
 
     @property
     def repeats(self) -> Repeats:

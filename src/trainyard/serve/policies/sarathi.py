@@ -1,8 +1,12 @@
 """Sarathi-Serve: prompts in chunks, so that they stall nobody who decodes.
 
-Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024. A step has a budget
-of tokens (Algorithm 3): first all that decode, then prompts that were begun, then new ones, cut where the budget ends.
-So a step takes about the same time whatever comes, and each one that decodes gets a token in it.
+References
+----------
+A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024. Algorithm 3: a
+step has a budget of tokens, first for all that decode, then for prompts that were begun, then for new ones, cut where the
+budget ends. So a step takes about the same time whatever comes, and each one that decodes gets a token in it.
+
+Fidelity: simplified. The budget is given; how the paper finds it from an objective by measuring steps is left out.
 """
 
 from __future__ import annotations

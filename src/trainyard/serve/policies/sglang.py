@@ -1,11 +1,13 @@
 """SGLang: those first of whose prompt the cache has most.
 
-Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024, arXiv 2312.07104.
-Requests that share a prefix are served one after the other, while it is in the cache (section 3, cache-aware
-scheduling: "longest shared prefix first", which is depth first search of the tree of prefixes, and hits as much as can
-be where all are known: theorem 3.1). Its radix tree gives back what was used longest ago, leaves first. So does our
-cache of blocks, as a request gives back its last block first. The authors' program matches token by token, we by whole
-blocks.
+References
+----------
+L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024, arXiv:2312.07104.
+Section 3: requests that share a prefix are served one after the other, while it is in the cache. Theorem 3.1: longest
+shared prefix first is depth first search of the tree of prefixes, and finds as much as can be where all are known.
+
+Fidelity: simplified. Prefixes are matched by whole blocks, not by tokens. The tree gives back leaves that were used
+longest ago first; so does a cache of blocks, as a request gives back its last block first. The language is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Shortest prompt first, but for those that have waited for long.
 
-Our own. Short prompts take little of the cache, so that many run at once, and the mean time is short; how long outputs
-will be need not be known. Without a limit, long prompts would wait for ever under load: whoever has waited for so long
-comes first, in order of arrival. Preempted requests come before all others, as they have computed something already.
+Short prompts take little of the cache, so that many run at once, and the mean time is short; how long outputs will be
+need not be known. Without a limit, long prompts would wait for ever under load: whoever has waited for so long comes
+first, in order of arrival. Preempted requests come before all others, as they have computed something already.
+
+Fidelity: own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 
 from trainyard.serve.admission import AdmissionHooks
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import require_at_least
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["ShortestPrompt"]
@@ -27,6 +30,9 @@ class ShortestPrompt(AdmissionHooks):
     """
 
     max_wait_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "max_wait_s")
 
     def start(self) -> list[tuple[int, int, RequestState]]:
         """Requests by length of their prompts, as a heap; some of them may wait no longer."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import require_at_least
 from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
@@ -54,6 +55,10 @@ class TokenBudget:
     decodes_first: bool = False
     watermark: float = 0.0
     admission: Admission = FIRST_COME
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "max_tokens", "max_requests")
+        require_at_least(self, 0, "watermark")
 
     @property
     def repeats(self) -> Repeats:

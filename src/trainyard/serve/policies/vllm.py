@@ -1,12 +1,17 @@
 """vLLM: paged attention, and preemption where blocks run out.
 
-Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Requests get
-blocks as their sequences grow, so that many more run at once than if each reserved what it may need. When none is free,
-the request that came last loses its blocks (section 4.5).
+References
+----------
+W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Section 4:
+requests get blocks as their sequences grow, so that many more run at once than if each reserved what it may need. Section
+4.4: prompts that begin alike share blocks. Section 4.5: when none is free, the request that came last loses its blocks.
 
 `PrefillFirst` is the scheduler of the paper and of the program's versions before 0.8 (V0): a step is either prompts,
-whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run,
-in the order in which they were admitted, then prompts of others, cut where the budget ends.
+whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run, in
+the order in which they were admitted, then prompts of others, cut where the budget ends.
+
+Fidelity: simplified. Requests that are preempted are computed again; swapping to the host, and copy on write of sequences
+that branch (parallel sampling, beam search), are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.token_budget import TokenBudget, decode_or_preempt
 from trainyard.serve.policy import Repeats
 
@@ -38,6 +44,10 @@ class PrefillFirst:
     max_requests: int = 256
     watermark: float = 0.01
     admission: Admission = FIRST_COME
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "max_tokens", "max_requests")
+        require_at_least(self, 0, "watermark")
 
     @property
     def repeats(self) -> Repeats:

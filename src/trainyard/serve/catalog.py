@@ -1,0 +1,204 @@
+"""The catalog of level 3: every published system, one entry each, by name.
+
+This is the only place where a policy's name means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from trainyard.naming import Names
+from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.alpaserve.local import mixed_search
+from trainyard.serve.policies.nexus.packing import pack
+from trainyard.serve.policies.orca import Orca
+from trainyard.serve.policies.sarathi import sarathi
+from trainyard.serve.policies.sglang import LongestPrefix
+from trainyard.serve.policies.shortest_prompt import ShortestPrompt
+from trainyard.serve.policies.vllm import PrefillFirst, vllm
+from trainyard.serve.policies.vtc import VTC
+from trainyard.serve.policy import BatchPolicy
+
+__all__ = ["CATALOG", "Entry", "parse_policies"]
+
+Decides = Literal["batches", "admission", "placement"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published system.
+
+    Attributes
+    ----------
+    name : by which users call it.
+    decides : the batches of an instance; who is admitted next, which goes with any of those; or which models are where.
+    factory : makes it from keyword hyper-parameters; its defaults are the paper's.
+    title : one line.
+    paper : authors, title, venue and year.
+    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``; or whether it is our own.
+    claim_test : file of the test of the paper's claim, from the repository's root.
+    variants : settings that the paper compares, by name; keyword arguments of ``factory``.
+    """
+
+    name: str
+    decides: Decides
+    factory: Callable[..., Any]
+    title: str
+    paper: str
+    fidelity: Literal["exact", "simplified", "own"]
+    claim_test: str
+    left_out: str = ""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the file that holds the factory."""
+        return self.factory.__module__
+
+
+_TESTS = "tests/serve/policies"
+_VLLM = 'Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023'
+_VLLM_LEAVES_OUT = "swapping to the host, and copy on write of sequences that branch"
+
+CATALOG: tuple[Entry, ...] = (
+    Entry(
+        "orca",
+        "batches",
+        Orca,
+        "iteration-level scheduling with reservations",
+        'Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022',
+        "simplified",
+        f"{_TESTS}/test_orca.py",
+        left_out="the pipeline of several batches in an instance",
+    ),
+    Entry(
+        "vllm",
+        "batches",
+        vllm,
+        "one budget of tokens for decodes and prompts, paged",
+        _VLLM,
+        "simplified",
+        f"{_TESTS}/test_vllm.py",
+        left_out=_VLLM_LEAVES_OUT,
+    ),
+    Entry(
+        "vllm_v0",
+        "batches",
+        PrefillFirst,
+        "prompts first, decodes apart, paged",
+        _VLLM,
+        "simplified",
+        f"{_TESTS}/test_vllm.py",
+        left_out=_VLLM_LEAVES_OUT,
+    ),
+    Entry(
+        "sarathi",
+        "batches",
+        sarathi,
+        "prompts in chunks beside all decodes",
+        'Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024',
+        "simplified",
+        f"{_TESTS}/test_sarathi.py",
+        left_out="how the budget is found from an objective by measuring steps",
+        variants={"2048 tokens": {"chunk_tokens": 2048}},
+    ),
+    Entry(
+        "sglang",
+        "admission",
+        LongestPrefix,
+        "longest prefix in the cache first",
+        'Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024',
+        "simplified",
+        f"{_TESTS}/test_sglang.py",
+        left_out="prefixes that end within a block, and the language",
+    ),
+    Entry(
+        "vtc",
+        "admission",
+        VTC,
+        "the same service for all clients",
+        'Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024',
+        "exact",
+        f"{_TESTS}/test_vtc.py",
+    ),
+    Entry(
+        "shortest_prompt",
+        "admission",
+        ShortestPrompt,
+        "shortest prompt first, with a limit to waiting",
+        "our own, 2026",
+        "own",
+        f"{_TESTS}/test_shortest_prompt.py",
+    ),
+    Entry(
+        "alpaserve",
+        "placement",
+        mixed_search,
+        "models split over groups of devices, placed by simulation",
+        'Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning Serving", OSDI 2023',
+        "simplified",
+        f"{_TESTS}/test_alpaserve.py",
+        left_out="buckets of models by size, and batches",
+    ),
+    Entry(
+        "nexus",
+        "placement",
+        pack,
+        "sessions packed on devices by their batches and duty cycles",
+        'Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019',
+        "simplified",
+        f"{_TESTS}/test_nexus.py",
+        left_out="prefix batching, early drop, and moves of sessions between epochs",
+    ),
+)
+"""All systems of level 3."""
+
+_BY_NAME = {entry.name: entry for entry in CATALOG if entry.decides != "placement"}
+_NAMES: Names[Any] = Names(
+    tuple(_BY_NAME.values()),
+    "policy",
+    "policies",
+    "sarathi(chunk_tokens=256) + vtc, vllm",
+    ServeError,
+    (int, float),
+    "a number, True, False or None",
+)
+
+
+def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
+    """Read batch policies from text: names joined by commas, each with options in parentheses if it has any.
+
+    Parameters
+    ----------
+    text : ``"vllm, sarathi(chunk_tokens=256) + vtc"``. After ``+`` stands who is admitted next, by default the first to
+        come; alone, it goes with ``vllm``.
+
+    Returns
+    -------
+    Pairs of the name (with its options) and the policy.
+
+    Raises
+    ------
+    ServeError
+        If a name or an option is unknown, the text has another form, or two things decide the same.
+
+    Examples
+    --------
+    >>> [name for name, _ in parse_policies("vllm, sarathi(chunk_tokens=256) + vtc")]
+    ['vllm', 'sarathi(chunk_tokens=256) + vtc']
+    """
+    return tuple((" + ".join(name for name, _ in each), _composed(each)) for each in _NAMES.parse_sums(text))
+
+
+def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:
+    found: dict[str, Any] = {}
+    for name, made in pairs:
+        decides = _BY_NAME[name.partition("(")[0]].decides
+        if decides in found:
+            given = " + ".join(each for each, _ in pairs)
+            raise ServeError(f"{given}: {name} decides about {decides} as another one does; name one of them")
+        found[decides] = made
+    policy = found.get("batches") or vllm()
+    return replace(policy, admission=found["admission"]) if "admission" in found else policy

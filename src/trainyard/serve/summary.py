@@ -1,0 +1,98 @@
+"""A run in a few numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.serve.results import Results, Served
+
+__all__ = ["Distribution", "Summary"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Seconds of many requests; NaN where there is none."""
+
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+    @classmethod
+    def of(cls, served: Sequence[Served], what: Callable[[Served], float]) -> Distribution:
+        """Of a number of each; percentiles are interpolated."""
+        if not served:
+            return cls(*[float("nan")] * 3)
+        values = np.array([what(each) for each in served])
+        return cls(float(values.mean()), *(float(each) for each in np.percentile(values, (50, 99))))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is compared of runs.
+
+    Attributes
+    ----------
+    num_served, num_refused : requests.
+    ttft, tpot, e2e : time to the first token, per token after it (of requests with more than one), and to the last one.
+    goodput : share of all requests, with those that were refused, that were as fast as they were to be.
+    requests_per_s, tokens_per_s : that were served and generated, from the first arrival to the last end.
+    cached : share of the tokens of prompts that were found in the cache.
+    num_preemptions : how often a request lost its blocks.
+    fairness : Jain's index of the service of clients, 1 where all got the same for their weight; service is counted as
+        VTC does, a token of a prompt as 1 and a generated one as 2.
+    utilisation : share of the time, from the first arrival to the last end, in which an instance computes.
+    """
+
+    num_served: int
+    num_refused: int
+    ttft: Distribution
+    tpot: Distribution
+    e2e: Distribution
+    goodput: float
+    requests_per_s: float
+    tokens_per_s: float
+    cached: float
+    num_preemptions: int
+    fairness: float
+    utilisation: float
+
+    @classmethod
+    def of(cls, results: Results, num_instances: int) -> Summary:
+        """Of a run on so many instances."""
+        served, num = results.served, len(results.served) + len(results.refused)
+        begin_s = min((each.arrival_s for each in served), default=0.0)
+        span_s = max(results.end_s - begin_s, 0.0)
+        prompt_tokens = sum(each.request.prompt_tokens for each in served)
+        return cls(
+            len(served),
+            len(results.refused),
+            Distribution.of(served, lambda each: each.ttft_s),
+            Distribution.of([each for each in served if each.output_tokens > 1], lambda each: each.tpot_s),
+            Distribution.of(served, lambda each: each.e2e_s),
+            _share(sum(each.meets_objectives for each in served), num),
+            _share(len(served), span_s),
+            _share(sum(each.output_tokens for each in served), span_s),
+            _share(sum(each.cached_tokens for each in served), prompt_tokens),
+            results.num_preemptions,
+            _jain(served),
+            _share(results.busy_s, span_s * num_instances),
+        )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else float("nan")
+
+
+def _jain(served: Sequence[Served]) -> float:
+    """R. Jain et al., "A Quantitative Measure of Fairness", DEC TR-301, 1984: (sum x)^2 / (n sum x^2)."""
+    service: dict[str, float] = defaultdict(float)
+    for each in served:
+        service[each.request.client] += (
+            each.request.prompt_tokens + 2 * each.output_tokens
+        ) / each.request.weight
+    values = np.array(list(service.values()))
+    return _share(float(values.sum() ** 2), float(len(values) * (values**2).sum()))

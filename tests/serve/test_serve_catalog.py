@@ -1,0 +1,86 @@
+"""The catalog of level 3, and policies as text."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from trainyard.serve import catalog
+from trainyard.serve.catalog import CATALOG, Entry, parse_policies
+from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.sarathi import sarathi
+from trainyard.serve.policies.vllm import PrefillFirst, vllm
+from trainyard.serve.policies.vtc import VTC
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)
+
+
+@ENTRIES
+def test_entry_is_complete(entry: Entry) -> None:
+    file = ROOT / entry.claim_test
+    assert file.exists(), f"write {entry.claim_test}, a test of what the paper of {entry.name} claims"
+    assert re.search(r"\b(19|20)\d\d\b", entry.paper)
+    assert entry.left_out or entry.fidelity != "simplified", f"say what {entry.name} leaves out, and why"
+    module = importlib.import_module(entry.module)
+    if module.__doc__ is None or "Fidelity" not in module.__doc__:  # a folder says it once
+        module = importlib.import_module(entry.module.rpartition(".")[0])
+    note = re.search(r"^Fidelity: (\w+)", module.__doc__ or "", re.MULTILINE)
+    assert note is not None, f"{entry.module} has no fidelity note"
+    assert note[1] == entry.fidelity
+    if entry.decides != "placement":
+        for variant in entry.variants.values():
+            entry.factory(**variant)
+
+
+def test_names_are_unique() -> None:
+    assert len({entry.name for entry in CATALOG}) == len(CATALOG)
+
+
+def test_examples() -> None:
+    results = doctest.testmod(catalog)
+    assert results.attempted
+    assert not results.failed
+
+
+def test_a_policy_is_of_batches_and_of_admission() -> None:
+    (one, first), (other, second), (alone, third) = parse_policies(
+        "vllm_v0(watermark=0.05), vtc(output_weight=3)+ sarathi(chunk_tokens=256), vtc"
+    )
+    assert (one, other, alone) == (
+        "vllm_v0(watermark=0.05)",
+        "vtc(output_weight=3) + sarathi(chunk_tokens=256)",
+        "vtc",
+    )
+    assert first == PrefillFirst(watermark=0.05)
+    assert second == sarathi(256, admission=VTC(output_weight=3))
+    assert third == vllm(admission=VTC())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("vlm", "unknown policy 'vlm'; known: vllm, "),
+        (
+            "vllm + sarathi",
+            "vllm + sarathi: sarathi decides about batches as another one does; name one of them",
+        ),
+        ("vtc + sglang", "vtc + sglang: sglang decides about admission as another one does"),
+        ("vllm(chunk=3)", "vllm has no option 'chunk'; its options: max_tokens, max_requests, admission"),
+        ("vllm(max_tokens=0)", "max_tokens of TokenBudget is 0; allowed is 1 or more"),
+        ("orca(max_requests=-1)", "max_requests of Orca is -1; allowed is 1 or more"),
+        ("vtc(output_weight=-1)", "output_weight of VTC is -1; allowed is 0 or more"),
+        ("shortest_prompt(max_wait_s=-1)", "max_wait_s of ShortestPrompt is -1; allowed is 0 or more"),
+        ("vllm_v0(watermark=-0.1)", "watermark of PrefillFirst is -0.1; allowed is 0 or more"),
+        ("vllm(max_tokens='a')", "option max_tokens of vllm must be a number, True, False or None"),
+        ("vllm +", "cannot read policies from 'vllm +'; write names joined by , +, such as"),
+        ("alpaserve", "unknown policy 'alpaserve'"),
+    ],
+)
+def test_other_text_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ServeError, match=re.escape(said)):
+        parse_policies(text)

@@ -1,0 +1,56 @@
+"""A run in a few numbers, beside what can be counted by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from served import Checked, request
+
+from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.results import Refused, Results, Served
+from trainyard.serve.summary import Summary
+
+
+def _served(number: int, times_s: tuple[float, float, float], output: int, cached: int = 0, **more) -> Served:
+    """Arrival, first and last token."""
+    arrival_s, first_s, last_s = times_s
+    given = request(number, arrival_s, 100, output, **more).request
+    return Served(given, arrival_s, output, arrival_s, first_s, last_s, number, cached)
+
+
+def test_numbers_of_a_run():
+    results = Results(
+        [
+            _served(0, (1.0, 2.0, 5.0), 4, client="a", ttft_s=1.0, tpot_s=1.0),
+            _served(1, (1.0, 3.0, 3.0), 1, cached=50, client="b", ttft_s=1.5),
+            _served(2, (2.0, 3.0, 11.0), 9, client="b", weight=2.0, e2e_s=8.9),
+        ],
+        [Refused(request(3, 3.0, 100, 1).request, "too long")],
+        num_steps=9,
+        busy_s=5.0,
+    )
+    found = Summary.of(results, num_instances=2)
+    assert (found.num_served, found.num_refused, found.num_preemptions) == (3, 1, 3)
+    assert (found.ttft.mean_s, found.ttft.p50_s) == (pytest.approx(4 / 3), 1.0)
+    assert found.tpot.mean_s == 1.0  # (5 - 2) / 3 and (11 - 3) / 8; the second has no further token
+    assert (found.e2e.mean_s, found.e2e.p99_s) == (5.0, pytest.approx(8.9))
+    assert found.goodput == 1 / 4
+    assert (found.requests_per_s, found.tokens_per_s) == (0.3, 1.4)
+    assert found.cached == 50 / 300
+    assert found.utilisation == 5 / (10 * 2)
+    a, b = 100 + 2 * 4, 100 + 2 * 1 + (100 + 2 * 9) / 2
+    assert found.fairness == pytest.approx((a + b) ** 2 / (2 * (a**2 + b**2)))
+
+
+def test_where_nothing_was_served_there_are_no_times():
+    found = Summary.of(Results(), num_instances=1)
+    assert found.num_served == 0
+    assert all(map(math.isnan, (found.ttft.mean_s, found.goodput, found.tokens_per_s, found.fairness)))
+
+
+def test_an_instance_that_never_waits_is_always_used():
+    instance = Checked(vllm(), 100)
+    found = Summary.of(instance.run([request(0, 3.0, 100, 50), request(1, 3.0, 10, 20)]), num_instances=1)
+    assert found.utilisation == pytest.approx(1.0)
+    assert found.tokens_per_s == pytest.approx(70 / found.e2e.p50_s, rel=0.5)
