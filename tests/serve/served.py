@@ -50,8 +50,8 @@ def vidur_requests(time_scale: float, num: int = 512) -> Iterator[TracedRequest]
 class Checked:
     """An instance of which every batch is checked, and what it computed."""
 
-    def __init__(self, policy: BatchPolicy, num_blocks: int, block_tokens: int = 16) -> None:
-        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens))
+    def __init__(self, policy: BatchPolicy, num_blocks: int, block_tokens: int = 16, **more: Any) -> None:
+        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens), **more)
         self.batches = self.instance.batches
 
     def run(
@@ -68,8 +68,8 @@ class Checked:
 
 
 class _Watched(Instance):
-    def __init__(self, policy: BatchPolicy, cache: BlockCache) -> None:
-        super().__init__(policy, cache)
+    def __init__(self, policy: BatchPolicy, cache: BlockCache, **more: Any) -> None:
+        super().__init__(policy, cache, **more)
         self.checker = BatchChecker(cache.num_blocks, cache.block_tokens)
         self.batches: list[Batch] = []
 

@@ -8,7 +8,10 @@ from served import STEP, Checked, request
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
-from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.policies.orca import Orca
+from trainyard.serve.policies.sarathi import sarathi
+from trainyard.serve.policies.vllm import PrefillFirst, vllm
+from trainyard.serve.replicas.vidur import VidurSarathi, VidurVLLM
 from trainyard.serve.requests.generate import (
     Constant,
     ConstantGaps,
@@ -18,6 +21,7 @@ from trainyard.serve.requests.generate import (
 )
 from trainyard.serve.router import least_requests
 from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.step_time import LinearStepTime
 
 
 def test_a_request_by_itself_takes_its_prompt_and_a_step_for_each_further_token():
@@ -123,6 +127,51 @@ def test_requests_go_where_the_fewest_are():
     assert len(results.served) == 6
     assert {number for number, _ in sizes} == {0, 1, 2}
     assert {num for _, num in sizes} == {2}
+
+
+class _OneByOne:
+    """A policy of one request a step."""
+
+    repeats = "always"
+
+    def start(self):
+        return None
+
+    def decide(self, draft, state):
+        running = draft.running
+        if running:
+            draft.compute(running[0], draft.num_left(running[0]))
+        elif draft.first_waiting is not None:
+            draft.compute(draft.first_waiting, draft.num_left(draft.first_waiting))
+
+
+def test_a_pipeline_has_a_batch_in_every_stage():
+    """Stages take 3 and 4 s; a stage takes one batch after the other, and each request is in one batch at a time."""
+    instance = Instance(_OneByOne(), BlockCache(100, 16), num_stages=2)
+    step_time = LinearStepTime(0.0, 1.0, 8.0)
+    starts = []
+    results = simulate_requests(
+        [request(0, 0.0, 6, 2), request(1, 1.0, 6, 1)],
+        [instance],
+        step_time,
+        seen=lambda number, start_s, batch: starts.append((start_s, batch.items[0].request)),
+    )
+    # 0: 0 to 3, 3 to 6; 1: 3 to 6, 6 to 9; 0 again: from 6 on, 6 to 10, 10 to 14
+    assert {each.request.name: each.finished_s for each in results.served} == {"r0": 14.0, "r1": 9.0}
+    assert sorted(starts) == [(0.0, 0), (1.0, 1), (6.0, 0)]
+    assert Instance(_OneByOne(), BlockCache(1, 2)).num_stages == 1
+    with pytest.raises(ServeError, match="num_stages of Instance is 0; allowed is 1 or more"):
+        Instance(_OneByOne(), BlockCache(100, 16), num_stages=0)
+
+
+@pytest.mark.parametrize(
+    "policy", [vllm(64, 8), PrefillFirst(64, 8), sarathi(32, 8), Orca(4), VidurVLLM(), VidurSarathi(32)]
+)
+def test_pipelines_serve_all(policy):
+    instance = Checked(policy, 24, 4, num_stages=3)
+    results = instance.run([request(number, 0.01 * number, 5 + number, 10) for number in range(20)])
+    assert {each.output_tokens for each in results.served} == {10}
+    assert len(results.served) == 20
 
 
 @pytest.mark.parametrize("most", [1, 101])

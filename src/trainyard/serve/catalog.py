@@ -69,9 +69,8 @@ CATALOG: tuple[Entry, ...] = (
         Orca,
         "iteration-level scheduling with reservations",
         'Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022',
-        "simplified",
+        "exact",
         f"{_TESTS}/test_orca.py",
-        left_out="the pipeline of several batches in an instance",
     ),
     Entry(
         "vllm",

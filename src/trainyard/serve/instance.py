@@ -13,7 +13,7 @@ from trainyard.serve.batch import Batch, CacheOp
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ServeError, require_at_least
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
@@ -34,13 +34,18 @@ class Instance:
     policy : which makes its batches.
     cache : of its devices.
     max_model_len : the longest sequence, in tokens; by default what the cache has room for.
+    num_stages : of a pipeline of its devices; so many batches may be in it at once.
 
     Attributes
     ----------
     refused : requests that the last decision refused, and why.
     """
 
-    def __init__(self, policy: BatchPolicy, cache: BlockCache, max_model_len: int | None = None) -> None:
+    def __init__(
+        self, policy: BatchPolicy, cache: BlockCache, max_model_len: int | None = None, num_stages: int = 1
+    ) -> None:
+        self.num_stages = num_stages
+        require_at_least(self, 1, "num_stages")
         room = cache.num_blocks * cache.block_tokens
         if max_model_len is not None and not 2 <= max_model_len <= room:
             raise ServeError(
@@ -74,7 +79,13 @@ class Instance:
     def most_repeats(self, batch: Batch, most: int) -> int:
         """How often a batch would be decided in a row, at most so often, if nobody comes and nobody ends before."""
         repeats, queues = self.policy.repeats, self.queues
-        if most < 2 or repeats == "never" or batch.preempted or len(batch.items) < len(queues.running):
+        if (
+            most < 2
+            or self.num_stages > 1
+            or repeats == "never"
+            or batch.preempted
+            or len(batch.items) < len(queues.running)
+        ):
             return 1
         if repeats != "always" and queues.waiting:
             return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ def simulate_requests(
     Parameters
     ----------
     requests : in the order of their arrival; those that continue others right after these.
-    instances : new ones, of which each computes one batch at a time.
+    instances : new ones.
     step_time : how long that takes.
     router : where requests go.
     seen : told of every batch when it ends, before its requests are: the instance's number, when it began, the batch.
@@ -93,7 +94,8 @@ class _Simulation:
         self._step_time, self._router, self._seen = step_time, router, seen
         self._next_token, self._repeats = next_token, repeats
         self._output_tokens: dict[int, int] = {}
-        self._steps: list[_Step | None] = [None] * len(instances)
+        self._steps: list[deque[_Step]] = [deque() for _ in instances]
+        self._stage_free_s = [[0.0] * each.num_stages for each in instances]
         self._end_s = np.full(len(instances), _INF)
         self._agenda = Agenda()
         self._arrivals = Arrivals(requests)
@@ -113,8 +115,9 @@ class _Simulation:
             while self._arrivals.next_s <= next_s:
                 touched.add(self._arrive(self._arrivals.pop()))
             for number in sorted(touched):
-                if self._steps[number] is None:
-                    self._start_step(number)
+                while len(self._steps[number]) < self.instances[number].num_stages:
+                    if not self._start_step(number):
+                        break
         waiting = sum(each.queues.num_requests for each in self.instances)
         if waiting:
             raise ServeError(
@@ -132,39 +135,50 @@ class _Simulation:
         self._output_tokens[state.number] = min(
             traced.output_tokens, state.most_tokens - traced.request.prompt_tokens
         )
-        step = self._steps[where]
-        if step is not None and step.may_be_cut:
-            step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
-            self._expect(where, step)
+        for step in self._steps[where]:
+            if step.may_be_cut:
+                step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
+                self._expect(where)
         return where
 
-    def _start_step(self, number: int) -> None:
+    def _start_step(self, number: int) -> bool:
+        """Whether there is anything to compute."""
         instance, start_s = self.instances[number], self._now_s
         batch = instance.decide(start_s)
         for state, why in instance.refused:
             del self._output_tokens[state.number]
             self._refuse(state.request, why)
         if not batch.launches:
-            return
+            return False
         num = instance.most_repeats(batch, self._least_left(batch, instance)) if self._repeats else 1
         if num == 1:
-            ends_s = np.array([start_s + self._step_time.seconds(batch.items, instance.queues.running)])
+            ends_s = np.array([self._through_stages(number, batch)])
         else:
             seconds = self._step_time.decode_seconds(batch.items, num)
             ends_s = np.cumsum(np.concatenate(([start_s], seconds)))[1:]
         step = _Step(batch, start_s, ends_s, may_be_cut=num > 1 and not instance.queues.waiting)
-        self._steps[number] = step
-        self._expect(number, step)
+        self._steps[number].append(step)
+        self._expect(number)
+        return True
 
-    def _expect(self, number: int, step: _Step) -> None:
-        self._end_s[number] = step.ends_s[-1]
-        self._agenda.expect(self._end_s, np.array([number]))
+    def _through_stages(self, number: int, batch: Batch) -> float:
+        """When a batch that starts now leaves the last stage; each takes an equal part, one batch after the other."""
+        free_s, at_s = self._stage_free_s[number], self._now_s
+        whole_s = self._step_time.seconds(batch.items, self.instances[number].queues.running)
+        for stage, stage_free_s in enumerate(free_s):
+            at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
+        return at_s
+
+    def _expect(self, number: int) -> None:
+        """The first of its steps is the next one that ends."""
+        self._end_s[number] = self._steps[number][0].ends_s[-1] if self._steps[number] else _INF
+        if self._steps[number]:
+            self._agenda.expect(self._end_s, np.array([number]))
 
     def _end_step(self) -> int:
         number = self._agenda.pop()
-        step, instance = self._steps[number], self.instances[number]
-        assert step is not None
-        self._steps[number], self._end_s[number] = None, _INF
+        step, instance = self._steps[number].popleft(), self.instances[number]
+        self._expect(number)
         batch = instance.repeated(step.batch, len(step.ends_s))
         if self._seen is not None:
             self._seen(number, step.start_s, batch)

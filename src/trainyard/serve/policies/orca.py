@@ -8,7 +8,7 @@ and decodes of any length share one. Algorithm 1: in order of arrival, up to ``m
 needs as many slots of the cache as its sequence may become long, which it keeps to its end, so that nobody is ever
 preempted. The first one that finds too few is the last one that is looked at.
 
-Fidelity: simplified. An instance computes one batch at a time: the pipeline of ``n_workers`` batches is left out.
+Fidelity: exact. ``n_workers`` batches are in an instance of so many stages.
 """
 
 from __future__ import annotations

@@ -23,16 +23,24 @@ _WATERMARK = 0.01
 
 @dataclass
 class _Running:
-    """Requests with blocks, in the order in which steps left them, and those in the last step."""
+    """Requests with blocks, in the order in which steps left them; and those of the steps that are under way."""
 
     left: list[RequestState] = field(default_factory=list)
-    in_step: list[RequestState] = field(default_factory=list)
+    steps: list[list[RequestState]] = field(default_factory=list)
 
     def take(self) -> list[RequestState]:
-        """All that are still there; those of the last step come last."""
-        running = [each for each in self.left + self.in_step if each.blocks]
-        self.left, self.in_step = [], []
+        """All that are in no step; those of the steps that ended last come last. A new step is begun."""
+        while self.steps and not any(each.num_in_step for each in self.steps[0]):
+            self.left += self.steps.pop(0)
+        running = [each for each in self.left if each.blocks]
+        self.left = []
+        self.steps.append([])
         return running
+
+    @property
+    def in_step(self) -> list[RequestState]:
+        """Those of the step that is made."""
+        return self.steps[-1]
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,13 @@ class VidurVLLM:
 
     Attributes
     ----------
-    max_requests : with blocks, and in a step.
+    max_requests : with blocks.
+    max_in_step : in a step; with a pipeline of S stages, 128 / S, rounded down.
     max_tokens : requests of a step of prompts times the longest of these.
     """
 
     max_requests: int = 128
+    max_in_step: int = 128
     max_tokens: int = 4096
 
     @property
@@ -65,12 +75,14 @@ class VidurVLLM:
             longest = max(longest, first.num_tokens)
             return (len(draft.items) + 1) * longest <= self.max_tokens
 
-        state.in_step = _admit(draft, self.max_requests, may_take, lambda first: first.num_tokens)
+        state.in_step.extend(
+            _admit(draft, self.max_requests, self.max_in_step, may_take, lambda first: first.num_tokens)
+        )
         if state.in_step:
             state.left = running
             return
         running.sort(key=lambda each: each.arrival_s)
-        _decode(draft, running, state, self.max_requests)
+        _decode(draft, running, state, self.max_in_step)
         state.left = running
 
 
@@ -81,11 +93,13 @@ class VidurSarathi:
     Attributes
     ----------
     chunk_tokens : of a step; decodes count, but are not held back.
-    max_requests : with blocks, and in a step.
+    max_requests : with blocks.
+    max_in_step : in a step.
     """
 
     chunk_tokens: int = 512
     max_requests: int = 128
+    max_in_step: int = 128
 
     @property
     def repeats(self) -> Repeats:
@@ -97,7 +111,7 @@ class VidurSarathi:
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running, prefilling = state.take(), []
-        while running and len(draft.items) < self.max_requests:
+        while running and len(draft.items) < self.max_in_step:
             each = running.pop(0)
             if each.decodes:
                 _decode_one(draft, each, running, state)
@@ -119,7 +133,9 @@ class VidurSarathi:
                 first.num_tokens, self.chunk_tokens - sum(item.stop - item.start for item in draft.items)
             )
 
-        state.in_step += _admit(draft, self.max_requests, lambda first: tokens(first) > 0, tokens)
+        state.in_step.extend(
+            _admit(draft, self.max_requests, self.max_in_step, lambda first: tokens(first) > 0, tokens)
+        )
 
 
 @dataclass(frozen=True)
@@ -158,12 +174,13 @@ def shortest_queue(request: RequestState, instances: Sequence[Instance]) -> int:
 def _admit(
     draft: BatchDraft,
     max_requests: int,
+    max_in_step: int,
     may_take: Callable[[RequestState], bool],
     tokens: Callable[[RequestState], int],
 ) -> list[RequestState]:
     """Requests that wait, in order, up to the first that may not be taken."""
     admitted = []
-    while draft.num_running < max_requests and len(draft.items) < max_requests:
+    while draft.num_running < max_requests and len(draft.items) < max_in_step:
         first = draft.first_waiting
         if first is None:
             break
@@ -175,8 +192,8 @@ def _admit(
     return admitted
 
 
-def _decode(draft: BatchDraft, running: list[RequestState], state: _Running, max_requests: int) -> None:
-    while running and len(draft.items) < max_requests:
+def _decode(draft: BatchDraft, running: list[RequestState], state: _Running, max_in_step: int) -> None:
+    while running and len(draft.items) < max_in_step:
         _decode_one(draft, running.pop(0), running, state)
 
 
