@@ -16,41 +16,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policy import Repeats
+from trainyard.serve.policies.admitting import AdmittingPolicy
 
 __all__ = ["Orca"]
 
 
 @dataclass(frozen=True)
-class Orca:
-    """First come, first served, with reservations.
+class Orca(AdmittingPolicy):
+    """Requests join at every iteration, with reservations.
 
     Attributes
     ----------
     max_requests : max_bs, in an iteration.
-    admission : in which order new requests are taken.
     """
 
     max_requests: int = 32
-    admission: Admission = FIRST_COME
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "max_requests")
 
-    @property
-    def repeats(self) -> Repeats:
-        """Who is next and finds no room finds none later, while others decode."""
-        return "always" if self.admission.in_order else "while none waits"
-
-    def start(self) -> Any:
-        return self.admission.start()
-
-    def decide(self, draft: BatchDraft, state: Any) -> None:
+    def make(self, draft: BatchDraft, state: Any) -> None:
         """Algorithm 1, `Select`: those that run came before all that wait."""
-        self.admission.begin(draft, state)
         for each in draft.running[: self.max_requests]:
             draft.compute(each, draft.num_left(each))
         while len(draft.items) < self.max_requests:
@@ -60,4 +48,3 @@ class Orca:
             ):
                 break
             self.admission.admitted(first, state)
-        self.admission.end(draft, state)

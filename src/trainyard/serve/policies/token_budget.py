@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policy import Repeats
+from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["TokenBudget", "decode_or_preempt"]
@@ -36,7 +35,7 @@ def decode_or_preempt(
 
 
 @dataclass(frozen=True)
-class TokenBudget:
+class TokenBudget(AdmittingPolicy):
     """One budget of tokens for prompts and decodes; who is admitted gets blocks for its whole prompt.
 
     Attributes
@@ -46,7 +45,6 @@ class TokenBudget:
     chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
     decodes_first : whether decodes come before prompts that were begun.
     watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
-    admission : in which order.
     """
 
     max_tokens: int = 2048
@@ -54,22 +52,12 @@ class TokenBudget:
     chunked: bool = True
     decodes_first: bool = False
     watermark: float = 0.0
-    admission: Admission = FIRST_COME
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
-    @property
-    def repeats(self) -> Repeats:
-        """Who is next and finds no room finds none later, while others decode."""
-        return "always" if self.admission.in_order else "while none waits"
-
-    def start(self) -> Any:
-        return self.admission.start()
-
-    def decide(self, draft: BatchDraft, state: Any) -> None:
-        self.admission.begin(draft, state)
+    def make(self, draft: BatchDraft, state: Any) -> None:
         running, left, preempted = draft.running, self.max_tokens, False
         if self.decodes_first:
             running.sort(key=lambda each: not each.decodes)
@@ -82,7 +70,6 @@ class TokenBudget:
             preempted = preempted or not each.num_in_step or len(running) < num_before
         if not preempted:
             self._admit(draft, left, state)
-        self.admission.end(draft, state)
 
     def _admit(self, draft: BatchDraft, left: int, state: Any) -> None:
         spare = int(self.watermark * draft.num_blocks)

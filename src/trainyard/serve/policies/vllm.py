@@ -22,14 +22,14 @@ from typing import Any
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
+from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.token_budget import TokenBudget, decode_or_preempt
-from trainyard.serve.policy import Repeats
 
 __all__ = ["PrefillFirst", "vllm"]
 
 
 @dataclass(frozen=True)
-class PrefillFirst:
+class PrefillFirst(AdmittingPolicy):
     """Prompts first; where none is admitted, all that run decode.
 
     Attributes
@@ -37,34 +37,22 @@ class PrefillFirst:
     max_tokens : of the prompts in a step; one that is longer runs alone.
     max_requests : that run at once.
     watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
-    admission : in which order.
     """
 
     max_tokens: int = 2048
     max_requests: int = 256
     watermark: float = 0.01
-    admission: Admission = FIRST_COME
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
-    @property
-    def repeats(self) -> Repeats:
-        """Who is next and finds no room finds none later, while others decode."""
-        return "always" if self.admission.in_order else "while none waits"
-
-    def start(self) -> Any:
-        return self.admission.start()
-
-    def decide(self, draft: BatchDraft, state: Any) -> None:
-        self.admission.begin(draft, state)
+    def make(self, draft: BatchDraft, state: Any) -> None:
         self._prefill(draft, state)
         if not draft.items:
             running = sorted(draft.running, key=lambda each: each.number)
             while running:
                 decode_or_preempt(draft, running.pop(0), 1, running)
-        self.admission.end(draft, state)
 
     def _prefill(self, draft: BatchDraft, state: Any) -> None:
         left = self.max_tokens

@@ -1,0 +1,42 @@
+"""What batch policies share that admit requests in an order that is given to them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.draft import BatchDraft
+from trainyard.serve.policy import Repeats
+
+__all__ = ["AdmittingPolicy"]
+
+
+@dataclass(frozen=True)
+class AdmittingPolicy(ABC):
+    """A batch policy that goes with any order of admission.
+
+    Attributes
+    ----------
+    admission : in which order requests are admitted.
+    """
+
+    admission: Admission = field(default=FIRST_COME, kw_only=True)
+
+    @property
+    def repeats(self) -> Repeats:
+        """Who is next and finds no room finds none later, while others decode."""
+        return "always" if self.admission.in_order else "while none waits"
+
+    def start(self) -> Any:
+        return self.admission.start()
+
+    def decide(self, draft: BatchDraft, state: Any) -> None:
+        self.admission.begin(draft, state)
+        self.make(draft, state)
+        self.admission.end(draft, state)
+
+    @abstractmethod
+    def make(self, draft: BatchDraft, state: Any) -> None:
+        """Make the batch; ``state`` is that of the admission."""
