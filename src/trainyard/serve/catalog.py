@@ -149,7 +149,7 @@ CATALOG: tuple[Entry, ...] = (
         'Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019',
         "simplified",
         f"{_TESTS}/test_nexus.py",
-        left_out="prefix batching, early drop, and moves of sessions between epochs",
+        left_out="prefix batching, and moves of sessions between epochs",
     ),
 )
 """All systems of level 3."""
