@@ -168,10 +168,37 @@ def test_a_pipeline_has_a_batch_in_every_stage():
     "policy", [vllm(64, 8), PrefillFirst(64, 8), sarathi(32, 8), Orca(4), VidurVLLM(), VidurSarathi(32)]
 )
 def test_pipelines_serve_all(policy):
-    instance = Checked(policy, 24, 4, num_stages=3)
+    instance = Checked(policy, 24, 4, num_stages=3, finds_prefixes=False)
     results = instance.run([request(number, 0.01 * number, 5 + number, 10) for number in range(20)])
     assert {each.output_tokens for each in results.served} == {10}
     assert len(results.served) == 20
+
+
+class _Greedy(_OneByOne):
+    """A policy that computes more than there is."""
+
+    def decide(self, draft, state):
+        draft.compute(draft.first_waiting, 100)
+
+
+def test_a_policy_that_computes_more_than_there_is_is_an_error():
+    with pytest.raises(
+        ServeError, match="request 'r0': 100 tokens are to be computed; it has 9 left, of which 0 are in"
+    ):
+        Checked(_Greedy(), 100).run([request(0, 0.0, 9, 1)])
+
+
+def test_what_a_request_had_computed_is_found_again_after_it_was_preempted():
+    """Its text is not known, so that nobody else finds it; without an index nobody does."""
+
+    def num_computed(finds_prefixes):
+        instance = Checked(vllm(64, 8), 12, 4, finds_prefixes=finds_prefixes)
+        results = instance.run([request(number, 0.0, 8, 20) for number in range(3)])
+        assert results.num_preemptions > 0
+        assert all(each.cached_tokens == 0 for each in results.served)
+        return sum(each.num_tokens for each in instance.batches)
+
+    assert num_computed(True) < num_computed(False)
 
 
 @pytest.mark.parametrize("most", [1, 101])

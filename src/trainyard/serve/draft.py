@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from trainyard.serve.batch import Batch, CacheOp, Launch, WorkItem
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
+from trainyard.serve.errors import ServeError
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 
@@ -128,9 +129,19 @@ class BatchDraft:
         Returns
         -------
         Whether there are blocks for that. If not, nothing changes.
+
+        Raises
+        ------
+        ServeError
+            If it has not so many tokens left, or is in a step.
         """
         start = state.num_computed if state.blocks else self.num_cached(state)
         stop = start + num_tokens
+        if num_tokens < 1 or stop > state.num_tokens or state.num_in_step:
+            raise ServeError(
+                f"request {state.request.name!r}: {num_tokens} tokens are to be computed; it has "
+                f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step"
+            )
         num = max(0, self.blocks_of(max(stop, room_tokens)) - len(state.blocks))
         if self.num_to_take(state, max(stop, room_tokens)) > self.num_free:
             return False

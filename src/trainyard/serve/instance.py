@@ -35,6 +35,7 @@ class Instance:
     cache : of its devices.
     max_model_len : the longest sequence, in tokens; by default what the cache has room for.
     num_stages : of a pipeline of its devices; so many batches may be in it at once.
+    finds_prefixes : whether what is in the cache is found again; if not, each request computes all of its tokens.
 
     Attributes
     ----------
@@ -42,8 +43,15 @@ class Instance:
     """
 
     def __init__(
-        self, policy: BatchPolicy, cache: BlockCache, max_model_len: int | None = None, num_stages: int = 1
+        self,
+        policy: BatchPolicy,
+        cache: BlockCache,
+        max_model_len: int | None = None,
+        *,
+        num_stages: int = 1,
+        finds_prefixes: bool = True,
     ) -> None:
+        self._finds_prefixes = finds_prefixes
         self.num_stages = num_stages
         require_at_least(self, 1, "num_stages")
         room = cache.num_blocks * cache.block_tokens
@@ -123,7 +131,7 @@ class Instance:
             state.num_computed, state.num_in_step = stop + before, 0
             state.num_tokens += before
             state.num_generated += before
-            if state.num_computed // size > full:
+            if self._finds_prefixes and state.num_computed // size > full:
                 keys = self._keys.of(state, state.num_computed // size)
                 for place in range(full, len(keys)):
                     self.cache.enter(state.blocks[place], keys[place])

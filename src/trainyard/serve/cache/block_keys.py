@@ -14,7 +14,8 @@ class BlockKeys:
 
     Where tokens are known, a key is a number that stands for the key of the block before and the tokens in the block: two
     blocks have the same number only where all of that is the same. Where a trace tells of prompts by blocks of its own,
-    keys are made of these. Of other requests nothing is known, and their blocks have none.
+    keys are made of these. What is not known is taken to be like nothing else: only the request itself finds it, after it
+    was preempted.
 
     Parameters
     ----------
@@ -26,17 +27,17 @@ class BlockKeys:
         self._numbers: dict[tuple[Hashable, tuple[int, ...]], int] = {}
 
     def of(self, state: RequestState, num_blocks: int) -> Sequence[Hashable]:
-        """Keys of the first blocks of a request, of which all tokens are there; of fewer, where no more are known."""
-        keys = state.keys
-        if len(keys) < num_blocks:
+        """Keys of the first blocks of a request, of which all tokens are there."""
+        keys, prefix = state.keys, state.request.prefix
+        num_known = state.request.prompt_tokens // self._size if prefix is not None else 0
+        for place in range(len(keys), num_blocks):
             if state.tokens:
-                for place in range(len(keys), num_blocks):
-                    keys.append(self._number_of(state.tokens, place, keys[-1] if keys else None))
-            elif state.request.prefix is not None:
-                ids, size = state.request.prefix
-                most = min(num_blocks, state.request.prompt_tokens // self._size)
-                for end in range((len(keys) + 1) * self._size - 1, most * self._size, self._size):
-                    keys.append((ids[end // size], end % size))
+                keys.append(self._number_of(state.tokens, place, keys[-1] if keys else None))
+            elif prefix is not None and place < num_known:
+                end = (place + 1) * self._size - 1
+                keys.append((prefix.keys[end // prefix.tokens_per_block], end % prefix.tokens_per_block))
+            else:
+                keys.append((None, state.number, place))
         return keys[:num_blocks]
 
     def _number_of(self, tokens: Sequence[int], place: int, before: Hashable) -> int:
