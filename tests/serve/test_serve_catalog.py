@@ -32,7 +32,7 @@ def test_entry_is_complete(entry: Entry) -> None:
     note = re.search(r"^Fidelity: (\w+)", module.__doc__ or "", re.MULTILINE)
     assert note is not None, f"{entry.module} has no fidelity note"
     assert note[1] == entry.fidelity
-    if entry.decides != "placement":
+    if entry.decides in ("batches", "admission"):
         for variant in entry.variants.values():
             entry.factory(**variant)
 

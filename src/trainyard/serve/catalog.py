@@ -17,13 +17,14 @@ from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.sglang import LongestPrefix
 from trainyard.serve.policies.shortest_prompt import ShortestPrompt
+from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import BatchPolicy
 
 __all__ = ["CATALOG", "Entry", "parse_policies"]
 
-Decides = Literal["batches", "admission", "placement"]
+Decides = Literal["batches", "admission", "encoder batches", "placement"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Entry:
     Attributes
     ----------
     name : by which users call it.
-    decides : the batches of an instance; who is admitted next, which goes with any of those; or which models are where.
+    decides : the batches of an instance; who is admitted next, which goes with any of those; batches of requests that are
+        one forward pass, for which the cost of a batch has to be given; or which models are where.
     factory : makes it from keyword hyper-parameters; its defaults are the paper's.
     title : one line.
     paper : authors, title, venue and year.
@@ -104,6 +106,16 @@ CATALOG: tuple[Entry, ...] = (
         variants={"2048 tokens": {"chunk_tokens": 2048}},
     ),
     Entry(
+        "turbotransformers",
+        "encoder batches",
+        TurboTransformers,
+        "encoders in batches of like lengths, by dynamic programming",
+        'Fang et al., "TurboTransformers: An Efficient GPU Serving System For Transformer Models", PPoPP 2021',
+        "simplified",
+        f"{_TESTS}/test_turbotransformers.py",
+        left_out="the lazy strategy, the cache of responses, and kernels",
+    ),
+    Entry(
         "sglang",
         "admission",
         LongestPrefix,
@@ -154,7 +166,7 @@ CATALOG: tuple[Entry, ...] = (
 )
 """All systems of level 3."""
 
-_BY_NAME = {entry.name: entry for entry in CATALOG if entry.decides != "placement"}
+_BY_NAME = {entry.name: entry for entry in CATALOG if entry.decides in ("batches", "admission")}
 _NAMES: Names[Any] = Names(
     tuple(_BY_NAME.values()),
     "policy",
