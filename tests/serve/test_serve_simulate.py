@@ -98,6 +98,18 @@ def test_requests_out_of_order_are_refused(given, said):
         Checked(vllm(), 100).run(given)
 
 
+def test_two_requests_of_one_name_are_refused():
+    with pytest.raises(
+        ServeError, match="two requests that are there at once are called 'r1'; give each a name"
+    ):
+        Checked(vllm(), 100).run([request(1, 0.0, 8, 5), request(1, 0.0, 8, 9)])
+
+
+def test_a_long_conversation_whose_first_request_is_refused_is_refused():
+    turns = [request(0, 0.0, 10_000, 1)] + [request(n, 1.0, 8, 1, parent=f"r{n - 1}") for n in range(1, 2000)]
+    assert len(Checked(vllm(), 10).run(turns).refused) == 2000
+
+
 class _Idle:
     """A policy that computes nothing."""
 

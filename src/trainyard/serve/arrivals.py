@@ -55,7 +55,6 @@ class Arrivals:
         if self._ahead is None or (self._due and self._due[0].at_s <= self._ahead.at_s):
             return heapq.heappop(self._due)
         arrival = self._ahead
-        self._children[arrival.traced.request.name] = []
         self._ahead = self._read()
         return arrival
 
@@ -67,8 +66,8 @@ class Arrivals:
     def refused(self, request: Request) -> list[Arrival]:
         """A request is not served, and so are those not that continue it, which are returned, and those after these."""
         found = self._children.pop(request.name)
-        for child in list(found):
-            found += self.refused(child.traced.request)
+        for child in found:  # it grows meanwhile
+            found.extend(self._children.pop(child.traced.request.name))
         return found
 
     def _read(self) -> Arrival | None:
@@ -77,8 +76,13 @@ class Arrivals:
             arrival = Arrival(traced.request.arrival_s, self._num_read, traced)
             self._num_read += 1
             parent = traced.request.parent
+            if traced.request.name in self._children:
+                raise ServeError(
+                    f"two requests that are there at once are called {traced.request.name!r}; give each a name of its own"
+                )
             if not parent:
                 self._check(traced.request)
+                self._children[traced.request.name] = []
                 return arrival
             if parent not in self._children:
                 raise ServeError(

@@ -142,7 +142,7 @@ class Instance:
             state.num_generated += 1
             if state.num_generated == 1:
                 state.first_token_s = now_s
-            if token is not None:
+            if token is not None and state.request.prompt_ids:  # else nothing before it is known
                 state.tokens.append(token)
             if is_last:
                 done.append(state)

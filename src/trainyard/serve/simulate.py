@@ -202,4 +202,4 @@ class _Simulation:
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
         token = None if self._next_token is None else self._next_token(state)
-        return token, state.num_generated + 1 == self._output_tokens[state.number]
+        return token, state.num_generated + 1 >= self._output_tokens[state.number]

@@ -130,3 +130,10 @@ def test_keys_of_a_prefix_are_the_same_where_its_blocks_are(num_tokens, num_comm
 
     same = [a == b for a, b in zip(of(1000), of(2000), strict=True)]
     assert same == [(place + 1) * size <= num_same * prefix_size for place in range(num_tokens // size)]
+
+
+def test_tokens_that_are_not_known_are_like_no_others():
+    keys, prompt = BlockKeys(4), (1, 2, 3, 4, 5, 6)
+    one, other = (RequestState(n, Request(str(n), 0.0, 6, 99, prompt_ids=prompt), 0.0) for n in range(2))
+    assert keys.of(one, 1) == keys.of(other, 1)
+    assert keys.of(one, 2) != keys.of(other, 2)

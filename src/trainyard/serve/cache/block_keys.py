@@ -31,7 +31,7 @@ class BlockKeys:
         keys, prefix = state.keys, state.request.prefix
         num_known = state.request.prompt_tokens // self._size if prefix is not None else 0
         for place in range(len(keys), num_blocks):
-            if state.tokens:
+            if (place + 1) * self._size <= len(state.tokens):
                 keys.append(self._number_of(state.tokens, place, keys[-1] if keys else None))
             elif prefix is not None and place < num_known:
                 end = (place + 1) * self._size - 1
