@@ -76,7 +76,7 @@ class _Watched(Instance):
     def arrive(self, state: RequestState) -> str:
         why = super().arrive(state)
         if not why:
-            self.checker.arrive(state.number, state.num_tokens)
+            self.checker.arrive(state.number, state.num_tokens, state.tokens)
         return why
 
     def decide(self, now_s: float) -> Batch:
@@ -102,7 +102,7 @@ class _Watched(Instance):
         done = super().complete(batch, now_s, generated)
         for number, num in before.items():
             if states[number].num_generated > num:
-                self.checker.generate(number)
+                self.checker.generate(number, states[number].tokens[-1] if states[number].tokens else None)
         for state in done:
             self.checker.leave(state.number)
         return done

@@ -51,6 +51,14 @@ def checker() -> BatchChecker:
             "computes tokens up to 9; its blocks have room for 8",
         ),
         (_batch(items=((1, 0, 4),)), "computes tokens up to 4; its blocks have room for 0"),
+        (_batch(("share", 1, (1,))), "request 1 shares block 1, of which 2 tokens are computed"),
+        (_batch(("share", 1, (3,))), "request 1 shares block 3, of which 0 tokens are computed"),
+        (
+            _batch(("take", 1, (2,)), ("share", 1, (0,))),
+            "shares block 0 after 0 tokens, where another block begins",
+        ),
+        (_batch(items=((0, 6, 7),), repeat=0), "it is computed 0 times; allowed is 1 or more"),
+        (Batch(preempted=(0,)), "request 0 is preempted and keeps blocks [0, 1]; it gives back all"),
         (
             _batch(("share", 1, (0,)), items=((1, 0, 4),)),
             "computes tokens from 0 on; the next one to be computed is 4",
@@ -65,6 +73,24 @@ def checker() -> BatchChecker:
 def test_a_wrong_batch_is_found(checker: BatchChecker, batch: Batch, said: str) -> None:
     with pytest.raises(ServeError, match=re.escape(said)):
         checker.check(batch)
+
+
+def test_a_token_before_all_others_are_computed_is_found(checker: BatchChecker) -> None:
+    checker.check(_batch(("take", 1, (2, 3)), items=((1, 0, 8),)))
+    with pytest.raises(
+        ServeError, match="request 1 has a new token, where 8 of the 9 before it are computed"
+    ):
+        checker.generate(1)
+
+
+def test_a_block_of_other_tokens_is_not_shared() -> None:
+    checker = BatchChecker(num_blocks=4, block_tokens=2)
+    for number, tokens in enumerate([(1, 2, 3), (1, 2, 4), (9, 2, 3)]):
+        checker.arrive(number, 3, tokens)
+    checker.check(_batch(("take", 0, (0, 1)), items=((0, 0, 3),)))
+    checker.check(_batch(("share", 1, (0,)), ("take", 1, (2,)), items=((1, 2, 3),)))
+    with pytest.raises(ServeError, match="request 2 shares block 0, which is of other tokens"):
+        checker.check(_batch(("share", 2, (0,))))
 
 
 def test_right_batches_pass_and_all_is_given_back(checker: BatchChecker) -> None:

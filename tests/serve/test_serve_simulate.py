@@ -200,6 +200,20 @@ def test_a_policy_that_computes_more_than_there_is_is_an_error():
         Checked(_Greedy(), 100).run([request(0, 0.0, 9, 1)])
 
 
+@pytest.mark.parametrize("wrong", ["preempt", "refuse"])
+def test_only_those_that_run_are_preempted_and_only_those_that_wait_are_refused(wrong):
+    class Wrong(_OneByOne):
+        def decide(self, draft, state):
+            if wrong == "preempt":
+                draft.preempt(draft.first_waiting)
+            each = draft.first_waiting
+            draft.compute(each, draft.num_left(each))
+            draft.refuse(each, "no longer")
+
+    with pytest.raises(ServeError, match=f"request 'r0' is to be {wrong}"):
+        Checked(Wrong(), 100).run([request(0, 0.0, 9, 1)])
+
+
 def test_what_a_request_had_computed_is_found_again_after_it_was_preempted():
     """Its text is not known, so that nobody else finds it; without an index nobody does."""
 

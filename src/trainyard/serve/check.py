@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from trainyard.serve.batch import Batch, CacheOp, WorkItem
 from trainyard.serve.errors import ServeError
@@ -26,10 +27,14 @@ class BatchChecker:
         self._blocks: dict[int, list[int]] = {}
         self._computed: dict[int, int] = {}
         self._num_tokens: dict[int, int] = {}
+        self._tokens: dict[int, list[int]] = {}
+        self._num_written: Counter[int] = Counter()
+        self._content: dict[int, tuple[int, ...]] = {}
 
-    def arrive(self, request: int, num_tokens: int) -> None:
-        """A request comes with so many tokens."""
+    def arrive(self, request: int, num_tokens: int, tokens: Sequence[int] = ()) -> None:
+        """A request comes with so many tokens; these are given where they are known."""
         self._num_tokens[request] = num_tokens
+        self._tokens[request] = list(tokens)
 
     def check(self, batch: Batch) -> None:
         """Take a batch into account.
@@ -37,11 +42,19 @@ class BatchChecker:
         Raises
         ------
         ServeError
-            If a block is used that somebody else has, or that its request has not; if tokens are skipped, computed twice
-            or not there; or if a request is in the batch twice.
+            If a block is used that somebody else has, or that its request has not; if what is shared was not computed, or
+            is of other tokens; if tokens are skipped, computed twice or not there; if a request is in the batch twice; or
+            if one that is preempted keeps a block.
         """
+        if batch.repeat < 1:
+            raise ServeError(f"batch: it is computed {batch.repeat} times; allowed is 1 or more")
         for op in batch.cache_ops:
             self._carry_out(op)
+        for number in batch.preempted:
+            if self._blocks.get(number) and not any(item.request == number for item in batch.items):
+                raise self._error(
+                    number, f"is preempted and keeps blocks {self._blocks[number]}; it gives back all"
+                )
         seen: set[int] = set()
         for item in batch.items:
             if item.request in seen:
@@ -49,15 +62,28 @@ class BatchChecker:
             seen.add(item.request)
             self._compute(item, batch.repeat)
 
-    def generate(self, request: int) -> None:
-        """A request has one more token, at the end of a batch."""
+    def generate(self, request: int, token: int | None = None) -> None:
+        """A request has one more token, at the end of a batch.
+
+        Raises
+        ------
+        ServeError
+            If not all tokens before it were computed.
+        """
+        computed, before = self._computed.get(request, 0), self._num_tokens[request]
+        if computed != before:
+            raise self._error(
+                request, f"has a new token, where {computed} of the {before} before it are computed"
+            )
         self._num_tokens[request] += 1
+        if token is not None and self._tokens[request]:
+            self._tokens[request].append(token)
 
     def leave(self, request: int) -> None:
         """A request ended, and gives back all that it has."""
         for block in self._blocks.pop(request, []):
             self._num_holders[block] -= 1
-        del self._num_tokens[request]
+        del self._num_tokens[request], self._tokens[request]
         self._computed.pop(request, None)
 
     @property
@@ -82,16 +108,46 @@ class BatchChecker:
                 continue
             if block in held:
                 raise self._error(op.request, f"takes block {block}, which it has already; take another one")
-            if op.kind == "take" and self._num_holders[block]:
+            if op.kind == "share":
+                self._share(op.request, block)
+            elif self._num_holders[block]:
                 raise self._error(
                     op.request, f"takes block {block}, which others have; take one that is free"
                 )
+            else:
+                self._num_written[block] = 0
+                self._content.pop(block, None)
             held.append(block)
             self._num_holders[block] += 1
-        if op.kind == "share":
-            self._computed[op.request] = len(held) * self._block_tokens
-        elif op.kind == "give back" and not held:
+        if op.kind == "give back" and not held:
             self._computed[op.request] = 0
+
+    def _share(self, request: int, block: int) -> None:
+        """What is in a block follows what the request has computed."""
+        computed = self._computed.get(request, 0)
+        if computed != len(self._blocks[request]) * self._block_tokens:
+            raise self._error(
+                request, f"shares block {block} after {computed} tokens, where another block begins before"
+            )
+        if self._num_written[block] < self._block_tokens:
+            raise self._error(
+                request, f"shares block {block}, of which {self._num_written[block]} tokens are computed"
+            )
+        stop = computed + self._block_tokens
+        known = tuple(self._tokens[request][:stop])
+        if len(known) == stop and self._content.get(block) != known:
+            raise self._error(request, f"shares block {block}, which is of other tokens")
+        self._computed[request] = stop
+
+    def _write(self, request: int, stop: int) -> None:
+        """Its blocks have all tokens up to this one."""
+        for place, block in enumerate(self._blocks[request]):
+            end = min(stop, (place + 1) * self._block_tokens)
+            written = end - place * self._block_tokens
+            if written > self._num_written[block]:
+                self._num_written[block] = written
+                if written == self._block_tokens and len(self._tokens[request]) >= end:
+                    self._content[block] = tuple(self._tokens[request][:end])
 
     def _compute(self, item: WorkItem, repeat: int) -> None:
         number, start, stop = item
@@ -113,6 +169,7 @@ class BatchChecker:
         if stop > room:
             raise self._error(number, f"computes tokens up to {stop}; its blocks have room for {room}")
         self._computed[number] = stop
+        self._write(number, stop)
 
     @staticmethod
     def _error(request: int, said: str) -> ServeError:

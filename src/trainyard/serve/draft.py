@@ -67,7 +67,7 @@ class BatchDraft:
     @property
     def waiting_clients(self) -> Iterator[tuple[str, int]]:
         """Clients of which requests wait, and how many of each."""
-        return ((client, len(them)) for client, them in self._queues.waiting_by_client.items() if them)
+        return ((client, len(them)) for client, them in self._queues.waiting_by_client.items())
 
     @property
     def num_waiting(self) -> int:
@@ -157,7 +157,17 @@ class BatchDraft:
         return True
 
     def preempt(self, state: RequestState) -> None:
-        """A request loses its blocks and waits before all others; its tokens will be computed once more."""
+        """A request loses its blocks and waits before all others; its tokens will be computed once more.
+
+        Raises
+        ------
+        ServeError
+            If it has none, or is in a step that is under way.
+        """
+        if not state.blocks or (state.num_in_step and state.number not in self._items):
+            raise ServeError(
+                f"request {state.request.name!r} is to be preempted; allowed are requests that run and are in no step"
+            )
         self._items.pop(state.number, None)
         self._give_back(state)
         state.num_computed = state.num_in_step = 0
@@ -166,7 +176,17 @@ class BatchDraft:
         self._preempted.append(state.number)
 
     def refuse(self, state: RequestState, why: str) -> None:
-        """A request that waits is not served."""
+        """A request that waits is not served.
+
+        Raises
+        ------
+        ServeError
+            If it does not wait.
+        """
+        if not self.waits(state):
+            raise ServeError(
+                f"request {state.request.name!r} is to be refused; allowed are requests that wait"
+            )
         self._queues.leave(state)
         self.refused.append((state, why))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 
 from trainyard.serve.request_state import RequestState
 
@@ -15,13 +15,13 @@ class Queues:
     Attributes
     ----------
     waiting : those without blocks, in the order in which they wait.
-    waiting_by_client : the same of each client; empty where none of its requests waits.
+    waiting_by_client : the same of each client of which some wait.
     running : those with blocks, in the order in which they got them.
     """
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, RequestState] = OrderedDict()
-        self.waiting_by_client: defaultdict[str, OrderedDict[int, RequestState]] = defaultdict(OrderedDict)
+        self.waiting_by_client: dict[str, OrderedDict[int, RequestState]] = {}
         self.running: dict[int, RequestState] = {}
 
     @property
@@ -31,7 +31,8 @@ class Queues:
 
     def arrive(self, state: RequestState) -> None:
         """A request comes and waits after all others."""
-        self.waiting[state.number] = self.waiting_by_client[state.request.client][state.number] = state
+        self.waiting[state.number] = state
+        self.waiting_by_client.setdefault(state.request.client, OrderedDict())[state.number] = state
 
     def admit(self, state: RequestState) -> None:
         """A request that waits runs."""
@@ -53,4 +54,8 @@ class Queues:
             del self.running[state.number]
 
     def _wait_no_longer(self, state: RequestState) -> None:
-        del self.waiting[state.number], self.waiting_by_client[state.request.client][state.number]
+        del self.waiting[state.number]
+        of_client = self.waiting_by_client[state.request.client]
+        del of_client[state.number]
+        if not of_client:
+            del self.waiting_by_client[state.request.client]

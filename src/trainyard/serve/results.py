@@ -76,7 +76,7 @@ class Results:
     served : in the order in which they ended.
     refused : in the order in which they were.
     num_steps : of all instances.
-    busy_s : seconds in which they computed, of all instances together.
+    busy_s : seconds in which an instance computed anything, of all instances together.
     """
 
     served: list[Served] = field(default_factory=list)

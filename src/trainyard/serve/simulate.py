@@ -25,6 +25,7 @@ __all__ = ["simulate_requests"]
 Floats = NDArray[np.float64]
 
 _INF = float("inf")
+_MOST_REPEATS = 256  # what a request that comes cuts off was computed for nothing
 
 
 def simulate_requests(
@@ -95,6 +96,7 @@ class _Simulation:
         self._next_token, self._repeats = next_token, repeats
         self._output_tokens: dict[int, int] = {}
         self._steps: list[deque[_Step]] = [deque() for _ in instances]
+        self._busy_since_s: list[float | None] = [None] * len(instances)
         self._stage_free_s = [[0.0] * each.num_stages for each in instances]
         self._end_s = np.full(len(instances), _INF)
         self._agenda = Agenda()
@@ -118,6 +120,7 @@ class _Simulation:
                 while len(self._steps[number]) < self.instances[number].num_stages:
                     if not self._start_step(number):
                         break
+                self._note_busy(number)
         waiting = sum(each.queues.num_requests for each in self.instances)
         if waiting:
             raise ServeError(
@@ -149,8 +152,11 @@ class _Simulation:
             del self._output_tokens[state.number]
             self._refuse(state.request, why)
         if not batch.launches:
+            if self._seen is not None and (batch.preempted or batch.refused):
+                self._seen(number, start_s, batch)
             return False
-        num = instance.most_repeats(batch, self._least_left(batch, instance)) if self._repeats else 1
+        most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
+        num = instance.most_repeats(batch, most)
         if num == 1:
             ends_s = np.array([self._through_stages(number, batch)])
         else:
@@ -169,6 +175,14 @@ class _Simulation:
             at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
         return at_s
 
+    def _note_busy(self, number: int) -> None:
+        since_s = self._busy_since_s[number]
+        if self._steps[number] and since_s is None:
+            self._busy_since_s[number] = self._now_s
+        elif not self._steps[number] and since_s is not None:
+            self.results.busy_s += self._now_s - since_s
+            self._busy_since_s[number] = None
+
     def _expect(self, number: int) -> None:
         """The first of its steps is the next one that ends."""
         self._end_s[number] = self._steps[number][0].ends_s[-1] if self._steps[number] else _INF
@@ -183,7 +197,6 @@ class _Simulation:
         if self._seen is not None:
             self._seen(number, step.start_s, batch)
         self.results.num_steps += batch.repeat
-        self.results.busy_s += float(step.ends_s[-1]) - step.start_s
         for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
             del self._output_tokens[state.number]
             self.results.finish(state)

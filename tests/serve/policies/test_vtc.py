@@ -42,7 +42,7 @@ def _service(admission: Admission, requests, policy=vllm) -> list[dict[str, floa
                 service[client] += state.request.prompt_tokens
             service[client] += 2 * (state.num_generated - generated[item.request])
             generated[item.request] = state.num_generated
-        if all(instance.queues.waiting_by_client[client] for client in clients):
+        if clients <= set(instance.queues.waiting_by_client):
             stretches[-1].append(dict(service))
         elif stretches[-1]:
             stretches.append([])

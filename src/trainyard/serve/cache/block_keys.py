@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Sequence
+from hashlib import blake2b
 
 from trainyard.serve.request_state import RequestState
 
@@ -12,8 +14,8 @@ __all__ = ["BlockKeys"]
 class BlockKeys:
     """Keys of the blocks of a cache.
 
-    Where tokens are known, a key is a number that stands for the key of the block before and the tokens in the block: two
-    blocks have the same number only where all of that is the same. Where a trace tells of prompts by blocks of its own,
+    Where tokens are known, a key is a digest (BLAKE2, 128 bits) of the key of the block before and of the tokens in the
+    block: so nothing has to be remembered of blocks that were lost. Where a trace tells of prompts by blocks of its own,
     keys are made of these. What is not known is taken to be like nothing else: only the request itself finds it, after it
     was preempted.
 
@@ -24,7 +26,6 @@ class BlockKeys:
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
-        self._numbers: dict[tuple[Hashable, tuple[int, ...]], int] = {}
 
     def of(self, state: RequestState, num_blocks: int) -> Sequence[Hashable]:
         """Keys of the first blocks of a request, of which all tokens are there."""
@@ -32,7 +33,7 @@ class BlockKeys:
         num_known = state.request.prompt_tokens // self._size if prefix is not None else 0
         for place in range(len(keys), num_blocks):
             if (place + 1) * self._size <= len(state.tokens):
-                keys.append(self._number_of(state.tokens, place, keys[-1] if keys else None))
+                keys.append(self._digest(state.tokens, place, keys[-1] if keys else b""))
             elif prefix is not None and place < num_known:
                 end = (place + 1) * self._size - 1
                 keys.append((prefix.keys[end // prefix.tokens_per_block], end % prefix.tokens_per_block))
@@ -40,6 +41,7 @@ class BlockKeys:
                 keys.append((None, state.number, place))
         return keys[:num_blocks]
 
-    def _number_of(self, tokens: Sequence[int], place: int, before: Hashable) -> int:
-        block = tuple(tokens[place * self._size : (place + 1) * self._size])
-        return self._numbers.setdefault((before, block), len(self._numbers))
+    def _digest(self, tokens: Sequence[int], place: int, before: Hashable) -> bytes:
+        block = array("q", tokens[place * self._size : (place + 1) * self._size])
+        assert isinstance(before, bytes)  # tokens are known from the first one on
+        return blake2b(before + block.tobytes(), digest_size=16).digest()

@@ -20,6 +20,9 @@ from trainyard.serve.request_state import RequestState
 __all__ = ["ShortestPrompt"]
 
 
+_FEW = 64
+
+
 @dataclass(frozen=True)
 class ShortestPrompt(AdmissionHooks):
     """An order of admission; it goes with any batch policy.
@@ -39,6 +42,9 @@ class ShortestPrompt(AdmissionHooks):
         return []
 
     def begin(self, draft: BatchDraft, state: list[tuple[int, int, RequestState]]) -> None:
+        if len(state) > 2 * draft.num_waiting + _FEW:
+            state[:] = [each for each in state if draft.waits(each[2])]
+            heapq.heapify(state)
         for each in draft.arrived:
             heapq.heappush(state, (each.request.prompt_tokens, each.number, each))
 

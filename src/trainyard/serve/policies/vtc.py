@@ -25,23 +25,25 @@ from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["VTC", "Counters"]
+__all__ = ["VTC", "VirtualCounters"]
 
 
 @dataclass
-class Counters:
+class VirtualCounters:
     """Service of each client.
 
     Attributes
     ----------
-    counter : c_i, by client.
+    counter : c_i, by client, in the order in which they were first seen.
+    settled : the same without what was generated for requests that have not ended.
     last : the client whose request was admitted last.
-    running : requests that were admitted, and for how many generated tokens each was charged.
+    running : requests that were admitted and have not ended.
     """
 
     counter: dict[str, float] = field(default_factory=dict)
+    settled: dict[str, float] = field(default_factory=dict)
     last: str | None = None
-    running: dict[int, tuple[RequestState, int]] = field(default_factory=dict)
+    running: list[RequestState] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,12 @@ class VTC(AdmissionHooks):
     def __post_init__(self) -> None:
         require_at_least(self, 0, "prompt_weight", "output_weight")
 
-    def start(self) -> Counters:
-        return Counters()
+    def start(self) -> VirtualCounters:
+        return VirtualCounters()
 
-    def begin(self, draft: BatchDraft, state: Counters) -> None:
+    def begin(self, draft: BatchDraft, state: VirtualCounters) -> None:
         """Charge what was generated since, and lift the counters of clients that come back (lines 3 to 12)."""
-        self._charge_generated(state)
+        self._count_generated(state)
         if not draft.arrived:
             return
         queued = dict(draft.waiting_clients)
@@ -79,15 +81,12 @@ class VTC(AdmissionHooks):
                 self._lift(client, [other for other, num in queued.items() if num > 0], state)
             queued[client] += 1
 
-    def next(self, draft: BatchDraft, state: Counters) -> RequestState | None:
-        """The first request of the client with the smallest counter (line 20); of equal ones, of the first seen."""
-        waiting = {client for client, _ in draft.waiting_clients}
-        if not waiting:
-            return None
-        client = min((each for each in state.counter if each in waiting), key=state.counter.__getitem__)
-        return next(draft.waiting_of(client))
+    def next(self, draft: BatchDraft, state: VirtualCounters) -> RequestState | None:
+        """The first request of the client with the smallest counter (line 20); of equal ones, the first to come."""
+        firsts = (next(draft.waiting_of(client)) for client, _ in draft.waiting_clients)
+        return min(firsts, key=lambda each: (state.counter[each.request.client], each.number), default=None)
 
-    def admitted(self, request: RequestState, state: Counters) -> None:
+    def admitted(self, request: RequestState, state: VirtualCounters) -> None:
         """Charge its prompt (line 24), once."""
         if request.num_preemptions == 0:
             tokens = self.prompt_weight * request.request.prompt_tokens
@@ -95,31 +94,43 @@ class VTC(AdmissionHooks):
                 tokens += self.output_weight * self.predicted_tokens(request)
             self._charge(request, tokens, state)
             state.last = request.request.client
-            state.running[request.number] = request, 0
+            state.running.append(request)
 
-    def _lift(self, client: str, others: list[str], state: Counters) -> None:
+    def _lift(self, client: str, others: list[str], state: VirtualCounters) -> None:
         least = 0.0
         if others:
             least = min(state.counter[other] for other in others)
         elif state.last is not None:
             least = state.counter[state.last]
-        state.counter[client] = max(state.counter.get(client, 0.0), least)
+        counter = state.counter.get(client, 0.0)
+        if least > counter or client not in state.counter:
+            state.settled[client] = state.settled.get(client, 0.0) + max(least - counter, 0.0)
+            state.counter[client] = max(least, counter)
 
-    def _charge_generated(self, state: Counters) -> None:
-        """Charge each request for its new tokens (line 30), or for those that were not predicted."""
-        for number, (request, charged) in list(state.running.items()):
-            generated = request.num_generated
-            if self.predicted_tokens is None:
-                self._charge(request, self.output_weight * (generated - charged), state)
-            elif request.is_finished:
-                self._charge(
-                    request, self.output_weight * (generated - self.predicted_tokens(request)), state
-                )
+    def _count_generated(self, state: VirtualCounters) -> None:
+        """Charge each request for its tokens (line 30), or for those that were not predicted once it ended.
+
+        What is charged for a request is found from all its tokens at once: so it is the same to the last bit however many
+        of them came since the last decision.
+        """
+        running = []
+        for request in state.running:
             if request.is_finished:
-                del state.running[number]
+                client = request.request.client
+                state.settled[client] += self._generated_service(request)
             else:
-                state.running[number] = request, generated
+                running.append(request)
+        state.running = running
+        state.counter = dict(state.settled)
+        if self.predicted_tokens is None:
+            for request in running:
+                state.counter[request.request.client] += self._generated_service(request)
+
+    def _generated_service(self, request: RequestState) -> float:
+        predicted = 0.0 if self.predicted_tokens is None else self.predicted_tokens(request)
+        return self.output_weight * (request.num_generated - predicted) / request.request.weight
 
     @staticmethod
-    def _charge(request: RequestState, service: float, state: Counters) -> None:
-        state.counter[request.request.client] += service / request.request.weight
+    def _charge(request: RequestState, service: float, state: VirtualCounters) -> None:
+        for counters in (state.counter, state.settled):
+            counters[request.request.client] += service / request.request.weight

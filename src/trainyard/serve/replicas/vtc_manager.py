@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.serve.admission import Admission
 from trainyard.serve.draft import BatchDraft
-from trainyard.serve.policies.vtc import VTC, Counters
+from trainyard.serve.policies.vtc import VTC, VirtualCounters
 from trainyard.serve.policy import Repeats
 from trainyard.serve.request_state import RequestState
 
@@ -85,10 +85,10 @@ class VTCManager:
 class QueueVTC(VTC):
     """Counters as the queue of the program has them: a decode is charged when it begins, the first token is not."""
 
-    def admitted(self, request: RequestState, state: Counters) -> None:
+    def admitted(self, request: RequestState, state: VirtualCounters) -> None:
         self._charge(request, self.prompt_weight * request.request.prompt_tokens, state)
 
-    def end(self, draft: BatchDraft, state: Counters) -> None:
+    def end(self, draft: BatchDraft, state: VirtualCounters) -> None:
         for each in draft.computed:
             if each.num_generated:
                 self._charge(each, self.output_weight, state)
