@@ -22,7 +22,7 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
-from trainyard.serve.requests.generate import Independent, LogNormal, Poisson, generate_requests
+from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.simulate import simulate_requests
@@ -36,7 +36,10 @@ STEP_TIME = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9)
 def drawn(num: int, rate_per_s: float) -> Iterator[TracedRequest]:
     """Prompts and outputs of about the lengths of Azure's conversations."""
     return generate_requests(
-        num, Poisson(rate_per_s), Independent(LogNormal(1155, 1.0, 4096), LogNormal(211, 0.9, 1000)), seed=0
+        num,
+        Poisson(rate_per_s),
+        IndependentLengths(LogNormal(1155, 1.0, 4096), LogNormal(211, 0.9, 1000)),
+        seed=0,
     )
 
 

@@ -16,7 +16,7 @@ from trainyard.serve.requests.generate import (
     Constant,
     ConstantGaps,
     Conversations,
-    Independent,
+    IndependentLengths,
     generate_requests,
 )
 from trainyard.serve.router import least_requests
@@ -54,7 +54,7 @@ def test_conversations_find_what_was_said_before_in_the_cache():
     requests = generate_requests(
         20,
         ConstantGaps(1.0),
-        Independent(Constant(100), Constant(20)),
+        IndependentLengths(Constant(100), Constant(20)),
         conversations=Conversations(Constant(3), 2.0, 16),
         seed=1,
     )

@@ -16,7 +16,13 @@ from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policies.alpaserve.enumeration import replication, uniform_search, uniform_shapes
 from trainyard.serve.policies.alpaserve.greedy import greedy_selection
 from trainyard.serve.policies.alpaserve.local import mixed_search
-from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout, ModelProfile, Problem, Shape
+from trainyard.serve.policies.alpaserve.problem import (
+    Arrivals,
+    Layout,
+    ModelProfile,
+    ParallelConfig,
+    PlacementProblem,
+)
 from trainyard.serve.policies.alpaserve.simulate import simulate
 
 OUTPUTS = Path(__file__).parents[4] / "shared" / "data" / "reference" / "serve" / "alpaserve.json"
@@ -39,7 +45,7 @@ def merged(streams: list[np.ndarray]) -> Arrivals:
     return Arrivals(times[order], model[order])
 
 
-def published(case: dict[str, Any], profiles: dict[str, Any]) -> tuple[Problem, Arrivals]:
+def published(case: dict[str, Any], profiles: dict[str, Any]) -> tuple[PlacementProblem, Arrivals]:
     """The problem with its training arrivals, and the evaluation arrivals."""
     rate, num, profile = case["rate_per_model_per_s"], case["models"], profiles[case["profile"]]
     train, evaluation = (
@@ -47,13 +53,13 @@ def published(case: dict[str, Any], profiles: dict[str, Any]) -> tuple[Problem, 
         for seed, duration_s in ((0, max(100, 30000 / (rate * num))), (1000, 600))
     )
     stage_s = {
-        Shape(int(pp)): tuple(float(np.float32(s * (1 + 0.009 * int(pp)))) for s in times)
+        ParallelConfig(int(pp)): tuple(float(np.float32(s * (1 + 0.009 * int(pp)))) for s in times)
         for pp, times in profile["stage_seconds_by_pp"].items()
     }
     weight = profile["weight_gb"] * 2**30
     models = tuple(ModelProfile(f"m{i}", weight, stage_s, case["slo_s"]) for i in range(num))
     memory = case["memory_gb_per_device"] * 2**30
-    return Problem(models, case["devices"], memory, train, 0.011), evaluation
+    return PlacementProblem(models, case["devices"], memory, train, 0.011), evaluation
 
 
 @pytest.mark.skipif(not OUTPUTS.exists(), reason="needs the recorded outputs under shared/data")
@@ -66,7 +72,7 @@ def test_authors_program(number: int) -> None:
     assert len(evaluation.model) == case["eval_requests"]
     layouts = {
         "replication": replication(problem),
-        "greedy_pp2": greedy_selection(problem, uniform_shapes(problem, Shape(2))),
+        "greedy_pp2": greedy_selection(problem, uniform_shapes(problem, ParallelConfig(2))),
         "search": uniform_search(problem),
     }
     for row in case["results"]:
@@ -81,20 +87,20 @@ def test_authors_program(number: int) -> None:
     assert simulate(problem, ours).goodput >= simulate(problem, layouts["search"]).goodput
 
 
-def two_models(streams: list[np.ndarray], device_bytes: float = 1.0) -> Problem:
-    stage_s = {Shape(1): (0.4,), Shape(2): (0.2, 0.2)}
+def two_models(streams: list[np.ndarray], device_bytes: float = 1.0) -> PlacementProblem:
+    stage_s = {ParallelConfig(1): (0.4,), ParallelConfig(2): (0.2, 0.2)}
     models = tuple(ModelProfile(f"m{i}", 1.0, stage_s, 1.25) for i in range(len(streams)))
-    return Problem(models, 2, device_bytes, merged(streams))
+    return PlacementProblem(models, 2, device_bytes, merged(streams))
 
 
 def test_a_burst_of_one_model_uses_both_devices() -> None:
     """Section 3.1: two models on two devices, one each or both on both; bursts of four, 0.4 s each."""
     problem = two_models([np.zeros(4), np.full(4, 10.0)])
-    alone = simulate(problem, Layout((Shape(1), Shape(1)), ((0,), (1,))))
-    together = simulate(problem, Layout((Shape(2),), ((0, 1),)))
+    alone = simulate(problem, Layout((ParallelConfig(1), ParallelConfig(1)), ((0,), (1,))))
+    together = simulate(problem, Layout((ParallelConfig(2),), ((0, 1),)))
     assert alone.good.tolist() == [3, 3]  # 0.4, 0.8, 1.2 s; the fourth would end after 1.6 s
     assert together.good.tolist() == [4, 4]  # 0.4, 0.6, 0.8, 1.0 s
-    assert uniform_search(problem).shapes == (Shape(2),)
+    assert uniform_search(problem).shapes == (ParallelConfig(2),)
 
 
 def test_weights_that_are_more_than_the_memory_are_refused() -> None:

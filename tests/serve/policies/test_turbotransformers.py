@@ -11,7 +11,7 @@ from served import Checked
 
 from trainyard.serve.batch import WorkItem
 from trainyard.serve.errors import ServeError
-from trainyard.serve.policies.turbotransformers.allocator import Chunk, Memory, UsageRecord, allocate
+from trainyard.serve.policies.turbotransformers.allocator import Chunk, ChunkedMemory, UsageRecord, allocate
 from trainyard.serve.policies.turbotransformers.batching import (
     BatchCost,
     PaddedStepTime,
@@ -199,7 +199,7 @@ def _live_bytes(records: list[UsageRecord]) -> int:
     return max(sum(each.size_bytes for each in records if each.first_op <= op <= each.last_op) for op in ops)
 
 
-def _check(records: list[UsageRecord], memory: Memory) -> None:
+def _check(records: list[UsageRecord], memory: ChunkedMemory) -> None:
     """Every tensor lies within a chunk, none upon another while both are alive, and no chunk is empty."""
     size = dict(memory.chunks)
     assert len(size) == len(memory.chunks)

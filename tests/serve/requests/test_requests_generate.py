@@ -11,28 +11,28 @@ import pytest
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.generate import (
-    Arrivals,
+    ArrivalProcess,
     Constant,
     ConstantGaps,
     Conversations,
     Gamma,
-    Independent,
+    IndependentLengths,
+    LengthPairs,
     LogNormal,
-    Numbers,
-    Pairs,
     Poisson,
     SharedPrefixes,
     Uniform,
+    WholeNumbers,
     generate_requests,
 )
 
-LENGTHS = Independent(Uniform(1, 50), Uniform(1, 20))
+LENGTHS = IndependentLengths(Uniform(1, 50), Uniform(1, 20))
 
 
 @pytest.mark.parametrize(
     ("arrivals", "cv"), [(Poisson(4), 1), (Gamma(4, 3), 3), (Gamma(4, 0.25), 0.25), (ConstantGaps(0.25), 0)]
 )
-def test_gaps_have_the_mean_and_the_spread(arrivals: Arrivals, cv: float) -> None:
+def test_gaps_have_the_mean_and_the_spread(arrivals: ArrivalProcess, cv: float) -> None:
     gaps_s = np.array(list(islice(arrivals.gaps_s(np.random.default_rng(1)), 40_000)))
     assert gaps_s.mean() == pytest.approx(0.25, rel=0.06)
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(cv, rel=0.06)
@@ -51,7 +51,7 @@ def test_the_first_request_comes_at_0_and_the_others_in_order() -> None:
     ("numbers", "mean", "least", "most"),
     [(Constant(7), 7, 7, 7), (Uniform(3, 9), 6, 3, 9), (LogNormal(200, 0.5, 10_000), 200, 1, 10_000)],
 )
-def test_numbers(numbers: Numbers, mean: float, least: int, most: int) -> None:
+def test_numbers(numbers: WholeNumbers, mean: float, least: int, most: int) -> None:
     rng = np.random.default_rng(2)
     drawn = [numbers.draw(rng) for _ in range(20_000)]
     assert np.mean(drawn) == pytest.approx(mean, rel=0.02)
@@ -76,7 +76,7 @@ def test_pairs_stay_together_and_come_equally_often() -> None:
     pairs = ((1, 9), (5, 2), (5, 2), (8, 8))
     found = Counter(
         (each.request.prompt_tokens, each.output_tokens)
-        for each in generate_requests(4000, ConstantGaps(0), Pairs(pairs), 5)
+        for each in generate_requests(4000, ConstantGaps(0), LengthPairs(pairs), 5)
     )
     assert found.keys() == set(pairs)
     assert found[5, 2] / 4000 == pytest.approx(0.5, abs=0.03)
@@ -97,7 +97,9 @@ def test_the_same_seed_gives_the_same_requests_and_parts_do_not_move_each_other(
 
 
 def test_outputs_end_where_clients_take_no_more() -> None:
-    found = list(generate_requests(200, Poisson(1), Independent(Constant(1), Uniform(1, 20)), max_tokens=8))
+    found = list(
+        generate_requests(200, Poisson(1), IndependentLengths(Constant(1), Uniform(1, 20)), max_tokens=8)
+    )
     assert {each.request.max_tokens for each in found} == {8}
     assert Counter(each.output_tokens for each in found)[8] > 100
     assert max(each.output_tokens for each in found) == 8
@@ -106,7 +108,7 @@ def test_outputs_end_where_clients_take_no_more() -> None:
 @pytest.mark.parametrize(("exponent", "shares"), [(0, [1 / 3] * 3), (1, [6 / 11, 3 / 11, 2 / 11])])
 def test_prefixes_are_shared_as_often_as_they_should(exponent: float, shares: list[float]) -> None:
     prefixes = SharedPrefixes(3, 40, 16, exponent)
-    lengths = Independent(Constant(30), Constant(1))
+    lengths = IndependentLengths(Constant(30), Constant(1))
     found = list(generate_requests(6000, Poisson(1), lengths, 1, prefixes=prefixes))
     begins, ends = Counter[tuple[int, ...]](), list[int]()
     for each in found:
@@ -123,7 +125,7 @@ def test_prefixes_are_shared_as_often_as_they_should(exponent: float, shares: li
 
 def test_conversations_go_on_with_what_was_said() -> None:
     conversations = Conversations(Constant(3), 10, 4)
-    lengths = Independent(Constant(5), Constant(6))
+    lengths = IndependentLengths(Constant(5), Constant(6))
     found = list(generate_requests(8, ConstantGaps(100), lengths, conversations=conversations))
     assert [each.request.parent for each in found] == ["", "0", "1", "", "3", "4", "", "6"]
     assert [each.request.prompt_tokens for each in found] == [5, 16, 27, 5, 16, 27, 5, 16]
@@ -157,7 +159,7 @@ def test_conversations_think_as_long_as_they_should_and_share_prefixes() -> None
         (lambda: Gamma(1, 0), "cv is 0; allowed is a number from 0.001 to 1000"),
         (lambda: Gamma(1, 1e200), "cv is 1e[+]200"),
         (lambda: Uniform(1, 2**70), "most is 1180591620717411303424; allowed is a whole number from 1 to 10000000"),
-        (lambda: Pairs(((1, 2), (3, 2**70))), "the largest length of pairs is 1180591620717411303424"),
+        (lambda: LengthPairs(((1, 2), (3, 2**70))), "the largest length of pairs is 1180591620717411303424"),
         (lambda: Constant(0), "value is 0; allowed is a whole number from 1 to 10000000"),
         (lambda: Constant(1.5), r"value is 1\.5; allowed is a whole number"),  # type: ignore[arg-type]
         (lambda: Uniform(0, 2), "least is 0; allowed is a whole number from 1 to 10000000"),
@@ -165,8 +167,8 @@ def test_conversations_think_as_long_as_they_should_and_share_prefixes() -> None
         (lambda: LogNormal(0, 1, 9), "mean is 0"),
         (lambda: LogNormal(1, -1, 9), "cv is -1"),
         (lambda: LogNormal(1, 1, 0), "most is 0"),
-        (lambda: Pairs(()), "pairs is empty; allowed is 1 pair of lengths or more"),
-        (lambda: Pairs(((1, 2), (3, 0))), "the least length of pairs is 0"),
+        (lambda: LengthPairs(()), "pairs is empty; allowed is 1 pair of lengths or more"),
+        (lambda: LengthPairs(((1, 2), (3, 0))), "the least length of pairs is 0"),
         (lambda: SharedPrefixes(0, 1, 1), "num_prefixes is 0"),
         (lambda: SharedPrefixes(1, 0, 1), "prefix_tokens is 0"),
         (lambda: SharedPrefixes(1, 1, 0), "tokens_per_block is 0"),

@@ -33,7 +33,7 @@ class State:
 
     Attributes
     ----------
-    homes : nodes on which a job runs when it is its turn.
+    job_nodes : nodes on which a job runs when it is its turn.
     last_run_s : when its last slice began.
     done : work that it had done by the last decision, at ``now_s``.
     alone : work per second when it had its devices for itself.
@@ -41,7 +41,7 @@ class State:
     undone : pairs that were slower together than in turns, and are not packed again.
     """
 
-    homes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    job_nodes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     last_run_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     done: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     alone: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -79,7 +79,7 @@ class Gandiva:
     def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """The next slice: first the reactive mode, then the mechanisms of the introspective one."""
         found = _Slice(self, snapshot, _observed(snapshot, state))
-        found.give_homes()
+        found.give_nodes()
         waiting = found.take_turns()
         if self.migrate:
             waiting = [i for i in waiting if not found.migrate(i)]
@@ -112,7 +112,7 @@ def _observed(snapshot: Snapshot, state: State) -> State:
     here = {job.name for job in snapshot.jobs}
     return replace(
         state,
-        homes={n: home for n, home in state.homes.items() if n in here},
+        job_nodes={n: own_nodes for n, own_nodes in state.job_nodes.items() if n in here},
         last_run_s={n: at_s for n, at_s in state.last_run_s.items() if n in here},
         alone={n: r for n, r in alone.items() if n in here},
         undone=frozenset(p for p in state.undone | worse if p <= here),
@@ -128,7 +128,7 @@ class _Slice:
     sizes : devices of every node, 0 of one that is away.
     pools : of every type of device, the nodes that can be used, the largest first; and how many devices the first one,
         the first two and so on have together.
-    homes : see `State`.
+    job_nodes : see `State`.
     placed : devices of every job that runs in this slice.
     packed : of every packed job the other one.
     """
@@ -143,38 +143,40 @@ class _Slice:
         kinds = range(len(cluster.device_types))
         of_type = [[n for n in largest_first if cluster.type_of_node[n] == kind] for kind in kinds]
         self.pools = [(nodes, list(accumulate(self.sizes[n] for n in nodes))) for nodes in of_type]
-        self.homes = dict(state.homes)
+        self.job_nodes = dict(state.job_nodes)
         self.placed: dict[int, tuple[int, ...]] = {}
         self.packed: dict[int, int] = {}
 
     # Reactive mode (section 4.2.1).
 
-    def give_homes(self) -> None:
+    def give_nodes(self) -> None:
         """Nodes for every job that has none, or not enough since one of them has gone away."""
         for i, job in enumerate(self.snapshot.jobs):
-            if sum(self.sizes[n] for n in self.homes.get(job.name, ())) < job.num_devices:
-                self.homes.pop(job.name, None)
-                self.homes[job.name] = self._new_home(i)
+            if sum(self.sizes[n] for n in self.job_nodes.get(job.name, ())) < job.num_devices:
+                self.job_nodes.pop(job.name, None)
+                self.job_nodes[job.name] = self._new_nodes(i)
 
     def take_turns(self) -> list[int]:
-        """Whoever ran longest ago first, jobs run at home, as long as devices are free there; returns who waits."""
+        """Whoever ran longest ago first, jobs run on their nodes while devices are free there; returns who waits."""
         jobs, last_run_s = self.snapshot.jobs, self.before.last_run_s
         order = sorted(
             range(len(jobs)), key=lambda i: (last_run_s.get(jobs[i].name, -1.0), self.snapshot.arrival_s[i])
         )
-        return [i for i in order if not self._run_on(i, self.homes[jobs[i].name])]
+        return [i for i in order if not self._run_on(i, self.job_nodes[jobs[i].name])]
 
     def _height(self, node: int) -> float:
         """Devices that the jobs of a node ask for, over those that it has."""
         jobs = self.snapshot.jobs
         asked = sum(
-            j.num_devices / len(self.homes[j.name]) for j in jobs if node in self.homes.get(j.name, ())
+            j.num_devices / len(self.job_nodes[j.name])
+            for j in jobs
+            if node in self.job_nodes.get(j.name, ())
         )
         return float(asked / self.sizes[node])
 
     def _affinity(self, node: int) -> int:
         """Devices that each of the jobs of a node asks for; 0 if it has none."""
-        return next((j.num_devices for j in self.snapshot.jobs if node in self.homes.get(j.name, ())), 0)
+        return next((j.num_devices for j in self.snapshot.jobs if node in self.job_nodes.get(j.name, ())), 0)
 
     def _pools_for(self, i: int) -> list[tuple[list[int], int]]:
         """Of every type that a job can run on and that has enough devices: its nodes, and on how few the job fits."""
@@ -183,7 +185,7 @@ class _Slice:
         fewest = [(nodes, bisect_left(devices_of_first, wanted) + 1) for nodes, devices_of_first in pools]
         return [(nodes, count) for nodes, count in fewest if count <= len(nodes)]
 
-    def _new_home(self, i: int) -> tuple[int, ...]:
+    def _new_nodes(self, i: int) -> tuple[int, ...]:
         """Algorithm 1: nodes of the same affinity with room, then empty ones, then others with room, then the least
         loaded of the same affinity, which the job will share in turns; all of one type of devices. None if too many
         nodes are away."""
@@ -199,8 +201,8 @@ class _Slice:
             choices = [[n for n in candidates if self.sizes[n] >= of_node] for candidates in preferred]
             choices.append(nodes[:count])
             rank = next(k for k, choice in enumerate(choices) if len(choice) >= count)
-            home = sorted(choices[rank], key=lambda n: (height[n], n))[:count]
-            found.append((rank, sum(height[n] for n in home), tuple(sorted(home))))
+            own_nodes = sorted(choices[rank], key=lambda n: (height[n], n))[:count]
+            found.append((rank, sum(height[n] for n in own_nodes), tuple(sorted(own_nodes))))
         return min(found)[2] if found else ()
 
     def _run_on(self, i: int, nodes: tuple[int, ...]) -> bool:
@@ -230,7 +232,7 @@ class _Slice:
         found = next((nodes for nodes in choices if self._run_on(i, tuple(sorted(nodes)))), None)
         if found is None:
             return False
-        self.homes[self.snapshot.jobs[i].name] = tuple(sorted(found))
+        self.job_nodes[self.snapshot.jobs[i].name] = tuple(sorted(found))
         return True
 
     def pack(self, i: int) -> None:
@@ -238,12 +240,12 @@ class _Slice:
         jobs, alone, undone = self.snapshot.jobs, self.before.alone, self.before.undone
         if jobs[i].num_devices != 1 or jobs[i].name not in alone:
             return
-        home = self.homes[jobs[i].name]
+        own_nodes = self.job_nodes[jobs[i].name]
         others = [
             j
             for j, devices in self.placed.items()
             if len(devices) == 1
-            and int(self.snapshot.cluster.node_of[devices[0]]) in home
+            and int(self.snapshot.cluster.node_of[devices[0]]) in own_nodes
             and j not in self.packed
             and jobs[j].name in alone
             and frozenset((jobs[i].name, jobs[j].name)) not in undone
@@ -287,7 +289,7 @@ class _Slice:
         done = zip(jobs, self.snapshot.done.tolist(), strict=True)
         return replace(
             self.before,
-            homes=MappingProxyType(self.homes),
+            job_nodes=MappingProxyType(self.job_nodes),
             last_run_s=MappingProxyType({**self.before.last_run_s, **ran}),
             done=MappingProxyType({job.name: each for job, each in done}),
             packed=frozenset(frozenset((jobs[i].name, jobs[j].name)) for i, j in self.packed.items()),

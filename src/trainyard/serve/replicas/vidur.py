@@ -43,8 +43,20 @@ class _Running:
         return self.steps[-1]
 
 
+class _Scheduler:
+    """What they share."""
+
+    @property
+    def repeats(self) -> Repeats:
+        """Every step is decided anew."""
+        return "never"
+
+    def start(self) -> _Running:
+        return _Running()
+
+
 @dataclass(frozen=True)
-class VidurVLLM:
+class VidurVLLM(_Scheduler):
     """Scheduler `vllm`.
 
     Attributes
@@ -57,14 +69,6 @@ class VidurVLLM:
     max_requests: int = 128
     max_in_step: int = 128
     max_tokens: int = 4096
-
-    @property
-    def repeats(self) -> Repeats:
-        """Every step is decided anew."""
-        return "never"
-
-    def start(self) -> _Running:
-        return _Running()
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running = state.take()
@@ -87,7 +91,7 @@ class VidurVLLM:
 
 
 @dataclass(frozen=True)
-class VidurSarathi:
+class VidurSarathi(_Scheduler):
     """Scheduler `sarathi`.
 
     Attributes
@@ -100,14 +104,6 @@ class VidurSarathi:
     chunk_tokens: int = 512
     max_requests: int = 128
     max_in_step: int = 128
-
-    @property
-    def repeats(self) -> Repeats:
-        """Every step is decided anew."""
-        return "never"
-
-    def start(self) -> _Running:
-        return _Running()
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running, prefilling = state.take(), []
@@ -139,19 +135,11 @@ class VidurSarathi:
 
 
 @dataclass(frozen=True)
-class VidurOrca:
+class VidurOrca(_Scheduler):
     """Scheduler `orca`: ``most_tokens`` of the cache are reserved for each request."""
 
     max_requests: int = 128
     most_tokens: int = 4096
-
-    @property
-    def repeats(self) -> Repeats:
-        """Every step is decided anew."""
-        return "never"
-
-    def start(self) -> _Running:
-        return _Running()
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running = state.take()

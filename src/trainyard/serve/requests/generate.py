@@ -22,14 +22,14 @@ _MOST_REQUESTS = 2**53
 _CVS = (1e-3, 1e3)  # beyond, squares of it leave what a number can be
 
 
-class Arrivals(Protocol):
+class ArrivalProcess(Protocol):
     """Gaps between requests; the first one comes at 0."""
 
     def gaps_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Seconds from each request to the next, without end."""
 
 
-class Numbers(Protocol):
+class WholeNumbers(Protocol):
     """Whole numbers of at least 1."""
 
     def draw(self, rng: np.random.Generator) -> int:
@@ -158,7 +158,7 @@ class LogNormal:
 
 
 @dataclass(frozen=True)
-class Independent:
+class IndependentLengths:
     """Lengths of prompts and of outputs that have nothing to do with each other.
 
     Attributes
@@ -166,15 +166,15 @@ class Independent:
     prompt_tokens, output_tokens : what each is drawn from.
     """
 
-    prompt_tokens: Numbers
-    output_tokens: Numbers
+    prompt_tokens: WholeNumbers
+    output_tokens: WholeNumbers
 
     def draw(self, rng: np.random.Generator) -> tuple[int, int]:
         return self.prompt_tokens.draw(rng), self.output_tokens.draw(rng)
 
 
 @dataclass(frozen=True)
-class Pairs:
+class LengthPairs:
     """Lengths that stand in a list, such as one of ``read_lengths``, each equally often.
 
     Attributes
@@ -228,7 +228,7 @@ class Conversations:
     tokens_per_block : of the blocks in which prompts are given.
     """
 
-    turns: Numbers
+    turns: WholeNumbers
     mean_thinking_s: float
     tokens_per_block: int
 
@@ -239,7 +239,7 @@ class Conversations:
 
 def generate_requests(
     num_requests: int,
-    arrivals: Arrivals,
+    arrivals: ArrivalProcess,
     lengths: TokenLengths,
     seed: int = 0,
     *,
@@ -277,7 +277,7 @@ def generate_requests(
 
 def _drawn(
     num_requests: int,
-    arrivals: Arrivals,
+    arrivals: ArrivalProcess,
     lengths: TokenLengths,
     seed: int,
     prefixes: SharedPrefixes | None,

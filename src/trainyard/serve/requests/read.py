@@ -23,7 +23,7 @@ FORMATS: dict[str, Format] = {
 """All formats, by name."""
 
 
-class Requests:
+class RequestTrace:
     """The requests of a trace in the order in which they come; read when they are asked for, once, one after the other.
 
     Attributes
@@ -75,7 +75,7 @@ def read_requests(
     time_scale: float = 1.0,
     most_tokens: int | None = None,
     longer: str = "leave_out",
-) -> Requests:
+) -> RequestTrace:
     """The requests of a trace, in the order in which they come; read when asked for, one after the other.
 
     Rows that are no requests to replay and rows that cannot be read are left out and counted. Files may be compressed
@@ -124,7 +124,7 @@ def read_requests(
         requests = _fitted(requests, most_tokens, longer, left_out)
     if time_scale != 1:
         requests = (scaled(traced, time_scale) for traced in requests)
-    return Requests(requests, left_out, path, limit)
+    return RequestTrace(requests, left_out, path, limit)
 
 
 def _fitted(

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from trainyard.serve.policies.alpaserve.greedy import greedy_selection
-from trainyard.serve.policies.alpaserve.problem import Layout, Problem, Shape
+from trainyard.serve.policies.alpaserve.problem import Layout, ParallelConfig, PlacementProblem
 from trainyard.serve.policies.alpaserve.simulate import simulate
 
 __all__ = ["replication", "uniform_candidates", "uniform_search", "uniform_shapes"]
 
 
-def replication(problem: Problem) -> Layout:
+def replication(problem: PlacementProblem) -> Layout:
     """Groups of one device, as systems without model parallelism have them (simple replication)."""
-    return greedy_selection(problem, (Shape(1),) * problem.num_devices)
+    return greedy_selection(problem, (ParallelConfig(1),) * problem.num_devices)
 
 
-def uniform_shapes(problem: Problem, shape: Shape) -> tuple[Shape, ...]:
+def uniform_shapes(problem: PlacementProblem, shape: ParallelConfig) -> tuple[ParallelConfig, ...]:
     """As many groups of a shape as there are devices for; devices that remain make pipelines of powers of two."""
     count, rest = divmod(problem.num_devices, shape.num_devices)
-    return (shape,) * count + tuple(Shape(1 << bit) for bit in range(rest.bit_length()) if rest >> bit & 1)
+    return (shape,) * count + tuple(
+        ParallelConfig(1 << bit) for bit in range(rest.bit_length()) if rest >> bit & 1
+    )
 
 
-def uniform_candidates(problem: Problem) -> list[Layout]:
+def uniform_candidates(problem: PlacementProblem) -> list[Layout]:
     """For every size of groups, a power of two, and every shape of this size: the groups with their models."""
     by_size = sorted(problem.shapes, key=lambda s: (s.num_devices, s))
     even = [s for s in by_size if s.num_devices & (s.num_devices - 1) == 0]
@@ -30,7 +32,7 @@ def uniform_candidates(problem: Problem) -> list[Layout]:
     ]
 
 
-def uniform_search(problem: Problem) -> Layout:
+def uniform_search(problem: PlacementProblem) -> Layout:
     """The best of the candidates; the first of those that are equally good. No group if no shape was measured."""
     return max(
         uniform_candidates(problem),

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.policies.alpaserve.problem import Layout, Problem, Shape
-from trainyard.serve.policies.alpaserve.simulate import Outcome, simulate
+from trainyard.serve.policies.alpaserve.problem import Layout, ParallelConfig, PlacementProblem
+from trainyard.serve.policies.alpaserve.simulate import Goodput, simulate
 
 __all__ = ["beam_selection", "greedy_selection", "with_model"]
 
 
-def greedy_selection(problem: Problem, shapes: tuple[Shape, ...]) -> Layout:
+def greedy_selection(problem: PlacementProblem, shapes: tuple[ParallelConfig, ...]) -> Layout:
     """The paper's fast heuristic: one simulation for each replica that is placed.
 
     Every time the model with the most unserved requests goes on the group that is used least and has room for it.
@@ -32,7 +32,7 @@ def greedy_selection(problem: Problem, shapes: tuple[Shape, ...]) -> Layout:
     return found
 
 
-def _with_most_unserved(problem: Problem, layout: Layout, outcome: Outcome) -> Layout | None:
+def _with_most_unserved(problem: PlacementProblem, layout: Layout, outcome: Goodput) -> Layout | None:
     """A layout with one replica more; None if nothing fits."""
     unserved = outcome.asked * (1 - outcome.good / (outcome.asked + 1e-6))
     models = np.argsort(unserved, kind="stable")[::-1].tolist()
@@ -50,7 +50,9 @@ def with_model(layout: Layout, group: int, model: int) -> Layout:
     return layout._replace(models=tuple(models))
 
 
-def beam_selection(problem: Problem, shapes: tuple[Shape, ...], beam_size: int = 1) -> Layout:
+def beam_selection(
+    problem: PlacementProblem, shapes: tuple[ParallelConfig, ...], beam_size: int = 1
+) -> Layout:
     """Algorithm 1 in full: every replica that could be placed is simulated, and the best placements are kept.
 
     Parameters
@@ -79,7 +81,7 @@ def beam_selection(problem: Problem, shapes: tuple[Shape, ...], beam_size: int =
     return best
 
 
-def _with_one_more(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _with_one_more(problem: PlacementProblem, layout: Layout) -> Iterator[Layout]:
     for g, models in enumerate(layout.models):
         for m in range(len(problem.models)):
             if m not in models and problem.fits(layout.shapes[g], (*models, m)):

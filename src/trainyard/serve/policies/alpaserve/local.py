@@ -10,13 +10,15 @@ import random
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.alpaserve.enumeration import uniform_candidates
 from trainyard.serve.policies.alpaserve.greedy import beam_selection
-from trainyard.serve.policies.alpaserve.problem import Layout, Problem, Shape
+from trainyard.serve.policies.alpaserve.problem import Layout, ParallelConfig, PlacementProblem
 from trainyard.serve.policies.alpaserve.simulate import simulate
 
 __all__ = ["mixed_search"]
 
 
-def mixed_search(problem: Problem, num_shapes: int = 12, num_moves: int = 2000, seed: int = 0) -> Layout:
+def mixed_search(
+    problem: PlacementProblem, num_shapes: int = 12, num_moves: int = 2000, seed: int = 0
+) -> Layout:
     """The best layout that is found.
 
     1. Layouts of groups that are all alike, as Algorithm 2 has them.
@@ -38,7 +40,7 @@ def mixed_search(problem: Problem, num_shapes: int = 12, num_moves: int = 2000, 
         raise ServeError(f"num_shapes is {num_shapes}, num_moves {num_moves}; allowed is 0 or more")
     rng = random.Random(seed)
     found = {tuple(sorted(layout.shapes)): layout for layout in uniform_candidates(problem)}
-    expanded: set[tuple[Shape, ...]] = set()
+    expanded: set[tuple[ParallelConfig, ...]] = set()
     while num_shapes > 0 and len(expanded) < len(found):
         base = max((s for s in found if s not in expanded), key=lambda s: simulate(problem, found[s]).score)
         expanded.add(base)
@@ -50,11 +52,13 @@ def mixed_search(problem: Problem, num_shapes: int = 12, num_moves: int = 2000, 
     return max((*found.values(), *improved), key=lambda c: simulate(problem, c).score, default=Layout((), ()))
 
 
-def neighbours(problem: Problem, shapes: tuple[Shape, ...]) -> list[tuple[Shape, ...]]:
+def neighbours(
+    problem: PlacementProblem, shapes: tuple[ParallelConfig, ...]
+) -> list[tuple[ParallelConfig, ...]]:
     """Shapes with one group or two replaced by others on as many devices, at most two."""
     known = problem.shapes
     ways = [(s,) for s in known] + [(a, b) for a in known for b in known if a <= b]
-    found: set[tuple[Shape, ...]] = set()
+    found: set[tuple[ParallelConfig, ...]] = set()
     for old in {(s,) for s in shapes} | {(a, b) for i, a in enumerate(shapes) for b in shapes[i + 1 :]}:
         rest = list(shapes)
         for shape in old:
@@ -64,7 +68,7 @@ def neighbours(problem: Problem, shapes: tuple[Shape, ...]) -> list[tuple[Shape,
     return sorted(found - {tuple(sorted(shapes))})
 
 
-def _exchanged(problem: Problem, layout: Layout, num_moves: int, rng: random.Random) -> Layout:
+def _exchanged(problem: PlacementProblem, layout: Layout, num_moves: int, rng: random.Random) -> Layout:
     """A layout after moves of models, each of which made it no worse."""
     score, numbers = simulate(problem, layout).score, range(len(problem.models))
     for _ in range(num_moves if layout.shapes else 0):

@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 _NEAR = 1e-9
 
 
-class Shape(NamedTuple):
+class ParallelConfig(NamedTuple):
     """How every model of a group is split (the paper's parallel configuration).
 
     Attributes
@@ -55,7 +55,7 @@ class ModelProfile:
 
     name: str
     weight_bytes: float
-    stage_s: Mapping[Shape, tuple[float, ...]]
+    stage_s: Mapping[ParallelConfig, tuple[float, ...]]
     objective_s: float
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Layout(NamedTuple):
     models : of every group, in ascending order.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[ParallelConfig, ...]
     models: tuple[tuple[int, ...], ...]
 
     @property
@@ -122,7 +122,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlacementProblem:
     """What is to be placed where, and for which requests.
 
     Attributes
@@ -158,9 +158,9 @@ class Problem:
             )
 
     @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[ParallelConfig, ...]:
         """Shapes that were measured for a model or more, and that the devices suffice for."""
-        measured = {Shape(*shape) for model in self.models for shape in model.stage_s}
+        measured = {ParallelConfig(*shape) for model in self.models for shape in model.stage_s}
         return tuple(sorted(shape for shape in measured if shape.num_devices <= self.num_devices))
 
     @cached_property
@@ -179,7 +179,7 @@ class Problem:
         """Of every model."""
         return np.array([model.objective_s for model in self.models])
 
-    def fits(self, shape: Shape, models: tuple[int, ...]) -> bool:
+    def fits(self, shape: ParallelConfig, models: tuple[int, ...]) -> bool:
         """Whether a group of this shape was measured for all these models and has the memory for them."""
         if any(shape not in self.models[m].stage_s for m in models):
             return False

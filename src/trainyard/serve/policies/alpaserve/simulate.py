@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.compiling import lean
-from trainyard.serve.policies.alpaserve.problem import Arrivals, Ints, Layout, Problem
+from trainyard.serve.policies.alpaserve.problem import Arrivals, Ints, Layout, PlacementProblem
 
-__all__ = ["Outcome", "simulate"]
+__all__ = ["Goodput", "simulate"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Goodput:
     """What became of the requests.
 
     Attributes
@@ -47,7 +47,7 @@ class Outcome:
         return self.goodput - self.mean_latency_s * 1e-4 + self.num_replicas * 1e-6
 
 
-def simulate(problem: Problem, layout: Layout, arrivals: Arrivals | None = None) -> Outcome:
+def simulate(problem: PlacementProblem, layout: Layout, arrivals: Arrivals | None = None) -> Goodput:
     """What becomes of the requests on a layout.
 
     Parameters
@@ -69,7 +69,7 @@ def simulate(problem: Problem, layout: Layout, arrivals: Arrivals | None = None)
         is_placed, shape_of, num_stages, free_s, good, asked, sent,
     )  # fmt: skip
     mean_s = total_s / max(len(arrivals.model), 1)
-    return Outcome(good, asked, sent, mean_s, layout.num_replicas)
+    return Goodput(good, asked, sent, mean_s, layout.num_replicas)
 
 
 @lean
@@ -92,7 +92,7 @@ def _serve(  # type: ignore[no-untyped-def]
     Parameters
     ----------
     free_s : when every stage of every group is free; its last row is for times that are not certain yet.
-    good, asked, sent : counted here, see `Outcome`.
+    good, asked, sent : counted here, see `Goodput`.
     """
     total_s, num_groups = 0.0, len(shape_of)
     for i in range(len(arrival_s)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.serve.policies.nexus.packing import Session
 
-__all__ = ["Prepared", "admits", "prepared"]
+__all__ = ["PreparedSession", "admits", "prepared"]
 
 _NEAR = 1e-9
 # A batch that is larger than a whole number by less than this is rounded down.
@@ -15,7 +15,7 @@ _EXCESS = 1e-3
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSession:
     """A session as a GPU would have it for itself.
 
     Attributes
@@ -42,7 +42,7 @@ class Prepared:
         return self.session.profile.latency(min(self.batch_in(duty_s), self.max_batch))
 
 
-def prepared(session: Session, network_s: float = 0.002) -> Prepared:
+def prepared(session: Session, network_s: float = 0.002) -> PreparedSession:
     """A session alone on a GPU.
 
     Parameters
@@ -55,17 +55,17 @@ def prepared(session: Session, network_s: float = 0.002) -> Prepared:
     full_s = profile.latency(largest)
     if rate >= largest / full_s:
         most = Session(session.name, profile, limit_s, largest / full_s)
-        return Prepared(most, largest, largest, full_s)
+        return PreparedSession(most, largest, largest, full_s)
     batch = 1
     for b in range(2, largest + 1):
         if (b - 1) / rate + profile.latency(b) + profile.outside_s > limit_s + _NEAR:
             break
         batch = b
     duty_s = min(limit_s - profile.latency(batch) - profile.outside_s, batch / rate)
-    return Prepared(session, batch, largest, duty_s)
+    return PreparedSession(session, batch, largest, duty_s)
 
 
-def admits(present: tuple[Prepared, ...], new: Prepared) -> tuple[bool, float]:
+def admits(present: tuple[PreparedSession, ...], new: PreparedSession) -> tuple[bool, float]:
     """Whether a GPU takes one more session, and how much of its time would then be occupied."""
     every = (*present, new)
     duty_s = min(each.duty_s for each in every)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.nexus.profile import BatchingProfile
 
-__all__ = ["Node", "Session", "pack"]
+__all__ = ["PackedDevice", "Session", "pack"]
 
 _NEAR = 1e-9
 
@@ -32,7 +32,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Node:
+class PackedDevice:
     """A GPU: in every duty cycle, a batch of each of its sessions.
 
     Attributes
@@ -53,7 +53,7 @@ class Node:
         return busy_s / self.duty_s
 
 
-def pack(sessions: tuple[Session, ...]) -> tuple[Node, ...]:
+def pack(sessions: tuple[Session, ...]) -> tuple[PackedDevice, ...]:
     """GPUs for all sessions: full ones first, then what is left of each session, the largest first, where it fits best.
 
     Raises
@@ -74,12 +74,12 @@ def pack(sessions: tuple[Session, ...]) -> tuple[Node, ...]:
         most = batches[-1] / full_s
         count = int(session.rate_per_s / most + _NEAR)
         at = Session(session.name, session.profile, session.objective_s, most)
-        nodes += [Node((at,), (batches[-1],), full_s)] * count
+        nodes += [PackedDevice((at,), (batches[-1],), full_s)] * count
         rest = session.rate_per_s - count * most
         if rest > _NEAR:
             at = Session(session.name, session.profile, session.objective_s, rest)
             residual.append(_alone(at))
-    merged: list[Node] = []
+    merged: list[PackedDevice] = []
     for node in sorted(residual, key=lambda n: -n.occupancy):
         fits = [(both, i) for i, other in enumerate(merged) if (both := _together(other, node)) is not None]
         if fits:
@@ -90,18 +90,18 @@ def pack(sessions: tuple[Session, ...]) -> tuple[Node, ...]:
     return (*nodes, *merged)
 
 
-def _alone(session: Session) -> Node:
+def _alone(session: Session) -> PackedDevice:
     """The largest batch that is gathered and computed within the objective; a batch of 1 waits for nobody."""
     rate, profile = session.rate_per_s, session.profile
     fits = [b for b in profile.batches if profile.latency(b) + b / rate <= session.objective_s + _NEAR]
     batch = max(fits, default=1)
     duty_s = batch / rate if fits else session.objective_s - profile.latency(1)
-    return Node((session,), (batch,), duty_s)
+    return PackedDevice((session,), (batch,), duty_s)
 
 
-def _together(one: Node, other: Node) -> Node | None:
+def _together(one: PackedDevice, other: PackedDevice) -> PackedDevice | None:
     """Two GPUs' sessions on one, in the shorter cycle; None if they do not fit."""
     duty_s, sessions = min(one.duty_s, other.duty_s), (*one.sessions, *other.sessions)
     batches = tuple(max(math.ceil(duty_s * s.rate_per_s - _NEAR), 1) for s in sessions)
-    both = Node(sessions, batches, duty_s)
+    both = PackedDevice(sessions, batches, duty_s)
     return both if both.occupancy <= 1 + _NEAR else None

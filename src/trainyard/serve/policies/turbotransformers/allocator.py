@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["Chunk", "Memory", "Place", "UsageRecord", "allocate"]
+__all__ = ["Chunk", "ChunkedMemory", "TensorPlace", "UsageRecord", "allocate"]
 
 DEFAULT_CHUNK_BYTES = 2 * 2**20
 K_SCALE = 1.2
@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
     size_bytes: int
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor begins.
 
     Attributes
@@ -83,7 +83,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class ChunkedMemory:
     """What a request uses.
 
     Attributes
@@ -93,7 +93,7 @@ class Memory:
     """
 
     chunks: tuple[Chunk, ...]
-    places: tuple[Place, ...]
+    places: tuple[TensorPlace, ...]
 
     @property
     def footprint_bytes(self) -> int:
@@ -110,7 +110,7 @@ def allocate(
     chunks: Sequence[Chunk] = (),
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     scale: float = K_SCALE,
-) -> Memory:
+) -> ChunkedMemory:
     """Algorithm 1: tensors from the largest to the smallest, each in the first chunk that has a gap for it.
 
     Parameters
@@ -127,7 +127,7 @@ def allocate(
     """
     _check(chunks, chunk_bytes, scale)
     every, placed = list(chunks), [_Placed() for _ in chunks]
-    places: dict[int, Place] = {}
+    places: dict[int, TensorPlace] = {}
     for index in sorted(range(len(records)), key=lambda index: -records[index].size_bytes):
         record = records[index]
         for chunk, there in zip(every, placed, strict=True):
@@ -142,9 +142,9 @@ def allocate(
             placed.append(there)
         there.append((offset, record))
         there.sort(key=lambda each: each[0])
-        places[index] = Place(chunk.number, offset)
+        places[index] = TensorPlace(chunk.number, offset)
     used = tuple(chunk for chunk, there in zip(every, placed, strict=True) if there)  # others are released
-    return Memory(used, tuple(places[index] for index in range(len(records))))
+    return ChunkedMemory(used, tuple(places[index] for index in range(len(records))))
 
 
 def _find_gap(record: UsageRecord, size_bytes: int, placed: _Placed) -> int | None:

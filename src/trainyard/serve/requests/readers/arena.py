@@ -13,11 +13,11 @@ from pathlib import Path
 from trainyard.reading.head import has_columns
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
-from trainyard.serve.requests.readers.formats import Format, Lengths
+from trainyard.serve.requests.readers.formats import Format, LengthColumns
 from trainyard.serve.requests.readers.table import Table
 from trainyard.serve.requests.request import Request, TracedRequest
 
-_LENGTHS = Lengths("prompt_len", "output_len")
+_LENGTHS = LengthColumns("prompt_len", "output_len")
 _NEEDED = ("req_id", "client", "arrival_s", _LENGTHS.prompt, _LENGTHS.output)
 
 

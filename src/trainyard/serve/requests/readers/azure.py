@@ -16,11 +16,11 @@ from pathlib import Path
 from trainyard.reading.head import has_columns
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
-from trainyard.serve.requests.readers.formats import Format, Lengths
+from trainyard.serve.requests.readers.formats import Format, LengthColumns
 from trainyard.serve.requests.readers.table import Table
 from trainyard.serve.requests.request import Request, TracedRequest
 
-_LENGTHS = Lengths("ContextTokens", "GeneratedTokens")
+_LENGTHS = LengthColumns("ContextTokens", "GeneratedTokens")
 _NEEDED = ("TIMESTAMP", _LENGTHS.prompt, _LENGTHS.output)
 
 

@@ -46,7 +46,7 @@ class Format:
     read: Reader
 
 
-class Lengths(NamedTuple):
+class LengthColumns(NamedTuple):
     """Where a row has the lengths of a request.
 
     Attributes

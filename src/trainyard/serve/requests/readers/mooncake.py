@@ -15,13 +15,13 @@ from pathlib import Path
 from trainyard.reading.head import has_keys
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
-from trainyard.serve.requests.readers.formats import Format, Lengths
+from trainyard.serve.requests.readers.formats import Format, LengthColumns
 from trainyard.serve.requests.readers.table import JsonLines, as_fault, whole_numbers
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 
 TOKENS_PER_BLOCK = 512
 _MS_PER_S = 1000
-_LENGTHS = Lengths("input_length", "output_length")
+_LENGTHS = LengthColumns("input_length", "output_length")
 _NEEDED = ("timestamp", _LENGTHS.prompt, _LENGTHS.output, "hash_ids")
 
 

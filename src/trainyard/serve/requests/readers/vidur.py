@@ -21,11 +21,11 @@ from trainyard.reading.head import Head, has_columns
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 from trainyard.serve.errors import ServeError
-from trainyard.serve.requests.readers.formats import Format, Lengths
+from trainyard.serve.requests.readers.formats import Format, LengthColumns
 from trainyard.serve.requests.readers.table import Table
 from trainyard.serve.requests.request import Request, TracedRequest
 
-_LENGTHS = Lengths("num_prefill_tokens", "num_decode_tokens")
+_LENGTHS = LengthColumns("num_prefill_tokens", "num_decode_tokens")
 _COLUMNS = (_LENGTHS.prompt, _LENGTHS.output)
 
 
@@ -42,7 +42,7 @@ def read_vidur(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> 
     if columns.issuperset(_COLUMNS) and "arrived_at" not in columns:
         raise ServeError(
             f"{path} has lengths, and no column arrived_at: it does not say when requests come. Read it with "
-            "read_lengths, and give these to generate_requests as Pairs, with arrivals such as Poisson"
+            "read_lengths, and give these to generate_requests as LengthPairs, with arrivals such as Poisson"
         )
 
     def moment(row: Row) -> float | str:
