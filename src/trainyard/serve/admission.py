@@ -28,7 +28,7 @@ class Admission(Protocol):
         ...
 
     def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
-        """The request that is to be admitted next; None if there is none. If there is no room for it, none is."""
+        """The request that is to be admitted next; None if none waits. If there is no room for it, nobody is admitted."""
         ...
 
     def admitted(self, request: RequestState, state: Any) -> None:

@@ -33,8 +33,8 @@ class Arrivals:
 
     Parameters
     ----------
-    requests : in the order of their arrival; those that continue others stand after these, before the next that continues
-        none.
+    requests : in the order of their arrival. One that continues another comes some time after the end of that one, and so
+        has no place in this order: it stands anywhere between its parent and the next request without a parent.
     """
 
     def __init__(self, requests: Iterator[TracedRequest]) -> None:
@@ -64,7 +64,7 @@ class Arrivals:
             heapq.heappush(self._due, child._replace(at_s=now_s + child.at_s))
 
     def refused(self, request: Request) -> list[Arrival]:
-        """A request is not served, and so are those not that continue it, which are returned, and those after these."""
+        """A request is refused. Returns those that continue it, directly or through others: they are never due."""
         found = self._children.pop(request.name)
         for child in found:  # it grows meanwhile
             found.extend(self._children.pop(child.traced.request.name))

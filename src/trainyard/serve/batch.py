@@ -39,10 +39,9 @@ class CacheOp(NamedTuple):
 
     Attributes
     ----------
-    kind : a request takes free blocks for new tokens, shares blocks for what is in them, or gives back blocks, in this
-        order.
+    kind : a request takes free blocks for new tokens, shares blocks for what is in them, or gives back blocks.
     request : its number.
-    blocks : numbers of the blocks.
+    blocks : their numbers, in the order in which this happens.
     """
 
     kind: Literal["take", "share", "give back"]

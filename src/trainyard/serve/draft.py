@@ -108,7 +108,10 @@ class BatchDraft:
         return state.num_tokens - (state.num_computed if state.blocks else self.num_cached(state))
 
     def num_cached(self, state: RequestState) -> int:
-        """Tokens of a request that waits which are in the cache; its last token is computed in any case."""
+        """Tokens of a request that waits which are in the cache.
+
+        Its last token is never among them: it has to be computed, since that gives the next one.
+        """
         return len(self._hits(state)) * self.block_tokens
 
     def num_to_take(self, state: RequestState, num_tokens: int) -> int:

@@ -85,7 +85,12 @@ class Instance:
         return draft.batch()
 
     def most_repeats(self, batch: Batch, most: int) -> int:
-        """How often a batch would be decided in a row, at most so often, if nobody comes and nobody ends before."""
+        """How often in a row its policy would decide on the same batch, if no request comes and none ends meanwhile.
+
+        Parameters
+        ----------
+        most : the largest answer.
+        """
         repeats, queues = self.policy.repeats, self.queues
         if (
             most < 2

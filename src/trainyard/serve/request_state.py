@@ -22,7 +22,7 @@ class RequestState:
     request : what its client said.
     arrival_s : when it came.
     num_tokens : of the sequence.
-    most_tokens : of the sequence when its client takes no more, or the model no longer one.
+    most_tokens : the sequence ends when it has so many: its client takes no more, or the model has no room for more.
     num_generated : tokens that were generated, the last of which is not in the cache.
     num_computed : tokens in the cache; those of a step count from its end on.
     num_in_step : tokens that the step computes that runs now; 0 if it is in none.

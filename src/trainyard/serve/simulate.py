@@ -42,9 +42,9 @@ def simulate_requests(
 
     Parameters
     ----------
-    requests : in the order of their arrival; those that continue others right after these.
+    requests : in the order of their arrival, as `Arrivals` has them.
     instances : new ones.
-    step_time : how long that takes.
+    step_time : how long steps take.
     router : where requests go.
     seen : told of every batch when it ends, before its requests are: the instance's number, when it began, the batch.
     next_token : the token that a request generates, where tokens are to be known.
@@ -69,7 +69,7 @@ class _Step:
     ----------
     start_s : when it began.
     ends_s : when it will have been computed once, twice, and so on.
-    may_be_cut : whether it is not repeated after a request has come.
+    may_be_cut : whether the arrival of a request ends its repetition.
     """
 
     batch: Batch

@@ -26,7 +26,7 @@ class AdmittingPolicy(ABC):
 
     @property
     def repeats(self) -> Repeats:
-        """Who is next and finds no room finds none later, while others decode."""
+        """While others only decode, blocks become fewer: if there is no room for the next request, there is none later."""
         return "always" if self.admission.in_order else "while none waits"
 
     def start(self) -> Any:
