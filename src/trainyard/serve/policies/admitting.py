@@ -26,7 +26,7 @@ class AdmittingPolicy(ABC):
 
     @property
     def repeats(self) -> Repeats:
-        """While others only decode, blocks become fewer: if there is no room for the next request, there is none later."""
+        """While others only decode, blocks become fewer: the next request finds no room later if it finds none now."""
         return "always" if self.admission.in_order else "while none waits"
 
     def start(self) -> Any:
