@@ -21,9 +21,9 @@ def test_papers_lists_both_levels(capsys) -> None:
 
 
 def test_a_policy_is_told_about(capsys) -> None:
-    out = printed(capsys, "papers", "edf")
+    out = printed(capsys, "papers", "tiresias")
     assert "2, many jobs on one cluster" in out
-    assert "edf(as_published=True)" in out
+    assert "tiresias(promote_knob=1.0)" in out
     assert "frozenset" not in out
 
 

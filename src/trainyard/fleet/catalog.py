@@ -171,7 +171,6 @@ CATALOG: tuple[Entry, ...] = (
         variants={
             "gittins": {"samples": (200.0, 400.0, 1000.0, 4000.0, 20000.0, 100000.0)},
             "starvation guard": {"promote_knob": 1.0},
-            "as published": {"as_published": True, "thresholds": (3250.0, 7200.0)},
         },
     ),
     Entry(
@@ -216,7 +215,6 @@ CATALOG: tuple[Entry, ...] = (
         "exact",
         "tests/fleet/policies/test_elasticflow.py",
         needs=("speed", "deadline"),
-        variants={"as published": {"as_published": True}},
         place="packed",
     ),
     Entry(
@@ -235,7 +233,6 @@ CATALOG: tuple[Entry, ...] = (
             "proportional": {"allocation": "fair"},
             "srtf": {"order": "srtf"},
             "las": {"order": "las"},
-            "as published": {"as_published": True},
         },
         simulated_only="shares of CPUs and memory",
     ),
@@ -249,7 +246,6 @@ CATALOG: tuple[Entry, ...] = (
         left_out="parameter servers: devices exchange gradients, so that servers and workers are one number; with them "
         "asynchronous training, the division of parameters and data (section 5), and stragglers",
         needs=("speed", "reports"),
-        variants={"as published": {"as_published": True}},
     ),
     Entry(
         "pollux",
@@ -262,7 +258,7 @@ CATALOG: tuple[Entry, ...] = (
         "trainings keep batch size and learning rate on any devices, so that their losses are those of an undisturbed "
         "run: only devices adapt",
         needs=("reports",),
-        variants={"as published": {"as_published": True}, "sum of speedups": {"fairness": 1.0}},
+        variants={"sum of speedups": {"fairness": 1.0}},
         simulated_only=_BATCHES,
     ),
     Entry(
@@ -273,12 +269,10 @@ CATALOG: tuple[Entry, ...] = (
         "simplified",
         "tests/fleet/policies/test_sia.py",
         left_out="jobs that are parallel in other ways than over data; reservations; the time of trials. Restarts cost "
-        "all jobs the same; with over 500 options the program is solved to 5e-4 of its optimum. As published, jobs are "
-        "still tried on every type, where the authors' program predicts types from each other: on its eight philly "
-        "workloads they end after 2,265 s on average, predicted so after 2,408 s. Real trainings keep batch size and "
-        "learning rate on any devices",
+        "all jobs the same; with over 500 options the program is solved to 5e-4 of its optimum. Real trainings keep "
+        "batch size and learning rate on any devices",
         needs=("reports",),
-        variants={"as published": {"as_published": True}, "sum of goodputs": {"power": 1.0}},
+        variants={"sum of goodputs": {"power": 1.0}},
         simulated_only=_BATCHES,
     ),
     _of_gavel("gavel_max_min", MaxMinFairness, "Max-min fairness over types of device", ("speed",)),

@@ -20,6 +20,7 @@ from trainyard.fleet.policies.elasticflow.shares import (
     minimum_satisfactory_shares,
 )
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.edf import EDFInElasticFlow
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
@@ -146,7 +147,7 @@ def test_edf_as_the_authors_simulator() -> None:
         in_time = {
             r["policy"]: int(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "elasticflow"
         }
-    run = _testbed(EDF(as_published=True))
+    run = _testbed(EDFInElasticFlow())
     assert int((run.finish_s <= run.deadline_s).sum()) == in_time["edf"]
 
 

@@ -23,6 +23,7 @@ from trainyard.fleet.policies.optimus import (
     work_left,
 )
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.replicas.optimus import OptimusInPollux
 from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, optimus_run, resizable
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.goodput import Limits, Report
@@ -113,7 +114,7 @@ def best_counts(works: list[float], room: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("works", [[100.0, 100.0, 100.0], [10.0, 400.0, 50.0], [1.0, 1.0, 900.0]])
 def test_marginal_gains_find_the_best_division(works: list[float]) -> None:
     """Section 4.1: where each device gains less than the one before, taking the largest gain is best."""
-    optimus, cluster = Optimus(as_published=True), Cluster.uniform(4, 4)
+    optimus, cluster = OptimusInPollux(), Cluster.uniform(4, 4)
     given, _ = optimus.decide(snapshot(works, optimus, cluster, [None] * 3), optimus.start(cluster))
     assert isinstance(given.given, Placed)
     assert tuple(len(devices) for devices in given.given.devices) == best_counts(works, 16)

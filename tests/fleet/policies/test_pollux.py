@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import Rounds
-from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
-from trainyard.fleet.policies.pollux.offspring import child_as_in_paper
+from trainyard.fleet.policies.pollux.genetic import Allocations, Floats, Problem, allocations, search
+from trainyard.fleet.policies.pollux.offspring import make_child
 from trainyard.fleet.policies.pollux.policy import Pollux
+from trainyard.fleet.replicas.pollux import PolluxProgram, search_of_program
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
 from trainyard.fleet.workload.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
@@ -32,6 +33,8 @@ POLLUX = DATA / "cluster" / "pollux"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 CLUSTER = Cluster.uniform(16, 4, "T4")
 TRUE = Theta(0.05, 0.002, 0.08, 0.004, 0.02, 0.001, 1.8)
+
+Search = Callable[..., tuple[Allocations, Floats]]
 
 
 def steps(theta: Theta, nodes: int, devices: int, local: int) -> tuple[float, float]:
@@ -135,17 +138,17 @@ def problem(speedup: np.ndarray, base: list[list[tuple[int, int]]], most: int, n
     )
 
 
-@pytest.mark.parametrize("as_published", [False, True])
-def test_the_fairest_mean_is_the_least_speedup(as_published: bool) -> None:
+@pytest.mark.parametrize("how", [search, search_of_program])
+def test_the_fairest_mean_is_the_least_speedup(how: Search) -> None:
     """Of two jobs on 16 devices, one gains a third of what the other does by each: 4 and 12, found by trying all."""
     n = np.arange(17.0)
     task = problem(np.stack([np.stack([n, n]), np.stack([n / 3, n / 3])]), [[], []], 16)
-    found, fitness = search(replace(task, fairness=-np.inf), task.current, 0, 100, 100, as_published)
+    found, fitness = how(replace(task, fairness=-np.inf), task.current, 0, 100, 100)
     best = max(min(a, (16 - a) / 3) for a in range(17))
     assert fitness[0] == pytest.approx(best + 4e-3)
     assert sum(count for _, count in found.rows(0)[0]) == 4
     # Nobody is left without devices for the sake of the others, as under the sum.
-    sums, _ = search(replace(task, fairness=1.0), task.current, 0, 100, 100, as_published)
+    sums, _ = how(replace(task, fairness=1.0), task.current, 0, 100, 100)
     assert sum(count for _, count in sums.rows(0)[0]) == 16
 
 
@@ -159,27 +162,27 @@ def test_minus_infinity_can_be_named() -> None:
     assert parse_policy("pollux(fairness=-1e999)") == Pollux(fairness=-np.inf)
 
 
-@pytest.mark.parametrize("as_published", [False, True])
+@pytest.mark.parametrize("how", [search, search_of_program])
 @pytest.mark.parametrize("seed", range(5))
-def test_search_finds_the_best_division(seed: int, as_published: bool) -> None:
+def test_search_finds_the_best_division(seed: int, how: Search) -> None:
     """Of two jobs on 16 devices, one scales and one does not: found by trying every division."""
     n = np.arange(17)
     speedup = np.stack([np.stack([n**0.9, n**0.9]), np.stack([np.minimum(n, 1), np.minimum(n, 1)])]).astype(
         float
     )
     task = problem(speedup, [[], []], 16)
-    found, fitness = search(task, task.current, seed, 100, 100, as_published)
+    found, fitness = how(task, task.current, seed, 100, 100)
     assert sorted(found.rows(0)[1])[0][1] >= 1
     assert sum(count for _, count in found.rows(0)[0]) == 15
     assert fitness[0] == pytest.approx(2 / (1 / (15**0.9 + 4e-3) + 1 / (1 + 4e-3)))
 
 
-@pytest.mark.parametrize("as_published", [False, True])
-def test_distributed_jobs_do_not_share_nodes(as_published: bool) -> None:
+@pytest.mark.parametrize("how", [search, search_of_program])
+def test_distributed_jobs_do_not_share_nodes(how: Search) -> None:
     """Section 4.2.1, interference avoidance; and nobody gets more than there is."""
     n = np.arange(13)
     task = problem(np.broadcast_to(n**0.8, (6, 2, 13)).copy(), [[]] * 6, 12)
-    found, fitness = search(task, task.current, 0, 100, 100, as_published)
+    found, fitness = how(task, task.current, 0, 100, 100)
     assert (np.diff(fitness) <= 0).all()
     for which in range(len(fitness)):
         rows = found.rows(which)
@@ -190,14 +193,14 @@ def test_distributed_jobs_do_not_share_nodes(as_published: bool) -> None:
     assert len({str(found.rows(i)) for i in range(len(fitness))}) == len(fitness)
 
 
-@pytest.mark.parametrize("as_published", [False, True])
-def test_a_gang_gets_all_or_nothing(as_published: bool) -> None:
+@pytest.mark.parametrize("how", [search, search_of_program])
+def test_a_gang_gets_all_or_nothing(how: Search) -> None:
     """Jobs that run on three devices or not at all; two fit, on their own or next to one that is spread."""
     n = np.arange(4).astype(float)
     task = replace(
         problem(np.broadcast_to(n, (4, 2, 4)).copy(), [[]] * 4, 3, num_nodes=2), least=np.full(4, 3, np.int32)
     )
-    found, _ = search(task, task.current, 0, 50, 50, as_published)
+    found, _ = how(task, task.current, 0, 50, 50)
     counts = [sum(count for _, count in row) for which in range(5) for row in found.rows(which)]
     assert set(counts) <= {0, 3}
     assert [sum(count for _, count in row) for row in found.rows(0)].count(3) == 2
@@ -206,14 +209,23 @@ def test_a_gang_gets_all_or_nothing(as_published: bool) -> None:
 def offspring(
     seed: int, sizes: list[int], *parents: list[list[tuple[int, int]]]
 ) -> list[list[tuple[int, int]]]:
-    """One child of two parents, made as the paper has it, of jobs that may have any number of devices."""
+    """One child of two parents, of jobs that may have any number of devices."""
     num_jobs, devices = len(parents[0]), sum(sizes)
     one, other, child = (allocations(rows, devices) for rows in (*parents, [[]] * num_jobs))
     known = tuple(np.concatenate(pair) for pair in zip(one, other, strict=True))
     random = np.random.Generator(np.random.SFC64(seed))
     least, most = np.ones(num_jobs, np.int32), np.full(num_jobs, devices, np.int32)
-    child_as_in_paper(
-        random, known, 0, 1, np.array(sizes, np.int32), least, most, tuple(part[0] for part in child)
+    make_child(
+        random,
+        known,
+        0,
+        1,
+        tuple(part[0] for part in one),
+        np.array(sizes, np.int32),
+        least,
+        most,
+        np.zeros(0),
+        tuple(part[0] for part in child),
     )
     return child.rows(0)
 
@@ -260,15 +272,15 @@ def test_contested_devices_are_taken_back_at_random() -> None:
     assert left.mean(axis=0)[0] == pytest.approx(left.mean(axis=0)[1], abs=0.15)
 
 
-@pytest.mark.parametrize("as_published", [False, True])
-def test_moving_must_be_worth_it(as_published: bool) -> None:
+@pytest.mark.parametrize("how", [search, search_of_program])
+def test_moving_must_be_worth_it(how: Search) -> None:
     """The penalty of a restart keeps a job where it is, unless it gains more elsewhere."""
     n = np.arange(5).astype(float)
     base = [[(0, 2)]]
     for factor, devices in [(0.4, 2), (0.6, 4)]:
         task = problem(np.stack([n, n])[None], base, 4)
         changed = replace(task, realloc_factor=np.array([factor]))
-        found, _ = search(changed, changed.current, 0, 50, 50, as_published)
+        found, _ = how(changed, changed.current, 0, 50, 50)
         assert sum(count for _, count in found.rows(0)[0]) == devices
 
 
@@ -361,7 +373,7 @@ def test_as_the_authors_simulator() -> None:
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("pollux")]
     jobs = read_pollux(POLLUX / "workloads" / "workload-6.csv", POLLUX / "traces")
-    policy = Pollux(as_published=True)
+    policy = PolluxProgram()
     run = simulate_fleet(jobs, CLUSTER, policy, rounds=Rounds(60), costs=Costs(30.0, 30.0))
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.03)

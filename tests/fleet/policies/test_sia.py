@@ -20,6 +20,7 @@ from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
 from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.replicas.sia import SiaProgram
 from trainyard.fleet.reproduce.programs.sia import gavel_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
@@ -250,7 +251,7 @@ def test_fairness_is_a_power() -> None:
 def test_as_published_does_not_disturb_who_restarts() -> None:
     report = seen({"slow": 1.0, "fast": 9.0}, {"slow": 1, "fast": 1}, Noise(1.0, 0.1))
     for now_s, kind in [(20.0, "slow"), (3600.0, "fast")]:
-        assert held(decided(Sia(as_published=True), [report], [(0,)], now_s))[0][0] == kind
+        assert held(decided(SiaProgram(), [report], [(0,)], now_s))[0][0] == kind
 
 
 SLOWDOWNS = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2}
@@ -355,7 +356,7 @@ def test_as_published_the_choice_is_the_best_of_all(seed: int) -> None:
         noise = None if new else Noise(1.0, float(rng.uniform(1, 500)))
         report = seen(speeds, {"slow": 1 if new else width, "fast": 1}, noise, wait)
         jobs.append((report, () if new else (2 * i, 2 * i + 1)))
-    now_s, sia = float(rng.choice([45.0, 600.0, 20000.0])), Sia(as_published=True)
+    now_s, sia = float(rng.choice([45.0, 600.0, 20000.0])), SiaProgram()
     worth = worth_by_hand(jobs, now_s, sia.restart_s)
     best = 0.0
     for choice in itertools.product(*([None, *found] for found in worth)):

@@ -15,6 +15,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.synergy import FirstFit, SynergyProgram
 from trainyard.fleet.reproduce.synergy import printed_hours, static_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Spot
@@ -65,7 +66,7 @@ def test_cpus_that_one_does_not_need_go_to_another() -> None:
 
 def test_who_has_more_than_a_share_gives_it_back() -> None:
     """Two jobs of 12 CPUs leave none for the third: no device idles, and nobody has less than a proportional share."""
-    packing = Packing(nodes(1), first_fit=False)
+    packing = Packing(nodes(1))
     for job in range(3):
         packing.add(job, (1.0, 12.0, 20 * GB))
     cpus = sorted(packing.needs[job][1] for job in range(3))
@@ -77,7 +78,7 @@ def test_who_has_more_than_a_share_gives_it_back() -> None:
 def test_full_nodes_are_shared_out(seed: int, first_fit: bool) -> None:
     """Every device is in use, no node gives out more than it has, and everybody's share suffices."""
     draw, cluster = np.random.default_rng(seed), nodes(4)
-    packing, left, wanted = Packing(cluster, first_fit), 32, []
+    packing, left, wanted = FirstFit(cluster) if first_fit else Packing(cluster), 32, []
     while left:
         count = int(min(left, draw.choice([1, 1, 2, 4, 8, 12])))
         wanted.append(
@@ -95,14 +96,14 @@ def test_full_nodes_are_shared_out(seed: int, first_fit: bool) -> None:
 
 
 def test_a_job_that_fits_a_node_is_not_spread() -> None:
-    packing = Packing(nodes(2), first_fit=False)
+    packing = Packing(nodes(2))
     for job, count in enumerate((6.0, 4.0, 2.0, 4.0)):
         packing.add(job, (count, count, count * GB))
     assert packing.rows == {0: {0: 6}, 1: {1: 4}, 2: {0: 2}, 3: {1: 4}}
 
 
 def test_what_nodes_do_not_have_is_not_given_out() -> None:
-    packing = Packing(Cluster.uniform(1, 8), first_fit=False)
+    packing = Packing(Cluster.uniform(1, 8))
     packing.add(0, (2.0, 0.0, 0.0))
     assert packing.rows == {0: {0: 2}}
 
@@ -123,7 +124,7 @@ def static_trace(policy: Synergy) -> FleetRun:
 def test_as_the_authors_simulator(allocation: Literal["fair", "tune"]) -> None:
     with (DATA / "reference" / "fleet" / "others.csv").open() as file:
         theirs = {r["policy"]: float(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "synergy"}
-    found = printed_hours(static_trace(Synergy(allocation=allocation, as_published=True)))
+    found = printed_hours(static_trace(SynergyProgram(allocation=allocation)))
     assert found == pytest.approx(theirs[f"fifo + {allocation}"], abs=1e-9)
 
 

@@ -14,6 +14,7 @@ from trainyard.fleet.policies.queues import fifo, las, srtf
 from trainyard.fleet.policies.tiresias.gittins import gittins_index
 from trainyard.fleet.policies.tiresias.policy import SKEWS, tiresias
 from trainyard.fleet.policy import Policy
+from trainyard.fleet.replicas.tiresias import tiresias_program
 from trainyard.fleet.reproduce.programs.elasticflow import in_slots, num_met
 from trainyard.fleet.reproduce.programs.pollux import tiresias_run
 from trainyard.fleet.simulate import simulate_fleet
@@ -128,7 +129,7 @@ def published() -> list[tuple[str, float, float, int]]:
 def test_as_the_authors_simulator(
     name: str, completion_s: float, makespan_s: float, preemptions: int
 ) -> None:
-    policy = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
+    policy = tiresias_program()
     run = simulate_fleet(trace(name), CLUSTERS[name], policy, place="anywhere")
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s

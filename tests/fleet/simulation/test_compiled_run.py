@@ -172,7 +172,6 @@ def test_partitions_are_heeded_on_the_way(policy: str, returns: list[int]) -> No
 def test_a_policy_that_decides_in_python_takes_every_step(returns: list[int]) -> None:
     for policy in (
         "srtf(steady=True)",
-        "tiresias(as_published=True)",
         "tiresias(samples=(100.0, 900.0))",
         "gandiva",
     ):

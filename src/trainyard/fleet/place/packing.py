@@ -17,6 +17,7 @@ from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 def proportional(cluster: Cluster) -> Floats:
@@ -35,8 +36,7 @@ class Packing:
     needs : devices, CPUs and bytes that every job has in all, the same for each of its devices.
     """
 
-    def __init__(self, cluster: Cluster, first_fit: bool) -> None:
-        self.first_fit = first_fit
+    def __init__(self, cluster: Cluster) -> None:
         size = np.array([(node.num_devices, node.cpus, node.memory_bytes) for node in cluster.nodes], float)
         size[list(cluster.away)] = 0.0
         self.free, self.full = size.copy(), np.maximum(size.max(0), 1.0)
@@ -72,22 +72,23 @@ class Packing:
         room = np.floor((self.free[:, asked] / (wanted[asked] / count)).min(1) + 1e-9).astype(np.int64)
         if room.sum() < count:
             return None
-        if self.first_fit:
-            return _filled(range(len(room)), room, count)
-        # Least room left, in parts of a node.
+        return self.of_nodes(room, count)
+
+    def of_nodes(self, room: Ints, count: int) -> dict[int, int] | None:
+        """Devices of nodes, of which so many suit a job: where least room is left, in parts of a node."""
         left = (self.free / self.full).sum(1)
         largest_first = np.lexsort((left, -room)).tolist()
         rest = count
         for k, node in enumerate(largest_first):
             suits = [n for n in largest_first[k:] if room[n] >= rest]
             if suits:
-                return _filled([*largest_first[:k], min(suits, key=lambda n: (left[n], n))], room, count)
+                return filled([*largest_first[:k], min(suits, key=lambda n: (left[n], n))], room, count)
             rest -= int(room[node])
         return None
 
     def _make_room(self, wanted: Floats) -> None:
         """Take back what jobs have beyond their share, on the nodes whose devices a job is to have."""
-        for node, count in self._by_devices(int(wanted[0])).items():
+        for node, count in self.by_devices(int(wanted[0])).items():
             here = [job for job, row in self.rows.items() if node in row]
             here.sort(key=lambda job: (len(self.rows[job]), *(-self.needs[job][1:] / self.needs[job][0])))
             for job in here:
@@ -96,22 +97,31 @@ class Packing:
                 excess = _exceeds(self.needs[job], share)
                 if not lacks.any():
                     break
-                if (excess & lacks).any() or (self.first_fit and excess.any()):
+                if self.gives(excess, lacks):
                     self._take(job, -1.0)
                     self.needs[job] = share
                     self._take(job, 1.0)
 
-    def _by_devices(self, count: int) -> dict[int, int]:
+    def gives(self, excess: Bools, lacks: Bools) -> bool:
+        """Whether a job gives back what it has beyond its share, of what others lack."""
+        return bool((excess & lacks).any())
+
+    def by_devices(self, count: int) -> dict[int, int]:
         """Devices of each node for a job, whatever CPUs and memory are left there."""
-        room = np.rint(self.free[:, 0]).astype(np.int64)
+        room = self.devices_free
         suits = np.nonzero(room >= count)[0]
         if len(suits):
-            first = self.first_fit and count > 1
-            return {int(suits[0] if first else suits[np.argmin(room[suits])]): count}
-        return _filled(np.argsort(room if self.first_fit else -room, kind="stable").tolist(), room, count)
+            return {int(suits[np.argmin(room[suits])]): count}
+        return filled(np.argsort(-room, kind="stable").tolist(), room, count)
+
+    @property
+    def devices_free(self) -> Ints:
+        """Of every node."""
+        found: Ints = np.rint(self.free[:, 0]).astype(np.int64)
+        return found
 
 
-def _filled(nodes: Iterable[int], room: Ints, count: int) -> dict[int, int]:
+def filled(nodes: Iterable[int], room: Ints, count: int) -> dict[int, int]:
     """So many devices of nodes, taken in their order."""
     row: dict[int, int] = {}
     for node in nodes:
@@ -122,5 +132,5 @@ def _filled(nodes: Iterable[int], room: Ints, count: int) -> dict[int, int]:
     return row
 
 
-def _exceeds(wanted: Floats, limit: Floats) -> NDArray[np.bool_]:
+def _exceeds(wanted: Floats, limit: Floats) -> Bools:
     return wanted > limit * (1 + 1e-9) + 1e-9

@@ -7,11 +7,6 @@ References
 C. L. Liu, J. W. Layland. "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 1973: the
 order of deadlines. D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning",
 ASPLOS 2023, baselines of its evaluation: elastic jobs scale out as far as they can.
-
-Notes
------
-The baseline in the authors' program gives a job the largest number of devices that it was measured on, even where it is
-slower than on fewer; ``as_published`` does so.
 """
 
 from __future__ import annotations
@@ -30,14 +25,8 @@ from trainyard.hardware.cluster import Cluster
 
 @dataclass(frozen=True)
 class EDF:
-    """The policy.
+    """The policy."""
 
-    Attributes
-    ----------
-    as_published : take devices that make a job slower, too.
-    """
-
-    as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"speed", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
 
@@ -52,12 +41,16 @@ class EDF:
         require_one_type(cluster, "earliest deadline first")
         return MappingProxyType({})
 
+    def scaling(self, snapshot: Snapshot, number: int) -> Scaling:
+        """On how many devices a job may run: on those only that make it faster."""
+        return scaling(snapshot, number, True)
+
     def decide(
         self, snapshot: Snapshot, state: MappingProxyType[int, Scaling]
     ) -> tuple[Allocation, MappingProxyType[int, Scaling]]:
         """In the order of deadlines, to each the most devices that it can use of those left."""
         serial = snapshot.serial.tolist()
-        known = {s: state.get(s) or scaling(snapshot, i, not self.as_published) for i, s in enumerate(serial)}
+        known = {s: state.get(s) or self.scaling(snapshot, i) for i, s in enumerate(serial)}
         order = np.lexsort((snapshot.arrival_s, snapshot.deadline_s))
         free = snapshot.cluster.num_devices
         counts = np.zeros(len(order), np.int64)

@@ -18,9 +18,6 @@ it is. One whose end cannot be told yet is taken to need as much time as the oth
 level 1 predicts the speed, in simulation: only when they run for real do they have losses, of which they tell the mean
 from checkpoint to checkpoint. For devices of one type.
 
-``as_published`` does what the program in the artifact of Pollux (OSDI 2021) does under this name: the true time of a unit
-of work, and the true work left from the end of the epoch underway; jobs fill the nodes with most devices free.
-
 Fidelity: simplified. Left out: parameter servers, and with them asynchronous training, the division of parameters among
 servers and that of data among workers (section 5); stragglers.
 """
@@ -78,19 +75,17 @@ class Optimus:
     interval_s : time between two decisions, the length of the rounds.
     threshold : a job has converged when an epoch lessens its loss by less than this part of its largest.
     young : factor on the gain of jobs whose end cannot be told yet.
-    as_published : be told the truth; see the notes.
     """
 
     interval_s: float = 600.0
     threshold: float = 1e-3
     young: float = 0.95
-    as_published: bool = False
     preempts: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Trials show how fast a job is; its truth includes how much is left."""
-        return frozenset({"speed", "length"}) if self.as_published else frozenset({"speed", "reports"})
+        """Trials show how fast a job is."""
+        return frozenset({"speed", "reports"})
 
     @property
     def traits(self) -> Traits:
@@ -113,17 +108,29 @@ class Optimus:
         serial = snapshot.serial.tolist()
         then_s, known = state
         seen = [known.get(s) or Seen({}) for s in serial]
-        if self.as_published:
-            seen, gain = _true_gains(snapshot, seen)
-        else:
-            seen = [_measured(snapshot, i, then_s, seen[i]) for i in range(len(seen))]
-            gain = self._marginal_gains(snapshot, seen)
+        seen, gain = self.gains(snapshot, seen, then_s)
         counts = _allocated(snapshot, gain)
-        places = _placed(snapshot, counts, fullest if self.as_published else evenly)
+        places = _placed(snapshot, counts, self.place)
         devices = keeping(snapshot.cluster, places, snapshot.grants)
         again_s, reasons = snapshot.now_s + self.interval_s, Reasons(np.flatnonzero(counts == 0), _why)
         allocation = Allocation(Placed(np.arange(len(counts)), devices), again_s, reasons=reasons)
         return allocation, (snapshot.now_s, MappingProxyType(dict(zip(serial, seen, strict=True))))
+
+    def gains(
+        self, snapshot: Snapshot, seen: list[Seen], then_s: float
+    ) -> tuple[list[Seen], Callable[[int, int], float]]:
+        """What is known of every job now, and what one more device saves it, as `_marginal_gains` has it.
+
+        Parameters
+        ----------
+        then_s : the time of the last decision.
+        """
+        seen = [_measured(snapshot, i, then_s, seen[i]) for i in range(len(seen))]
+        return seen, self._marginal_gains(snapshot, seen)
+
+    def place(self, free: Ints, wanted: int) -> dict[int, int]:
+        """Devices of each node for a job, of those that are free."""
+        return evenly(free, wanted)
 
     def _marginal_gains(self, snapshot: Snapshot, seen: Sequence[Seen]) -> Callable[[int, int], float]:
         """Section 4.1: time that one more device saves a job, by the job and the devices that it would have before."""
@@ -230,24 +237,6 @@ def loss_curve(losses: tuple[tuple[float, float], ...]) -> tuple[float, float, f
         if error < best:
             best, found = error, b
     return float(found[0] / unit), float(found[1]), float(np.median(np.diff(work, prepend=0.0)))
-
-
-def _true_gains(snapshot: Snapshot, seen: list[Seen]) -> tuple[list[Seen], Callable[[int, int], float]]:
-    """The same gains from the truth; of a job in its last epoch, a unit of work is left."""
-    unit_s = [dict(s.unit_s) for s in seen]
-
-    def true_s(job: int, num: int) -> float:
-        if num not in unit_s[job]:
-            speed = snapshot.speed(job, Grant(tuple(range(num))))
-            unit_s[job][num] = 1.0 / speed if speed > 0 else float("inf")
-        return unit_s[job][num]
-
-    left = []
-    for number, job in enumerate(snapshot.jobs):
-        rest_s = snapshot.rest_s(number, Grant(tuple(range(job.least_devices))), from_next=True)
-        left.append(max(rest_s / true_s(number, job.least_devices), 1.0))
-    known = [Seen(times) for times in unit_s]
-    return known, lambda job, num: left[job] * (true_s(job, num) - true_s(job, num + 1))
 
 
 def _allocated(snapshot: Snapshot, gain: Callable[[int, int], float]) -> Ints:

@@ -14,12 +14,6 @@ References
 ----------
 J. Mohan, A. Phanishayee, J. Kulkarni, V. Chidambaram. "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters",
 OSDI 2022: demands from optimistic profiles, proportional allocation, and TUNE.
-
-Notes
------
-The paper takes large jobs first and packs each into the node that it leaves least room in. The authors' program takes
-jobs in the order of the queue (under LAS, large ones first) and the first devices that have room; ``as_published`` does
-so.
 """
 
 from __future__ import annotations
@@ -68,14 +62,12 @@ class Synergy:
     allocation : ``tune``, or ``fair``, which gives every job its proportional share.
     saturation : a job is as fast as it gets at this part of its best speed.
     round_s : time between two decisions.
-    as_published : pack as the authors' program does.
     """
 
     order: Literal["fifo", "srtf", "las"] = "fifo"
     allocation: Literal["tune", "fair"] = "tune"
     saturation: float = 0.99
     round_s: float = 300.0
-    as_published: bool = False
     preempts: bool = field(default=True, init=False)
 
     @property
@@ -105,8 +97,8 @@ class Synergy:
         demands = [state[s] for s in serial]
         queue = np.lexsort((snapshot.arrival_s, self._urgency(snapshot, demands)))
         runnable = _runnable(queue, snapshot.num_devices, snapshot.cluster.num_devices)
-        packing = Packing(snapshot.cluster, self.as_published)
-        for i in self._packing_order(runnable, demands):
+        packing = self.packing(snapshot.cluster)
+        for i in self.packing_order(runnable, demands):
             packing.add(i, demands[i].needs)
         return _allocation(snapshot, runnable, packing), state
 
@@ -124,12 +116,14 @@ class Synergy:
         remaining_s: Floats = snapshot.left / np.array([demand.work_per_s for demand in demands])
         return remaining_s
 
-    def _packing_order(self, runnable: Ints, demands: list[Demand]) -> list[int]:
-        """Those that are hardest to place first; in the program as they come, under LAS those with most devices first."""
+    def packing(self, cluster: Cluster) -> Packing:
+        """Nodes on which nothing lies; each job comes to the one that it leaves least room in."""
+        return Packing(cluster)
+
+    def packing_order(self, runnable: Ints, demands: list[Demand]) -> list[int]:
+        """Those that are hardest to place first."""
         jobs: list[int] = runnable.tolist()
-        if not self.as_published:
-            return sorted(jobs, key=lambda i: demands[i].needs, reverse=True)
-        return sorted(jobs, key=lambda i: -demands[i].needs[0]) if self.order == "las" else jobs
+        return sorted(jobs, key=lambda i: demands[i].needs, reverse=True)
 
 
 def _allocation(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Allocation:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.edf import EDFInElasticFlow
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table, num_met
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
 from trainyard.fleet.simulate import simulate_fleet
@@ -34,7 +35,7 @@ def _periodic() -> Iterator[Row]:
 
 def _testbed(folder: Path) -> FleetRun:
     jobs = read_elasticflow(folder / TRACE, folder / SPEEDS)
-    return simulate_fleet(jobs, TESTBED, EDF(as_published=True), place="packed")
+    return simulate_fleet(jobs, TESTBED, EDFInElasticFlow(), place="packed")
 
 
 TABLES = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.pollux import PolluxProgram
 from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, jobs_table
 from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report, Timing, divided
 from trainyard.fleet.workload.readers.pollux import read_pollux
@@ -60,7 +60,7 @@ def _best() -> Iterator[Row]:
 
 def _simulated(folder: Path) -> FleetRun:
     jobs = read_pollux(folder / "workloads" / "workload-6.csv", folder / "traces")
-    return as_in_pollux(jobs, Pollux(as_published=True))
+    return as_in_pollux(jobs, PolluxProgram())
 
 
 TABLES = (

@@ -15,6 +15,7 @@ import numpy as np
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.synergy import SynergyProgram
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Profile, Spot
 from trainyard.fleet.workload.readers.synergy import MEMORY_GB, Sensitivity, SynergyProfile
@@ -102,7 +103,7 @@ def _rows() -> Iterator[Row]:
         for number, (model, iterations) in enumerate(zip(words[::2], words[1::2], strict=True))
     ]
     for label, allocation, hours in (("proportional (fair)", "fair", 5.6310), ("tune", "tune", 5.0818)):
-        policy = Synergy(allocation=allocation, as_published=True)  # type: ignore[arg-type]
+        policy = SynergyProgram(allocation=allocation)  # type: ignore[arg-type]
         yield Row(f"first come first served, {label}", hours, printed_hours(static_run(jobs, policy)))
 
 

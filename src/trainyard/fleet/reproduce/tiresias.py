@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.policies.tiresias.policy import tiresias
+from trainyard.fleet.replicas.tiresias import tiresias_program
 from trainyard.fleet.reproduce.programs.elasticflow import TRACE, deadlines_table, in_slots
 from trainyard.fleet.reproduce.programs.pollux import jobs_table, tiresias_run
 from trainyard.fleet.reproduce.programs.tiresias import cluster_table, sixty_jobs_table
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 
-_QUEUES = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
+_QUEUES = tiresias_program()
 
 TABLES = (
     sixty_jobs_table({"dlas-gpu": (_QUEUES, 190.683, 3271.0)}),

@@ -10,6 +10,7 @@ A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,18 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled, lean
-from trainyard.fleet.policies.pollux.offspring import (
-    below,
-    chances_of_hits,
-    child_as_in_paper,
-    child_as_in_program,
-)
+from trainyard.fleet.policies.pollux.offspring import below, make_child
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
+_NO_TABLES = np.zeros(0)
 _IDLE = 4e-3  # speedup of a job without devices: more than none, so that a mean exists
-_CHANCE_OF_TWO_PARENTS = 0.9  # instead of one, in the program
 
 
 class Allocations(NamedTuple):
@@ -99,13 +95,15 @@ def search(
     seed: int,
     num_generations: int,
     population: int,
-    as_published: bool = False,
+    make: Callable[..., None] = make_child,
+    tables: Floats = _NO_TABLES,
 ) -> tuple[Allocations, Floats]:
     """Allocations after some generations, best first, and the fitness of each.
 
     Parameters
     ----------
-    as_published : make children as the authors' program does.
+    make : makes children, a compiled function such as `make_child`.
+    tables : what it is given besides.
     """
     p = problem
     found = _search(
@@ -120,7 +118,8 @@ def search(
         p.fairness,
         num_generations,
         population,
-        as_published,
+        make,
+        tables,
     )
     return Allocations(*found[:3]), found[3]
 
@@ -144,7 +143,7 @@ def _carried_over(first, node, count, place):  # type: ignore[no-untyped-def]
 @compiled
 def _search(  # type: ignore[no-untyped-def]
     random, first0, node0, count0, now_first, now_node, now_count, sizes, speedup, realloc_factor, least, most, fairness,
-    num_generations, population, as_published,
+    num_generations, population, make, tables,
 ):  # fmt: skip
     num_jobs, num_entries, num = now_first.shape[1] - 1, node0.shape[1], len(first0)
     first = np.zeros((2 * population, num_jobs + 1), np.int32)
@@ -152,7 +151,6 @@ def _search(  # type: ignore[no-untyped-def]
     count = np.zeros((2 * population, num_entries), np.int32)
     first[:num], node[:num], count[:num] = first0, node0, count0
     current = (now_first[0], now_node[0], now_count[0])
-    chances = chances_of_hits(num_jobs)
     fitness, ranked = np.full(2 * population, -np.inf), np.arange(2 * population)
     for i in range(num):
         fitness[i] = _fitness(first[i], node[i], count[i], current, speedup, realloc_factor, fairness)
@@ -167,12 +165,7 @@ def _search(  # type: ignore[no-untyped-def]
             )
             c = ranked[end]
             child = (first[c], node[c], count[c])
-            if as_published:
-                one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
-                cut = below(random, num_jobs) if random.random() < _CHANCE_OF_TWO_PARENTS else num_jobs
-                child_as_in_program(random, one, other, cut, current, sizes, least, most, chances, child)
-            else:
-                child_as_in_paper(random, (first, node, count), a, b, sizes, least, most, child)
+            make(random, (first, node, count), a, b, current, sizes, least, most, tables, child)
             fitness[c] = _fitness(first[c], node[c], count[c], current, speedup, realloc_factor, fairness)
             if not _is_duplicate(first, node, count, fitness, ranked[:end], c):
                 end += 1

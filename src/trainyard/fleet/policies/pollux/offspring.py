@@ -1,7 +1,6 @@
 """Children of allocations in a genetic search: of two parents, mutated, and repaired until they are possible.
 
-There are two ways: as the paper on Pollux has it, and as its authors' program does it. An allocation is kept as
-`trainyard.fleet.policies.pollux.genetic` says: `first` [job + 1], `node` and `devices` [entry].
+An allocation is kept as `trainyard.fleet.policies.pollux.genetic` says: `first` [job + 1], `node` and `devices` [entry].
 
 References
 ----------
@@ -12,19 +11,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled, lean
-
-_CHANCE_OF_RESET = 0.1  # to what it has now, of every job, in the program
-_CHANCE_OF_LOSS = 0.1  # that a job loses devices, and of each of its nodes if it does, in the program
+from trainyard.compiling import compiled
 
 
 @compiled
-def child_as_in_paper(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
+def make_child(random, alive, one, other, current, sizes, least, most, tables, child):  # type: ignore[no-untyped-def]
+    """A child: rows of both parents at random, elements mutated, and random ones taken back.
 
     Parameters
     ----------
     alive : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
+    current, tables : what jobs have now, and what was computed before; not used here.
     child : what is written to.
     """
     first, node, count, owner = _mixed_and_mutated(random, alive, one, other, sizes)
@@ -36,7 +33,7 @@ def child_as_in_paper(random, alive, one, other, sizes, least, most, child):  # 
         total[owner[e]] += count[e]
     for j in range(len(least)):
         if total[j] > most[j]:
-            _limit(random, count[first[j] : first[j + 1]], most[j])
+            limit(random, count[first[j] : first[j + 1]], most[j])
     left = np.zeros_like(sizes)
     for m in range(len(sizes)):
         left[m] = _fit_node(random, count, on_node[m], after, sizes[m])
@@ -157,7 +154,7 @@ def _write_child(first, node, count, left, least, child):  # type: ignore[no-unt
         if least[j] > 1:
             for e in range(begin, end):
                 left[to_node[e]] += to_count[e]
-            end = _settle(child, j, begin, end, least[j], left, has_distributed)
+            end = settle(child, j, begin, end, least[j], left, has_distributed)
         to_first[j + 1] = end
 
 
@@ -176,141 +173,7 @@ def _distributed_on(first, node, count, num_nodes):  # type: ignore[no-untyped-d
 
 
 @compiled
-def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
-    """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
-    p = 1.0 / num_jobs
-    term, total, found = (1 - p) ** num_jobs, 0.0, np.ones(16)
-    for k in range(16):
-        total += term
-        found[k] = total
-        term *= (num_jobs - k) / (k + 1.0) * (p / (1 - p) if p < 1 else 0.0)
-    return found
-
-
-@compiled
-def child_as_in_program(random, one, other, cut, current, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
-    """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
-
-    Devices are added where some are free, and the first jobs keep contested ones.
-    """
-    num_jobs, room = len(least), len(one[1]) + len(other[1]) + len(current[1])
-    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
-    used, num_entries = np.zeros_like(sizes), np.zeros_like(sizes)
-    end = _cut_and_mutated(random, one, other, cut, current, (first, node, count), used, num_entries)
-    _grow(random, node, count, end, used, num_entries, sizes, num_jobs)
-    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
-    _spread(random, (first, node, count), end, used, sizes, chances, head, after)
-    _repair(random, first, node, count, head, after, sizes, least, most, child)
-
-
-@lean
-def _cut_and_mutated(random, one, other, cut, current, entries, used, num_entries):  # type: ignore[no-untyped-def]
-    """Jobs as in their parent, or as they are now, some without some of their nodes; returns where the entries end.
-
-    Parameters
-    ----------
-    entries : what is written to.
-    used, num_entries : of every node, devices and entries; what is written is added.
-    """
-    first, node, count = entries
-    n = 0
-    for j in range(len(first) - 1):
-        source = one if j < cut else other
-        if random.random() < _CHANCE_OF_RESET:
-            source = current
-        loses = random.random() < _CHANCE_OF_LOSS
-        for e in range(source[0][j], source[0][j + 1]):
-            if loses and random.random() < _CHANCE_OF_LOSS:
-                continue
-            node[n], count[n] = source[1][e], source[2][e]
-            used[node[n]] += count[n]
-            num_entries[node[n]] += 1
-            n += 1
-        first[j + 1] = n
-    return n
-
-
-@lean
-def _grow(random, node, count, end, used, num_entries, sizes, num_jobs):  # type: ignore[no-untyped-def]
-    """Entries on nodes with free devices grow at random."""
-    of_all = 1.0 / num_jobs
-    for e in range(end):
-        m = node[e]
-        if used[m] < sizes[m]:
-            of_node = 1.0 / num_entries[m]
-            if random.random() < of_all + of_node - of_all * of_node:
-                count[e] += below(random, sizes[m] + 1 - count[e])
-
-
-@lean
-def _spread(random, entries, end, used, sizes, chances, head, after):  # type: ignore[no-untyped-def]
-    """Random jobs come to nodes with free devices on which they are not.
-
-    Parameters
-    ----------
-    entries : to which the new ones are added, from ``end`` on.
-    head, after : the new ones as linked lists, which are written: the first one of every job, and after each the next.
-    """
-    first, node, count = entries
-    num_jobs, n = len(head), end
-    for m in range(len(sizes)):
-        if used[m] >= sizes[m]:
-            continue
-        hits, draw = 0, random.random()
-        while hits < 15 and draw > chances[hits]:
-            hits += 1
-        for _ in range(hits):
-            j, value = below(random, num_jobs), below(random, sizes[m] + 1)
-            known = value == 0 or n == len(node) or (head[j] >= 0 and node[head[j]] == m)
-            for e in range(first[j], first[j + 1]):
-                known |= node[e] == m
-            if not known:
-                node[n], count[n], after[n] = m, value, head[j]
-                head[j] = n
-                n += 1
-
-
-@compiled
-def _repair(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """Make it possible: one distributed job per node, no job over its most or under its least, no node over its size.
-
-    The first jobs keep what they have.
-    """
-    left, has_distributed = sizes.copy(), np.zeros(len(sizes), np.bool_)
-    row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
-    _, to_node, to_count = child
-    end = 0
-    for j in range(len(least)):
-        n = 0
-        for e in range(first[j], first[j + 1]):
-            n = _insert(row, amount, n, node[e], count[e])
-        e = head[j]
-        while e >= 0:
-            n = _insert(row, amount, n, node[e], count[e])
-            e = after[e]
-        total, is_distributed = 0, n > 1
-        for k in range(n):
-            m = row[k]
-            if is_distributed:
-                if has_distributed[m]:
-                    amount[k] = 0
-                    continue
-                has_distributed[m] = True
-            total += amount[k]
-        if total > most[j]:
-            _limit(random, amount[:n], most[j])
-        begin = end
-        for k in range(n):
-            m = row[k]
-            got = min(amount[k], left[m])
-            if got > 0:
-                to_node[end], to_count[end] = m, got
-                end += 1
-        end = _settle(child, j, begin, end, least[j], left, has_distributed)
-
-
-@compiled
-def _settle(child, j, begin, end, least, left, has_distributed):  # type: ignore[no-untyped-def]
+def settle(child, j, begin, end, least, left, has_distributed):  # type: ignore[no-untyped-def]
     """Let a job have its entries, and what it lacks, or nothing; returns where its entries end."""
     first, node, count = child
     total = count[begin:end].sum()
@@ -338,7 +201,7 @@ def _top_up(node, count, begin, end, wanted, left, has_distributed):  # type: ig
         if there:
             count[at] += more
         else:
-            end = begin + _insert(node[begin:], count[begin:], end - begin, m, more)
+            end = begin + insert(node[begin:], count[begin:], end - begin, m, more)
         wanted -= more
     if wanted > 0:
         return begin
@@ -348,7 +211,7 @@ def _top_up(node, count, begin, end, wanted, left, has_distributed):  # type: ig
 
 
 @compiled
-def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
+def insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
     """Insert an entry by its node."""
     k = n
     while k > 0 and row[k - 1] > m:
@@ -359,7 +222,7 @@ def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _limit(random, amount, most):  # type: ignore[no-untyped-def]
+def limit(random, amount, most):  # type: ignore[no-untyped-def]
     """Take entries in random order until the job has all that it may have."""
     order = np.arange(len(amount))
     for k in range(len(amount)):

@@ -15,17 +15,6 @@ Notes
 A job that is no power of two of devices and cannot be resized is a configuration of its own; it may come to lie on more
 nodes than it need. Of a job that says nothing of itself, devices of all types are taken to speed it up evenly.
 
-``as_published`` does what the authors' program does otherwise than the text: a job that was never run is alike on one
-device of any type, powers of goodputs are rounded to hundredths, a job that is younger than a restart takes may change
-freely, and one that restarts keeps its devices.
-
-Two things it does not do. The program tries no job on any type: as its script runs it (``--project_throughputs``), it
-predicts a type on which a job never ran from one on which it did, by their throughputs on one device. And it expects a
-restart to take as long as that of the model does. On the authors' eight philly workloads of 160 jobs, whose restarts take
-25 to 250 s by model, jobs take 2,265 s on average; predicted so, 2,408 s, and with both about 2,300 s. Between equal
-values fewer devices are chosen, where the program leaves it to its solver: on philly-1 jobs take 1,836 s, and 1,865 to
-1,977 s if it is left to chance.
-
 Fidelity: simplified. Left out: jobs that are parallel in other ways than over data (section 3.5), reservations, and the
 time that a job's trial on one device of every type takes. The cost of a restart is one number for all jobs.
 """
@@ -49,9 +38,6 @@ from trainyard.hardware.cluster import Cluster
 
 _QUIET = Noise(1.0, 0.0)
 """Before the first step: larger batches gain nothing."""
-
-_CLIP = 3000.0
-"""The largest power of a goodput in the authors' program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +88,12 @@ class Sia:
     incentive : lambda, what it is worth that a job has any devices.
     restart_s : the delay that a job is expected to have whenever its devices change.
     interval_s : time between two decisions, the length of the rounds.
-    as_published : keep to the authors' program where it differs from the text.
     """
 
     power: float = -0.5
     incentive: float = 1.1
     restart_s: float = 30.0
     interval_s: float = 60.0
-    as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
 
@@ -130,11 +114,8 @@ class Sia:
         """Configurations (section 3.3), the goodputs in them, and of those the best (3.4), which are placed."""
         reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
         configs, valid, least = _valid(snapshot, state, reports)
-        goodput = goodputs(snapshot.cluster, reports, configs, valid)
-        if self.as_published:
-            never_run = np.array([report is not None and report.noise is None for report in reports])
-            goodput[never_run] = np.where(valid[never_run], configs.num_devices, 0.0)
-        options = self._options(snapshot, configs, self._normalized(snapshot, configs, least, goodput))
+        goodput = self.goodputs(snapshot, reports, configs, valid)
+        options = self._options(snapshot, configs, self.normalized(snapshot, configs, least, goodput))
         chosen = options.only(assigned(options, snapshot.cluster.devices_of_type))
         order, grants = chosen.job, [snapshot.grants[i] for i in chosen.job.tolist()]
         devices = blocks(snapshot.cluster, chosen.device_type, chosen.devices, grants)
@@ -142,28 +123,35 @@ class Sia:
         again_s = snapshot.now_s + self.interval_s
         return Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why)), state
 
-    def _normalized(
-        self, snapshot: Snapshot, configs: Configurations, least: Ints, goodput: Floats
+    def goodputs(
+        self, snapshot: Snapshot, reports: Sequence[Report | None], configs: Configurations, valid: Bools
     ) -> Floats:
+        """[job, configuration]: as the function of this name."""
+        return goodputs(snapshot.cluster, reports, configs, valid)
+
+    def normalized(self, snapshot: Snapshot, configs: Configurations, least: Ints, goodput: Floats) -> Floats:
         """[job, configuration]: goodputs by each job's least one, times its least devices and its restart factor."""
         known = goodput > 0
         lowest = np.where(known, goodput, np.inf).min(1)
         found: Floats = np.zeros_like(goodput)
         np.divide(goodput * least[:, None], lowest[:, None], out=found, where=known)
-        changes = snapshot.is_running[:, None] & ~_current(snapshot, configs)
-        found = np.where(changes, found * self._restart_factor(snapshot)[:, None], found)
-        if self.as_published:
-            found[changes & snapshot.is_restarting[:, None]] = 0.0
-        return found
+        return np.where(changes(snapshot, configs), found * self.restart_factor(snapshot)[:, None], found)
 
-    def _restart_factor(self, snapshot: Snapshot) -> Floats:
+    def restart_factor(self, snapshot: Snapshot) -> Floats:
         """Of every job, what share of its age it would have run, had it restarted once more."""
         age_s = snapshot.now_s - snapshot.arrival_s
         factor: Floats = np.maximum(age_s - snapshot.num_restarts * self.restart_s, 0.0)
         factor /= age_s + self.restart_s
-        if self.as_published:
-            factor[age_s < self.restart_s] = 1.0
         return factor
+
+    def powers(self, goodput: Floats) -> Floats:
+        """Of goodputs, for the sum."""
+        found: Floats = goodput**self.power
+        return found
+
+    def keeps(self, snapshot: Snapshot) -> Bools:
+        """Of every job, whether it has to keep its configuration."""
+        return np.zeros(snapshot.num_jobs, np.bool_)
 
     def _options(self, snapshot: Snapshot, configs: Configurations, goodput: Floats) -> Options:
         """What the program of section 3.4 can choose, and what that adds to its objective.
@@ -174,13 +162,11 @@ class Sia:
         """
         usable = goodput > 0
         powers = np.zeros_like(goodput)
-        powers[usable] = goodput[usable] ** self.power
-        if self.as_published:
-            powers = np.minimum(np.round(powers, 2), _CLIP)
+        powers[usable] = self.powers(goodput[usable])
         gain = self.incentive + (powers if self.power > 0 else -powers)
         value = np.where(usable, np.maximum(gain, 0.0), 0.0)
         job, config = np.nonzero(_undominated(value, configs.device_type))
-        must = snapshot.is_restarting[job] if self.as_published else np.zeros(len(job), np.bool_)
+        must = self.keeps(snapshot)[job]
         return Options(
             job, configs.device_type[config], configs.num_devices[config], value[job, config], must
         )
@@ -232,6 +218,12 @@ def _possible(
     kinds, count = configs.device_type, configs.num_devices
     suits = (count >= least[:, None]) & (count <= most[:, None])
     return configs, allowed[:, kinds] & suits & (~odd[:, kinds] | (count == least[:, None]))
+
+
+def changes(snapshot: Snapshot, configs: Configurations) -> Bools:
+    """[job, configuration]: of a job that runs, whether it would have to change for it."""
+    found: Bools = snapshot.is_running[:, None] & ~_current(snapshot, configs)
+    return found
 
 
 def _current(snapshot: Snapshot, configs: Configurations) -> Bools:

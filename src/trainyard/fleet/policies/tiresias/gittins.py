@@ -27,14 +27,3 @@ def gittins_index(attained: Floats, quantum: Floats | float, samples: Floats) ->
     within, beyond = last - first, len(samples) - last
     cost = sums[last] - sums[first] - attained * within + np.where(beyond > 0, quantum, 0.0) * beyond
     return np.where(within > 0, within / np.where(within > 0, cost, 1.0), 0.0)
-
-
-def published_index(samples: Floats, quantum: float) -> Floats:
-    """The authors' table: an index for what is just below each sample, times a million, and 0 beyond the last."""
-    num, below = len(samples), samples - 1
-    sums = np.concatenate(([0.0], samples.cumsum()))
-    first = np.searchsorted(samples, below, "right")
-    last = np.searchsorted(samples, below + quantum, "right")
-    last = np.where(below + quantum > samples[-1] - 1, num - 1, last)
-    cost = (sums[last] - sums[first] + quantum * (num - last)) // (num - first)
-    return np.append(np.round(np.round((last - first) / (num - first), 5) * 1e6 / cost, 4), 0.0)

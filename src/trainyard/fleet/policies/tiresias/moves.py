@@ -22,24 +22,24 @@ from trainyard.fleet.snapshot import (
 )
 
 # Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it.
-_NEAR_S = 1e-4
+NEAR_S = 1e-4
 # A demotion that rounding would put off for ever is looked for at the latest after this.
-_LEAST_WAIT_S = 1e-3
+LEAST_WAIT_S = 1e-3
 
 # What is known of a job, a row for each. The first three make its place, the smallest first.
 (
     QUEUE,  # from 0, the top queue
     INDEX,  # Gittins, negative; 0 without
     RANK,  # within the queue
-    _GANG,  # devices that it asks for
-    _ALLOWED,  # types that it can run on, as bits
+    GANG,  # devices that it asks for
+    ALLOWED_TYPES,  # types that it can run on, as bits
     CONSOLIDATE,  # as `Queue.consolidate`
     SERVICE,  # attained since the last promotion
-    # Only where jobs may be promoted (PromoteKnob), or as published:
-    _RAN_S,  # since the last promotion
+    # Only where jobs may be promoted (PromoteKnob):
+    RAN_S,  # since the last promotion
     _RAN_BEFORE_S,  # until then
     _SERVICE_BEFORE,  # attained until then
-    _BEGAN_S,  # when it began to run after it; NaN before
+    BEGAN_S,  # when it began to run after it; NaN before
     _PROMOTION_S,  # when it is promoted next if it does not run until then
 ) = range(12)
 
@@ -71,9 +71,9 @@ def no_jobs(may_promote: bool) -> Floats:
 
     Parameters
     ----------
-    may_promote : whether jobs that wait for long are promoted, or as published.
+    may_promote : whether jobs that wait for long are promoted.
     """
-    return np.zeros((_PROMOTION_S + 1 if may_promote else _RAN_S, 0))
+    return np.zeros((_PROMOTION_S + 1 if may_promote else RAN_S, 0))
 
 
 @compiled
@@ -114,7 +114,7 @@ def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # t
     """
     jobs, renumbered, num_known = carried_over(before, known, serial)
     jobs[:, num_known:] = 0.0
-    jobs[RANK, num_known:] = jobs[_BEGAN_S:, num_known:] = np.nan
+    jobs[RANK, num_known:] = jobs[BEGAN_S:, num_known:] = np.nan
     if all_may_move:
         return jobs, renumbered, np.arange(len(serial)), num_known
     may_move = held > 0
@@ -123,7 +123,7 @@ def still_there(before, known, fitting, serial, held, now_s, all_may_move):  # t
         if number >= 0:
             may_move[number] = True
     if len(jobs) > _PROMOTION_S:
-        may_move |= jobs[_PROMOTION_S] <= now_s + _NEAR_S
+        may_move |= jobs[_PROMOTION_S] <= now_s + NEAR_S
     return jobs, renumbered, np.flatnonzero(may_move), num_known
 
 
@@ -149,14 +149,14 @@ def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
     Parameters
     ----------
     seen : of the jobs with these numbers, what `Snapshot.facts` says.
-    rules : thresholds, the last infinite; PromoteKnob; whether service counts devices; whether as published.
+    rules : thresholds, the last infinite; PromoteKnob; whether service counts devices.
     """
     moved = np.empty(len(numbers), np.int64)
     return moved[: _requeue(jobs, numbers, now_s, seen, moved, *rules)]
 
 
 @lean
-def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
     """As `requeue`, but without an array made here: the numbers go into ``moved``, and how many they are is returned."""
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
@@ -164,21 +164,16 @@ def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensiona
     for i in range(len(numbers)):
         job = jobs[:, numbers[i]]
         former_queue, former_rank = job[QUEUE], job[RANK]
-        job[_GANG], job[_ALLOWED], job[SERVICE] = seen[NUM_DEVICES, i], seen[ALLOWED, i], attained[i]
-        if may_promote:
-            job[SERVICE] -= job[_SERVICE_BEFORE]
-            job[_RAN_S] = attained_s[i] - job[_RAN_BEFORE_S]
-            if np.isnan(job[_BEGAN_S]) and (held[i] > 0 or job[_RAN_S] > 0):
-                job[_BEGAN_S] = now_s - job[_RAN_S]
+        job[GANG], job[ALLOWED_TYPES] = seen[NUM_DEVICES, i], seen[ALLOWED, i]
+        note_service(job, may_promote, now_s, held[i] > 0, attained_s[i], attained[i])
         # One that waits may have lost its devices after it reached a threshold.
-        if held[i] > 0 or not as_published:
-            job[QUEUE] = _demoted(job[QUEUE], job[SERVICE], thresholds, as_published)
+        while job[SERVICE] + NEAR_S >= thresholds[int(job[QUEUE])]:
+            job[QUEUE] += 1
         if held[i] == 0 and knob < np.inf and job[QUEUE] > 0:
-            _promote(job, now_s, attained_s[i], attained[i], knob, as_published)
+            promote(job, now_s, attained_s[i], attained[i], knob * job[RAN_S])
         if may_promote:
-            job[_PROMOTION_S] = job[_BEGAN_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
-        if not as_published:
-            job[RANK] = np.inf if np.isnan(start_s[i]) else start_s[i]
+            job[_PROMOTION_S] = job[BEGAN_S] + (1.0 + knob) * job[RAN_S] if job[QUEUE] > 0 else np.inf
+        job[RANK] = np.inf if np.isnan(start_s[i]) else start_s[i]
         if job[QUEUE] != former_queue or job[RANK] != former_rank:
             moved[num_moved] = numbers[i]
             num_moved += 1
@@ -186,34 +181,22 @@ def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensiona
 
 
 @lean
-def _demoted(queue, service, thresholds, as_published):  # type: ignore[no-untyped-def]
-    """The queue of a job by its service; as published, the next one at most."""
-    while service + _NEAR_S >= thresholds[int(queue)]:
-        queue += 1
-        if as_published:
-            break
-    return queue
+def note_service(job, may_promote, now_s, is_held, attained_s, attained):  # type: ignore[no-untyped-def]
+    """Note what a job attained, in all and since its last promotion."""
+    job[SERVICE] = attained
+    if may_promote:
+        job[SERVICE] -= job[_SERVICE_BEFORE]
+        job[RAN_S] = attained_s - job[_RAN_BEFORE_S]
+        if np.isnan(job[BEGAN_S]) and (is_held or job[RAN_S] > 0):
+            job[BEGAN_S] = now_s - job[RAN_S]
 
 
 @lean
-def _promote(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
-    """One that waited PromoteKnob times as long as it ran goes to the top queue as if it had neither run nor waited."""
-    limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
-    if now_s - job[_BEGAN_S] - job[_RAN_S] + _NEAR_S >= limit_s:
-        job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[_BEGAN_S] = attained_s, attained, np.nan
-        job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
-
-
-@compiled
-def published_ranks(ranks, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
-    """As published, within a queue: first those that ran, then those that waited, that come, and that moved here."""
-    for number in range(len(ranks)):
-        if number >= num_known:
-            ranks[number] = 2 * num_before + number
-        elif held[number] == 0:
-            ranks[number] += num_before
-    for number in moved[moved < num_known]:
-        ranks[number] = 2 * num_before + len(ranks) + number
+def promote(job, now_s, attained_s, attained, limit_s):  # type: ignore[no-untyped-def]
+    """One that waited for so long goes to the top queue as if it had neither run nor waited."""
+    if now_s - job[BEGAN_S] - job[RAN_S] + NEAR_S >= limit_s:
+        job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[BEGAN_S] = attained_s, attained, np.nan
+        job[QUEUE] = job[RAN_S] = job[SERVICE] = 0.0
 
 
 @compiled
@@ -235,7 +218,7 @@ def _are_equal(one, other):  # type: ignore[no-untyped-def]
 
 @compiled
 def next_move(  # type: ignore[no-untyped-def]
-    order, jobs, room, now_s, held, as_before, is_one_pool, thresholds, knob, two_dimensional, as_published
+    order, jobs, room, now_s, held, as_before, is_one_pool, thresholds, knob, two_dimensional
 ):
     """Who fits by number of devices, whether each job waits, and the time until the next job may change its queue.
 
@@ -246,22 +229,19 @@ def next_move(  # type: ignore[no-untyped-def]
     as_before : what `is_as_before` says.
     is_one_pool : as `Queues` has it.
     """
-    fitting, waits = _fit(order, jobs, room)
-    # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
-    wait_s = np.inf
-    if as_published:
-        wait_s = _next_move_s(jobs, now_s, fitting, waits, thresholds, knob, two_dimensional, True)
-    elif len(fitting) < len(order) or (held == 0).any():
+    fitting, waits = fit(order, jobs, room)
+    wait_s = np.inf  # where nobody waits, no move changes who runs
+    if len(fitting) < len(order) or (held == 0).any():
         # Who fits by number may find no place, and who does not may have what that one leaves.
         runs, may_wait = np.flatnonzero(held), held == 0
         if not as_before:
             runs, may_wait = _may_run(fitting, jobs, held, room, is_one_pool), waits | may_wait
-        wait_s = _next_move_s(jobs, now_s, runs, may_wait, thresholds, knob, two_dimensional, False)
+        wait_s = _next_move_s(jobs, now_s, runs, may_wait, thresholds, knob, two_dimensional)
     return fitting, waits, wait_s
 
 
 @compiled
-def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
+def fit(order, jobs, room):  # type: ignore[no-untyped-def]
     """Who runs, most urgent first, and whether each job waits."""
     left, total = room.copy(), room.sum()
     fitting, num = np.empty(len(order), np.int64), 0
@@ -269,8 +249,8 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
     for number in order:
         if total == 0:
             break
-        gang = int(jobs[_GANG, number])
-        pool = pool_for(left, gang, -1, int(jobs[_ALLOWED, number]))
+        gang = int(jobs[GANG, number])
+        pool = pool_for(left, gang, -1, int(jobs[ALLOWED_TYPES, number]))
         if pool >= 0:
             left[pool] -= gang
             total -= gang
@@ -283,43 +263,29 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
 def _may_run(fitting, jobs, held, room, is_one_pool):  # type: ignore[no-untyped-def]
     """Who may run: those that fit; those that do now; and who may get devices that those which fit may leave idle."""
     if not is_one_pool:  # by number, jobs may be counted on devices that they do not get
-        return np.flatnonzero(jobs[_GANG] <= room.max())
+        return np.flatnonzero(jobs[GANG] <= room.max())
     runs, most, all_keep = held > 0, room.sum(), True
     for number in fitting:
         runs[number] = True
         all_keep &= held[number] > 0
         if all_keep:  # who comes after one that gets devices may lose its own to it
-            most -= int(jobs[_GANG, number])
+            most -= int(jobs[GANG, number])
     if not all_keep:
-        runs |= jobs[_GANG] <= most
+        runs |= jobs[GANG] <= most
     return np.flatnonzero(runs)
 
 
 @compiled
-def _next_move_s(jobs, now_s, runs, waits, thresholds, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+def _next_move_s(jobs, now_s, runs, waits, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
     """Time until a job goes to another queue, if these run on."""
     best_s = np.inf
     for number in runs:
-        threshold, rate = (
-            thresholds[int(jobs[QUEUE, number])],
-            jobs[_GANG, number] if two_dimensional else 1.0,
-        )
-        if as_published:
-            wait_s = max(1.0, np.floor((threshold - jobs[_RAN_S, number]) / rate))
-        else:
-            wait_s = (threshold - jobs[SERVICE, number]) / rate
-        best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
+        rate = jobs[GANG, number] if two_dimensional else 1.0
+        wait_s = (thresholds[int(jobs[QUEUE, number])] - jobs[SERVICE, number]) / rate
+        best_s = min(best_s, max(wait_s, LEAST_WAIT_S))
     if knob == np.inf:
         return best_s
-    if not as_published:
-        return min(best_s, max(_first_of(jobs[_PROMOTION_S], waits) - now_s, _LEAST_WAIT_S))
-    for number in np.flatnonzero(waits):
-        ran_s = jobs[_RAN_S, number]
-        wait_s = np.floor(knob * ran_s - (now_s - jobs[_BEGAN_S, number] - ran_s))
-        # One that is due already, the program sees at the next event.
-        if jobs[QUEUE, number] > 0 and wait_s > 0:
-            best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
-    return best_s
+    return min(best_s, max(_first_of(jobs[_PROMOTION_S], waits) - now_s, LEAST_WAIT_S))
 
 
 @lean

@@ -14,14 +14,6 @@ A job that has waited ``promote_knob`` (PromoteKnob) times as long as it ran is 
 neither run nor waited. Placement (section 3.3): a job whose model is skewed, one tensor being most of it, is
 consolidated; one of which it is known that it is not lies wherever devices are free.
 
-The authors' simulator (SymbioticLab/Tiresias, ``run_sim.py``) departs from this, and ``as_published`` does as it does:
-
-- Within a queue, jobs that run precede those that wait, else they stay in the order in which they came into the queue.
-- A job goes down one queue at a time, and only at an event. When the next may be due is computed as (threshold - t) / W,
-  whole seconds, where threshold / W - t is meant: most demotions of gangs come late.
-- The index has a fixed D, lacks "- a" in E, and is tabulated at the samples, in integer and rounded arithmetic.
-- Nothing is said of placement.
-
 Fidelity: simplified. Left out: measuring skew by watching a job's network traffic, and learning PackLimit from jobs that
 have ended. The skew of a training is computed from its tensors, that of a job of a trace goes by the name of its model,
 and where that is unknown, the placement of the run decides; the limit is given.
@@ -39,7 +31,7 @@ from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.policies.tiresias.gittins import gittins_index, published_index
+from trainyard.fleet.policies.tiresias.gittins import gittins_index
 from trainyard.fleet.policies.tiresias.moves import (
     CONSOLIDATE,
     INDEX,
@@ -52,7 +44,6 @@ from trainyard.fleet.policies.tiresias.moves import (
     next_move,
     next_order,
     no_jobs,
-    published_ranks,
     requeue,
     still_there,
 )
@@ -89,7 +80,6 @@ class Tiresias:
     samples: tuple[float, ...]
     two_dimensional: bool
     pack_limit: float
-    as_published: bool
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
     by_skew: bool = True
     preempts: bool = field(default=True, init=False)
@@ -102,35 +92,26 @@ class Tiresias:
             raise FleetError(f"promote_knob of tiresias must be above 0, or None, got {self.promote_knob}")
 
     @cached_property
-    def _upper_thresholds(self) -> Floats:
+    def upper_thresholds(self) -> Floats:
         """Of every queue; that of the last is infinite."""
         return np.array((*self.thresholds, _INF))
 
     @cached_property
-    def _samples(self) -> Floats:
+    def sorted_samples(self) -> Floats:
         return np.sort(np.array(self.samples, np.float64))
 
     @cached_property
-    def _table(self) -> Floats:
-        return published_index(self._samples, self.thresholds[0])
-
-    @cached_property
-    def _rules(self) -> tuple[Floats, float, bool, bool]:
-        return self._upper_thresholds, self.promote_knob, self.two_dimensional, self.as_published
+    def _rules(self) -> tuple[Floats, float, bool]:
+        return self.upper_thresholds, self.promote_knob, self.two_dimensional
 
     @property
     def traits(self) -> Traits:
         """Models that are skewed are consolidated; ranks make the order also in compiled code."""
         compiled = None
-        if not (self.as_published or self.samples):
-            compiled = CompiledPolicy(decide, (self.places_some, self._rules), mark=self._consolidate)
-        by, without = ("by skew", self.without_placing) if self.places_some else ("", None)
+        if not self.samples:
+            compiled = CompiledPolicy(decide, (self.by_skew, self._rules), mark=self._consolidate)
+        by, without = ("by skew", self.without_placing) if self.by_skew else ("", None)
         return Traits(places_by=by, without_placing=without, heeds=ORDERED, compiled=compiled)
-
-    @property
-    def places_some(self) -> bool:
-        """Whether it says of some jobs where they are to lie."""
-        return self.by_skew and not self.as_published
 
     def without_placing(self) -> Tiresias:
         """The same, which leaves that to the run."""
@@ -138,7 +119,7 @@ class Tiresias:
 
     def start(self, cluster: Cluster) -> Queues:
         """Nobody is queued."""
-        known = no_jobs(self.as_published or self.promote_knob < _INF)
+        known = no_jobs(self.promote_knob < _INF)
         return Queues(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, cluster.is_one_pool)
 
     def decide(self, snapshot: Snapshot, state: Queues) -> tuple[Allocation, Queues]:
@@ -146,7 +127,7 @@ class Tiresias:
         now_s, room = snapshot.now_s, snapshot.cluster.devices_of_type
         serial, held = snapshot.serial, snapshot.held
         # Where nodes went away, jobs may have lost devices that they got at the last decision.
-        all_may_move = self.as_published or not np.array_equal(state.room, room)
+        all_may_move = not np.array_equal(state.room, room)
         jobs, renumbered, numbers, num_known = still_there(
             state.serial, state.jobs, state.fitting, serial, held, now_s, all_may_move
         )
@@ -154,13 +135,10 @@ class Tiresias:
             jobs[CONSOLIDATE, number] = self._consolidate(snapshot.job(number))
         # Thousands may wait, of whom nothing can have changed: they are not looked at.
         seen = snapshot.facts(numbers)
-        if self.as_published or self.samples:
-            moved = requeue(jobs, numbers, now_s, seen, *self._rules)
-            if self.as_published:
-                order = self._published_order(snapshot, jobs, num_known, moved, len(state.order))
-            else:
-                jobs[INDEX, numbers] = self._index(jobs[:, numbers])
-                order = merged_order(state.order, renumbered, numbers, jobs[QUEUE : RANK + 1])
+        if self.samples:
+            requeue(jobs, numbers, now_s, seen, *self._rules)
+            jobs[INDEX, numbers] = self._index(jobs[:, numbers])
+            order = merged_order(state.order, renumbered, numbers, jobs[QUEUE : RANK + 1])
             as_before = is_as_before(state, serial, order, held, room)
             fitting, waits, wait_s = next_move(
                 order, jobs, room, now_s, held, as_before, state.is_one_pool, *self._rules
@@ -170,13 +148,12 @@ class Tiresias:
                 jobs, numbers, renumbered, state, serial, room, now_s, seen, held, *self._rules
             )
         # Who does not fit by number may have what is left over where one of the others finds no place.
-        may_run = fitting if self.as_published else order
-        consolidate = jobs[CONSOLIDATE][may_run] if self.places_some else None
+        consolidate = jobs[CONSOLIDATE][order] if self.by_skew else None
         return Allocation(
-            Queue(may_run, consolidate=consolidate),
+            Queue(order, consolidate=consolidate),
             ask_again_s=now_s + wait_s,
-            stands=not self.as_published,
-            reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
+            stands=True,
+            reasons=Reasons(np.flatnonzero(waits), lambda number: self.reason(jobs, order, number)),
         ), Queues(serial, jobs, order, fitting, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
@@ -186,25 +163,12 @@ class Tiresias:
 
     def _index(self, jobs: Floats) -> Floats:
         return -gittins_index(
-            jobs[SERVICE], self._upper_thresholds[jobs[QUEUE].astype(np.int64)], self._samples
+            jobs[SERVICE], self.upper_thresholds[jobs[QUEUE].astype(np.int64)], self.sorted_samples
         )
 
-    def _published_order(
-        self, snapshot: Snapshot, jobs: Floats, num_known: int, moved: Ints, num_before: int
-    ) -> Ints:
-        rank, queue = jobs[RANK], jobs[QUEUE]
-        published_ranks(rank, num_known, moved, snapshot.held, num_before)
-        if self.samples:
-            index = self._table[np.searchsorted(self._samples, jobs[SERVICE], "right")]
-            order: Ints = np.lexsort((rank, snapshot.arrival_s, -index, queue))
-        else:
-            order = np.lexsort((rank, queue))
-        rank[order] = np.arange(len(order))
-        return order
-
-    def _reason(self, jobs: Floats, order: Ints, number: int) -> str:
+    def reason(self, jobs: Floats, order: Ints, number: int) -> str:
         ahead = int(np.flatnonzero(order == number)[0])
-        queue = f"queue {int(jobs[QUEUE, number]) + 1} of {len(self._upper_thresholds)}"
+        queue = f"queue {int(jobs[QUEUE, number]) + 1} of {len(self.upper_thresholds)}"
         unit = "device-seconds" if self.two_dimensional else "seconds"
         return f"in {queue} after {jobs[SERVICE, number]:.0f} {unit}; {ahead} jobs are before it"
 
@@ -216,7 +180,6 @@ def tiresias(
     samples: tuple[float, ...] = (),
     two_dimensional: bool = True,
     pack_limit: float = 0.5,
-    as_published: bool = False,
 ) -> Tiresias:
     """Queues by attained service.
 
@@ -229,7 +192,6 @@ def tiresias(
         start.
     two_dimensional : whether service counts devices; if not, it is time alone.
     pack_limit : PackLimit: share of the largest tensor above which a model's jobs are consolidated.
-    as_published : with the rules of the authors' program.
 
     Returns
     -------
@@ -246,4 +208,4 @@ def tiresias(
     (3250.0, 7200.0)
     """
     knob = _INF if promote_knob is None else promote_knob
-    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit, as_published)
+    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.slots import Slots
+from trainyard.fleet.replicas.tiresias import tiresias_program
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
@@ -34,7 +34,7 @@ def in_slots(jobs: Iterable[Job]) -> FleetRun:
     Of its rules two are left out: of jobs that go down at the same moment larger ones come first, and a job is looked at
     after a whole second more. Neither changes which deadlines of the testbed's jobs are met.
     """
-    policy = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
+    policy = tiresias_program()
     return simulate_fleet(jobs, TESTBED, policy, place="anywhere", rounds=Slots())
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import Rounds
-from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.optimus import OptimusInPollux
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.simulate import simulate_fleet
@@ -125,7 +125,7 @@ def tiresias_run(folder: Path) -> FleetRun:
 
 def optimus_run(folder: Path) -> FleetRun:
     """The program's jobs under its Optimus."""
-    return as_in_pollux(_kept(folder, resizable(folder)), Optimus(as_published=True))
+    return as_in_pollux(_kept(folder, resizable(folder)), OptimusInPollux())
 
 
 def jobs_table(

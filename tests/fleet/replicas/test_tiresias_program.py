@@ -1,4 +1,4 @@
-"""Tiresias as published, beside a plain loop that does what the authors' program does.
+"""Tiresias as its program has it, beside a plain loop that does what the authors' program does.
 
 ``simulator/run_sim.py`` of SymbioticLab/Tiresias, in integers of Python 2: divisions are rounded down.
 """
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from runs import finished
 
-from trainyard.fleet.policies.tiresias.gittins import published_index
 from trainyard.fleet.policies.tiresias.policy import tiresias
+from trainyard.fleet.replicas.tiresias import tabulated_index, tiresias_program
 from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
@@ -194,12 +194,11 @@ def test_as_the_authors_program(seed: int, by_gpus: bool, knob: int, samples: tu
     jobs, limits = drawn(seed), (1000, 4000)
     program = Program(jobs, 16, limits, by_gpus, knob, Ranks(samples, limits[0]) if samples else None)
     program.run()
-    policy = tiresias(
+    policy = tiresias_program(
         thresholds=tuple(map(float, limits)),
         promote_knob=float(knob) or None,
         samples=tuple(map(float, samples)),
         two_dimensional=by_gpus,
-        as_published=True,
     )
     run = simulate_fleet(jobs, Cluster.uniform(4, 4), policy, place="anywhere")
     assert finished(run) == program.ends
@@ -221,7 +220,7 @@ def test_the_plain_loop_prints_what_the_program_does() -> None:
 def test_the_table_of_indices(quantum: int) -> None:
     for seed in range(10):
         samples = np.sort(np.random.default_rng(seed).integers(2, 9000, 30))
-        table = published_index(samples.astype(np.float64), float(quantum))
+        table = tabulated_index(samples.astype(np.float64), float(quantum))
         plain = Ranks(tuple(samples.tolist()), quantum).table
         assert table == pytest.approx(plain, abs=1e-3)
 
@@ -230,15 +229,15 @@ def test_by_hand_time_alone_is_service() -> None:
     """A gang of two goes down after 8 s, not after 4; meanwhile the other, which came later, waits."""
     jobs = [declared_job("gang", 0, 2, 10), declared_job("one", 1, 2, 3)]
     cluster = Cluster.uniform(1, 2)
-    for as_published in (False, True):
-        policy = tiresias(thresholds=(8.0,), two_dimensional=False, as_published=as_published)
+    for make in (tiresias, tiresias_program):
+        policy = make(thresholds=(8.0,), two_dimensional=False)
         assert finished(simulate_fleet(jobs, cluster, policy)) == {"gang": 13, "one": 11}
 
 
 def test_by_hand_who_waits_twice_as_long_as_it_ran_begins_anew() -> None:
     """Down after 10 s, it waits for others of 8 s each; 20 s later it goes to the end of the first queue."""
     jobs = [declared_job("old", 0, 1, 15), *[declared_job(f"new{i}", 10 + 8 * i, 1, 8) for i in range(6)]]
-    policy = tiresias(thresholds=(10.0,), promote_knob=2.0, as_published=True)
+    policy = tiresias_program(thresholds=(10.0,), promote_knob=2.0)
     done = finished(simulate_fleet(jobs, Cluster.uniform(1, 1), policy))
     # At 30 s the third of the others runs, and the fourth comes at 34 s, behind it.
     assert done["old"] == 34 + 5
