@@ -22,13 +22,13 @@ from torch import fx
 from trainyard.program.algebra.notation import Choice, blocks_at, choices
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.placement import Placement, Shard
-from trainyard.program.program import Program, tensors_of
+from trainyard.program.program import Program, output_args, tensors_of
 
 aten = torch.ops.aten
 
 PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
 _SOFTMAX = frozenset({aten._softmax.default, aten._safe_softmax.default})
-_FUSED_ATTENTION = frozenset(
+FUSED_ATTENTION = frozenset(
     {
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention.default,
@@ -58,7 +58,7 @@ class TensorParallelRegion:
     @property
     def is_attention(self) -> bool:
         """Whether a softmax, alone or in a fused kernel, stands between the products."""
-        return any(n.target in _SOFTMAX | _FUSED_ATTENTION for n in self.between)
+        return any(n.target in _SOFTMAX | FUSED_ATTENTION for n in self.between)
 
 
 class _NoRegionError(Exception):
@@ -309,17 +309,21 @@ def lookups(program: Program) -> dict[str, fx.Node]:
 
 
 def logits(program: Program) -> dict[str, fx.Node]:
-    """Weights of products whose result goes through views only into the loss's softmax, with the product."""
+    """Weights of products whose result goes through views only into the loss's softmax, with the product.
+
+    Of a program without a loss: those whose result goes through views only to what it returns.
+    """
     weights = weights_of(program)
+    ends = [tensor_args(n)[0] for n in forward_ops(program) if n.target is aten._log_softmax.default]
+    returned = zip(program.outputs, output_args(program.graph), strict=True)
+    ends += [node for output, node in returned if output.kind == "value" and node is not None]
     found: dict[str, fx.Node] = {}
-    for node in forward_ops(program):
-        if node.target is aten._log_softmax.default:
-            (source,) = tensor_args(node)
-            while source.target not in PRODUCTS and len(tensor_args(source)) == 1:
-                (source,) = tensor_args(source)
-            at = _weight(source, weights)
-            if at is not None:
-                found[weights[tensor_args(source)[at]]] = source
+    for source in ends:
+        while source.target not in PRODUCTS and len(tensor_args(source)) == 1:
+            (source,) = tensor_args(source)
+        at = _weight(source, weights)
+        if at is not None:
+            found[weights[tensor_args(source)[at]]] = source
     return found
 
 

@@ -76,14 +76,14 @@ def capture(
     FakeTensorMode.cache_clear()
     rows = batch_rows(model.batch, model.whole)
     num_rows = rows if num_rows is None else num_rows
-    params, buffers, aliases = _fake_state(model.module, fake, dtype)
+    params, buffers, aliases = fake_state(model.module, fake, dtype)
     with fake:
-        batch = _fake_batch(model, None if num_rows == rows else num_rows, dtype)
+        batch = fake_batch(model, None if num_rows == rows else num_rows, dtype)
         rng = torch.zeros(3, dtype=torch.int64)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     given = Given(params, buffers, batch, rng, num_rows)
     step = _Step(model, trainable, given, share)
-    with fake, _capturing(model.name, dtype):
+    with fake, capturing(model.name, dtype):
         repeats = find_repeats(model.module, given, step.run)
         try:
             refuse_hidden_state(model, given, repeats)
@@ -96,13 +96,13 @@ def capture(
         outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
         trained = {o.path for o in outputs if o.kind == "grad"}
         step.refuse_others(trained)
-    _label(graph)
-    inputs = _inputs(graph, given, whole_paths(model.batch, model.whole), trained)
+    label(graph)
+    inputs = inputs_of(graph, given, whole_paths(model.batch, model.whole), trained)
     simplify(graph)
     if dtype in HALF:
         leave_out_conversions(graph)
     give_addresses(graph)
-    constants = _constants_as_inputs(model.name, graph_module)
+    constants = constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
     unused = tuple(name for name in trainable if name not in trained)
@@ -110,7 +110,7 @@ def capture(
 
 
 @contextmanager
-def _capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
+def capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
     """What holds while a model's code runs; what stops it is told with the line."""
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(name))
@@ -225,7 +225,7 @@ def _check_buffer(name: str, path: str, before: torch.Tensor, after: torch.Tenso
         )
 
 
-def _fake_state(
+def fake_state(
     module: nn.Module, fake: FakeTensorMode, dtype: torch.dtype
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, str]]:
     def convert(value: torch.Tensor, kept: torch.dtype, grad: bool) -> torch.Tensor:
@@ -249,7 +249,7 @@ def _fake_state(
     return params, buffers, aliases
 
 
-def _fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
+def fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
     """A batch like the model's, of so many rows, if that is given."""
     whole = whole_paths(model.batch, model.whole)
 
@@ -261,7 +261,7 @@ def _fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
     return pytree.tree_unflatten(leaves, pytree.tree_structure(model.batch))
 
 
-def _inputs(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -> tuple[Input, ...]:
+def inputs_of(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -> tuple[Input, ...]:
     described: list[tuple[Any, ...]] = [("param", n, n in trained) for n in given.params]
     described += [("buffer", n) for n in given.buffers]
     described += [(ROOT, path, False, path in whole) for path in batch_tensors(given.batch)]
@@ -284,7 +284,7 @@ def _with_gradients(
     return tuple(output for output, _ in made)
 
 
-def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
+def constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
     """Replace tensors that the graph reads as attributes by placeholders after all others; by path.
 
     Raises
@@ -315,7 +315,7 @@ def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, t
     return found
 
 
-def _label(graph: fx.Graph) -> None:
+def label(graph: fx.Graph) -> None:
     """Give every node its phase, layer and position, and the checkpointed region that it lies in, if in one.
 
     The position of a forward node counts the forward nodes before it; a backward node has the position and the

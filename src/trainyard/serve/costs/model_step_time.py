@@ -1,0 +1,126 @@
+"""Seconds of a step of a model, put together from what is launched in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.batch import WorkItem
+from trainyard.serve.costs.kernels import KernelTimes, StepGraph
+from trainyard.serve.request_state import RequestState
+
+__all__ = ["GraphCosts", "ModelStepTime", "StepCosts"]
+
+Floats = NDArray[np.float64]
+
+
+class StepCosts(Protocol):
+    """The parts of a step's time."""
+
+    def tokens_s(self, num: int) -> float:
+        """Of what is launched for so many tokens, but for attention."""
+        ...
+
+    def sequences_s(self, num: int) -> float:
+        """Of what is launched for the last tokens of so many sequences."""
+        ...
+
+    def attention_s(self, chunks: Sequence[tuple[int, int]], num: int, mean_tokens: Floats) -> Floats:
+        """Of attention of all layers, of several steps.
+
+        Parameters
+        ----------
+        chunks : of prompts: tokens in the step, and those before them that are in the cache.
+        num : requests that decode.
+        mean_tokens : mean length of their sequences, of each step.
+        """
+        ...
+
+
+class GraphCosts:
+    """The parts of a step, from what a device launches and the seconds of each kernel.
+
+    Parameters
+    ----------
+    num_stages : of a pipeline, which tokens go through one after the other.
+    """
+
+    def __init__(self, graph: StepGraph, kernels: KernelTimes, num_stages: int = 1) -> None:
+        self.graph, self.kernels, self.num_stages = graph, kernels, num_stages
+
+    def tokens_s(self, num: int) -> float:
+        graph, kernels = self.graph, self.kernels
+        seconds = self._products_s(num, of_last_tokens=False)
+        seconds += sum(count * kernels.pointwise_s(num * each) for each, count in graph.pointwise)
+        seconds += sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
+        if self.num_stages > 1:
+            seconds += (self.num_stages - 1) * kernels.send_s(num * graph.hidden)
+        return seconds
+
+    def sequences_s(self, num: int) -> float:
+        gathered_s = sum(
+            count * self.kernels.all_gather_s(num * each) for each, count in self.graph.all_gathers
+        )
+        return self._products_s(num, of_last_tokens=True) + gathered_s
+
+    def attention_s(self, chunks: Sequence[tuple[int, int]], num: int, mean_tokens: Floats) -> Floats:
+        seconds = np.zeros(len(mean_tokens))
+        for shape, count in self.graph.attention:
+            if chunks:
+                seconds += count * self.kernels.prompt_attention_s(shape, chunks)
+            if num:
+                seconds += count * self.kernels.decode_attention_s(shape, num, mean_tokens)
+        return seconds
+
+    def _products_s(self, num_rows: int, *, of_last_tokens: bool) -> float:
+        return sum(
+            count * self.kernels.product_s(num_rows, product)
+            for product, count in self.graph.products
+            if product.is_of_last_tokens == of_last_tokens
+        )
+
+
+class ModelStepTime:
+    """How long steps of a model take.
+
+    Parameters
+    ----------
+    costs : of the parts of a step.
+    overhead_s : of every step, beside what the devices compute.
+    """
+
+    def __init__(self, costs: StepCosts, overhead_s: float = 0.0) -> None:
+        self.costs, self.overhead_s = costs, overhead_s
+        self._tokens_s: dict[int, float] = {}
+        self._sequences_s: dict[int, float] = {}
+
+    def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Of a step."""
+        chunks, num, num_cached, num_tokens = [], 0, 0, 0
+        for number, start, stop in items:
+            state = requests[number]
+            if stop - start == 1 and state.num_generated and stop == state.num_tokens:
+                num += 1
+                num_cached += stop
+            else:
+                chunks.append((stop - start, start))
+            num_tokens += stop - start
+        mean = np.array([num_cached / max(num, 1)])
+        attention_s = float(self.costs.attention_s(chunks, num, mean)[0])
+        return self._others_s(num_tokens, len(items)) + attention_s
+
+    def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
+        """Of several steps in a row, in which all items decode."""
+        count = len(items)
+        mean = (sum(item.stop for item in items) + np.arange(num, dtype=np.float64) * count) / count
+        return self.costs.attention_s((), count, mean) + self._others_s(count, count)
+
+    def _others_s(self, num_tokens: int, num_sequences: int) -> float:
+        if num_tokens not in self._tokens_s:
+            self._tokens_s[num_tokens] = self.costs.tokens_s(num_tokens)
+        if num_sequences not in self._sequences_s:
+            self._sequences_s[num_sequences] = self.costs.sequences_s(num_sequences)
+        return self._tokens_s[num_tokens] + self._sequences_s[num_sequences] + self.overhead_s

@@ -1,0 +1,93 @@
+"""Kernels of a device that nobody has measured, by level 1's cost layer: the roofline, and collectives on links.
+
+A server replays its steps as recorded graphs of kernels. So nothing is launched by the host between two kernels; what
+remains of a launch is the time in which a kernel fills the device, which the device's description has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.cost.collectives import collective_cost
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
+from trainyard.serve.costs.kernels import Attention, Product
+
+__all__ = ["PredictedKernels"]
+
+Floats = NDArray[np.float64]
+
+_ACTIVATION_BYTES = 2  # servers keep 16 bits between products, whatever the weights are in
+
+
+@dataclass(frozen=True)
+class PredictedKernels:
+    """Seconds by a device's description.
+
+    Attributes
+    ----------
+    cluster : whose first devices are the group.
+    num_devices : of the group.
+    weights : format in which products are computed, as `trainyard.hardware.devices.DTYPES` names them.
+    weight_bytes : of an element of weights.
+    cache_bytes : of an element of keys and values.
+    """
+
+    cluster: Cluster
+    num_devices: int
+    weights: str = "bfloat16"
+    weight_bytes: float = 2.0
+    cache_bytes: float = 2.0
+
+    @property
+    def device(self) -> DeviceSpec:
+        """Of which all in the group are."""
+        return self.cluster.devices[0]
+
+    def product_s(self, num_rows: int, product: Product) -> float:
+        width, columns, _ = product
+        num_bytes = width * columns * self.weight_bytes + num_rows * (width + columns) * _ACTIVATION_BYTES
+        flops = 2.0 * num_rows * width * columns
+        computing_s = flops / self.device.matmul_flops_per_s(flops, self.weights)
+        return max(computing_s, self._moved_s(num_bytes))
+
+    def pointwise_s(self, num_elements: int) -> float:
+        return self._moved_s(num_elements * _ACTIVATION_BYTES)
+
+    def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        heads, _, width = attention
+        pairs = sum(num * (before + (num + 1) / 2) for num, before in chunks)
+        tokens, cached = sum(num for num, _ in chunks), sum(num + before for num, before in chunks)
+        flops = 4.0 * heads * width * pairs
+        num_bytes = float(2 * tokens * heads * width * _ACTIVATION_BYTES)
+        num_bytes += cached * attention.cached_per_token * self.cache_bytes
+        return max(flops / self.device.matmul_flops_per_s(flops, "bfloat16"), self._moved_s(num_bytes))
+
+    def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
+        heads, _, width = attention
+        num_bytes = num * mean_tokens * (attention.cached_per_token * self.cache_bytes)
+        num_bytes += 2 * num * heads * width * _ACTIVATION_BYTES
+        efficiency = self.device.efficiency
+        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
+        return (num_bytes + efficiency.half_memory_bytes) / rate
+
+    def all_reduce_s(self, num_elements: int) -> float:
+        return self._collective_s("all_reduce", num_elements)
+
+    def all_gather_s(self, num_elements: int) -> float:
+        return self._collective_s("all_gather", num_elements)
+
+    def send_s(self, num_elements: int) -> float:
+        return self._collective_s("send", num_elements, (0, self.num_devices))
+
+    def _collective_s(self, kind: str, num_elements: int, ranks: Sequence[int] = ()) -> float:
+        ranks = ranks or range(self.num_devices)
+        cost = collective_cost(self.cluster, kind, ranks, num_elements * _ACTIVATION_BYTES)
+        return max(cost.seconds - self.device.collective_launch_s, cost.moving_s)
+
+    def _moved_s(self, num_bytes: float) -> float:
+        return num_bytes / self.device.memory_rate_bytes_per_s(num_bytes)

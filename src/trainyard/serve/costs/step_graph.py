@@ -1,0 +1,254 @@
+"""From a model's graph without a gradient to what a step of a server launches, for any number of tokens.
+
+The graph is captured once, for one sequence of a length that divides no size of the model: so every dimension that it
+divides counts tokens. It is cut over the devices of a tensor-parallel group by level 1's algebra, as Megatron cuts it.
+Servers fuse what lies between products: ops that only read and write are one kernel where they follow each other, and
+products of the same operand (queries, keys and values; gate and up) are one product.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from trainyard.cost.ops import is_free
+from trainyard.job.lower.shard import shard
+from trainyard.job.plan import PlanError
+from trainyard.job.strategies.parallel.megatron import tensor_placements
+from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
+from trainyard.program import spmd
+from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.forward import capture_forward, shortened_sequences
+from trainyard.program.model import Model
+from trainyard.program.placement import REPLICATE, Shard
+from trainyard.program.program import Program, output_args, tensor_of, tensors_of
+from trainyard.program.propagate import Axis
+from trainyard.serve.costs.kernels import Attention, Product, StepGraph
+from trainyard.serve.errors import ServeError
+
+__all__ = ["forward_program", "step_graph"]
+
+aten = torch.ops.aten
+
+_PRIMES = (157, 127, 101, 97, 89, 79, 67, 61, 53, 43, 37, 31, 23, 19, 17, 13, 11, 7, 5)
+_LOOKS_UP = {aten.embedding.default, spmd.embed_part}
+_COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default}
+
+
+def forward_program(model: Model) -> Program:
+    """A model's graph for one sequence, of a length that divides no size of the model.
+
+    Raises
+    ------
+    ServeError
+        If its example batch has shorter sequences than that.
+    """
+    sizes = {size for param in model.module.parameters() for size in param.shape}
+    longest = max((int(each.shape[1]) for each in _tensors(model.batch) if each.dim() > 1), default=0)
+    fitting = [each for each in _PRIMES if each <= longest and not any(size % each == 0 for size in sizes)]
+    if not fitting:
+        raise ServeError(
+            f"{model.name} is given sequences of at most {longest} tokens; allowed are models of sequences of tokens, "
+            "such as llama3-8b"
+        )
+    return capture_forward(shortened_sequences(model, fitting[0]), 1, torch.bfloat16)
+
+
+def step_graph(program: Program, tensor_parallel: int = 1) -> StepGraph:
+    """What a device of a tensor-parallel group launches.
+
+    Parameters
+    ----------
+    program : of `forward_program`.
+    tensor_parallel : devices of the group.
+
+    Raises
+    ------
+    ServeError
+        If the model cannot be cut so, or is no transformer with fused attention.
+    """
+    if tensor_parallel == 1:
+        return _Reader(program, 1).read()
+    axis = Axis("tensor", tensor_parallel)
+    try:
+        placements, _ = tensor_placements(program, tensor_parallel)
+    except PlanError as error:
+        raise ServeError(f"{program.name} cannot be served in {tensor_parallel} shards: {error}") from error
+    wanted = {entry.path: REPLICATE for entry in program.inputs} | placements
+    sharded = shard(program, axis, wanted)
+    is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
+    return _Reader(sharded.program, tensor_parallel if is_gathered else 1).read()
+
+
+def _tensors(batch: object) -> Iterator[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(batch)
+    return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+class _Reader:
+    """Reads one device's graph.
+
+    Parameters
+    ----------
+    num_parts : of its result, which lie on as many devices and are put together.
+    """
+
+    def __init__(self, program: Program, num_parts: int) -> None:
+        self.program, self.num_parts = program, num_parts
+        batch = [program.nodes[i.node] for i in program.inputs if i.kind == "batch"]
+        self.length = next(int(tensor_of(n).shape[1]) for n in batch if tensor_of(n).dim() > 1)
+        self.varies = self._depends_on(batch)
+        self.ops = [node for node in program.graph.nodes if node in self.varies and not self._is_passed(node)]
+        self.depth: dict[fx.Node, int] = {}
+        for node in self.ops:
+            before = [self.source(each) for each in node.all_input_nodes if each in self.varies]
+            self.depth[node] = max((self.depth.get(n, 0) + _is_kernel(n) for n in before), default=0)
+
+    def read(self) -> StepGraph:
+        """All that is launched."""
+        hidden = next(self._per_token(node) for node in self.ops if node.target in _LOOKS_UP)
+        weights = [self.program.nodes[i.node] for i in self.program.params]
+        return StepGraph(
+            self._products(),
+            self._attention(),
+            tuple(sorted(Counter(self._pointwise()).items())),
+            self._collectives(spmd.all_reduce),
+            self._all_gathers(),
+            hidden,
+            sum(tensor_of(node).numel() for node in weights),
+        )
+
+    def source(self, node: fx.Node) -> fx.Node:
+        """What computed a value, through views and copies."""
+        while self._is_passed(node) and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        return node
+
+    def _depends_on(self, batch: list[fx.Node]) -> set[fx.Node]:
+        """Nodes that differ from step to step; the others are computed once, when the model is loaded."""
+        found = set(batch)
+        for node in self.program.graph.nodes:
+            if node.op == "call_function" and found & set(node.all_input_nodes):
+                found.add(node)
+        return found - set(batch)
+
+    def _is_passed(self, node: fx.Node) -> bool:
+        """Whether a node moves nothing in a server's kernels: a view, or a copy into another layout."""
+        return node.op == "call_function" and (is_free(node) or node.target in _COPIES)
+
+    def _per_token(self, node: fx.Node) -> int:
+        """Elements of a node's result for each token."""
+        return sum(self._count(tensor) for tensor in tensors_of(node))
+
+    def _count(self, tensor: torch.Tensor) -> int:
+        num = tensor.numel()
+        if num % self.length:
+            return 0  # it does not grow with the tokens
+        if num % self.length**2 == 0:
+            raise ServeError(
+                f"{self.program.name}: a value of shape {tuple(tensor.shape)} grows with the square of a sequence; "
+                "allowed is attention by torch.nn.functional.scaled_dot_product_attention"
+            )
+        return num // self.length
+
+    def _products(self) -> tuple[tuple[Product, int], ...]:
+        ends = {self.source(node) for node in output_args(self.program.graph) if node is not None}
+        together: dict[tuple[fx.Node, bool], list[tuple[int, int]]] = defaultdict(list)
+        for node in self.ops:
+            if node.target in PRODUCTS:
+                left, right = tensor_args(node)[-2:]
+                if right in self.varies:
+                    raise ServeError(
+                        f"{self.program.name}: {node.meta['layer'] or 'a layer'} multiplies two values that depend on "
+                        "the tokens; allowed are products with weights, and fused attention"
+                    )
+                width, columns = tensor_of(right).shape[-2:]
+                together[self.source(left), node in ends].append((width, columns))
+        found = [
+            Product(parts[0][0], sum(columns for _, columns in parts), is_last)
+            for (_, is_last), parts in together.items()
+        ]
+        return tuple(sorted(Counter(found).items()))
+
+    def _attention(self) -> tuple[tuple[Attention, int], ...]:
+        found = []
+        for node in self.ops:
+            if node.target in FUSED_ATTENTION:
+                query, key = node.all_input_nodes[:2]
+                _, num_heads, _, width = tensor_of(query).shape
+                found.append(Attention(int(num_heads), self._num_kv_heads(key, int(width)), int(width)))
+        return tuple(sorted(Counter(found).items()))
+
+    def _num_kv_heads(self, key: fx.Node, width: int) -> int:
+        """Heads before they are repeated for the queries that share them."""
+        fewest = tensor_of(key).numel()
+        while self._is_passed(key):
+            key = key.all_input_nodes[0]
+            fewest = min([fewest, *(tensor.numel() for tensor in tensors_of(key))])
+        return fewest // (self.length * width)
+
+    def _pointwise(self) -> Iterator[int]:
+        """Elements that each fused kernel reads and writes for a token: what goes in and out of a group of ops."""
+        group_of = self._groups()
+        members: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        for node, group in group_of.items():
+            members[group].append(node)
+        read_by_others = self._used_elsewhere(group_of)
+        for group, nodes in members.items():
+            read = {
+                each: min(self._per_token(each), self._per_token(self.source(each)) or self._per_token(each))
+                for node in nodes
+                for each in node.all_input_nodes
+                if each in self.varies and group_of.get(self.source(each)) is not group
+            }
+            looked_up = sum(self._per_token(node) for node in nodes if node.target in _LOOKS_UP)
+            written = sum(self._per_token(node) for node in nodes if node in read_by_others)
+            if num := sum(read.values()) + looked_up + written:
+                yield num
+
+    def _groups(self) -> dict[fx.Node, fx.Node]:
+        """Of every op between kernels, the first op of those that are fused with it."""
+        parent: dict[fx.Node, fx.Node] = {}
+
+        def root(node: fx.Node) -> fx.Node:
+            while parent[node] is not node:
+                node = parent[node]
+            return node
+
+        for node in self.ops:
+            if _is_kernel(node):
+                continue
+            parent[node] = node
+            for each in node.all_input_nodes:
+                before = self.source(each)
+                if before in parent and self.depth[before] == self.depth[node]:
+                    parent[root(node)] = root(before)
+        return {node: root(node) for node in parent}
+
+    def _used_elsewhere(self, group_of: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+        found = {self.source(node) for node in output_args(self.program.graph) if node is not None}
+        for node in self.ops:
+            for each in node.all_input_nodes:
+                before = self.source(each)
+                if before in group_of and group_of.get(node) is not group_of[before]:
+                    found.add(before)
+        return found
+
+    def _collectives(self, target: object) -> tuple[tuple[int, int], ...]:
+        counts = Counter(self._per_token(node) for node in self.ops if node.target is target)
+        return tuple(sorted(counts.items()))
+
+    def _all_gathers(self) -> tuple[tuple[int, int], ...]:
+        """Of the result, where devices have parts of it: the scores of all words for each sequence."""
+        if self.num_parts == 1:
+            return ()
+        results = [node for node in output_args(self.program.graph) if node is not None]
+        return tuple((self._per_token(node) * self.num_parts, 1) for node in results)
+
+
+def _is_kernel(node: fx.Node) -> bool:
+    """Whether an op is launched by itself, and nothing is fused over it."""
+    return node.target in PRODUCTS or node.target in FUSED_ATTENTION or node.target in spmd.COLLECTIVES
