@@ -18,7 +18,7 @@ from trainyard.cost.ops import is_free
 from trainyard.job.lower.shard import shard
 from trainyard.job.plan import PlanError
 from trainyard.job.strategies.parallel.megatron import tensor_placements
-from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
+from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS, tensor_parallel_regions
 from trainyard.program import spmd
 from trainyard.program.algebra.rules import tensor_args
 from trainyard.program.forward import capture_forward, shortened_sequences
@@ -77,6 +77,12 @@ def step_graph(program: Program, tensor_parallel: int = 1) -> StepGraph:
         placements, _ = tensor_placements(program, tensor_parallel)
     except PlanError as error:
         raise ServeError(f"{program.name} cannot be served in {tensor_parallel} shards: {error}") from error
+    num_attention = sum(node.target in FUSED_ATTENTION for node in program.graph.nodes)
+    if sum(each.is_attention for each in tensor_parallel_regions(program, tensor_parallel)) < num_attention:
+        raise ServeError(
+            f"{program.name} cannot be served in {tensor_parallel} shards: its heads of keys and values do not divide by "
+            "that; use a smaller number"
+        )
     wanted = {entry.path: REPLICATE for entry in program.inputs} | placements
     sharded = shard(program, axis, wanted)
     is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
