@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -12,40 +11,19 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job.planning import load_model
 from trainyard.program.program import Program
-from trainyard.serve.costs.kernels import KernelTimes, StepGraph
-from trainyard.serve.costs.model_step_time import GraphCosts, ModelStepTime
-from trainyard.serve.costs.predicted import PredictedKernels
+from trainyard.serve.costs.formats import FORMATS
+from trainyard.serve.costs.kernels import StepGraph
+from trainyard.serve.costs.model_step_time import ModelStepTime
+from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.step_graph import forward_program, step_graph
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError
 
-__all__ = ["FORMATS", "deploy", "served_model"]
+__all__ = ["deploy", "served_model"]
 
 _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
 _STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
 _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
-
-
-class _Format(NamedTuple):
-    """How weights are held.
-
-    Attributes
-    ----------
-    computed_in : format of products, as `trainyard.hardware.devices.DTYPES` names it.
-    num_bytes : of a weight.
-    """
-
-    computed_in: str
-    num_bytes: float
-
-
-FORMATS = {
-    "float32": _Format("float32", 4.0),
-    "float16": _Format("float16", 2.0),
-    "bfloat16": _Format("bfloat16", 2.0),
-    "float8": _Format("float8", 1.0),
-}
-"""How weights may be held, by name. Keys and values have at least 16 bits."""
 
 
 def deploy(
@@ -68,7 +46,8 @@ def deploy(
     ----------
     model : its name in the zoo, or a Python file.
     cluster : whose devices serve it.
-    kernels : measured times of kernels; by default they follow from the device's description.
+    kernels : measured times, as `trainyard.serve.costs.sources.step_costs` reads them; by default times follow from the
+        device's description.
     dtype : of weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
     num_replicas : by default as many as the cluster has devices for.
@@ -124,35 +103,20 @@ def served_model(
         )
     cluster.require_known()
     graph = step_graph(_program(model), tensor_parallel)
-    times, source = _kernel_times(cluster, tensor_parallel, dtype, kernels)
-    weight_bytes = graph.num_weights * FORMATS[dtype].num_bytes
+    costs, source = step_costs(model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels)
+    form = FORMATS[dtype]
     return ServedModel(
         model,
-        ModelStepTime(GraphCosts(graph, times, pipeline_stages)),
+        ModelStepTime(costs),
         tensor_parallel,
         pipeline_stages,
-        int(weight_bytes / pipeline_stages),
-        int(graph.cached_per_token * _cache_bytes(dtype) / pipeline_stages),
+        int(graph.num_weights * form.num_bytes / pipeline_stages),
+        int(graph.cached_per_token * form.cache_bytes / pipeline_stages),
         _usable_bytes(cluster.devices[0]),
         _activation_bytes(graph),
         _context(model),
         source,
     )
-
-
-def _kernel_times(
-    cluster: Cluster, tensor_parallel: int, dtype: str, kernels: Path | None
-) -> tuple[KernelTimes, str]:
-    """Seconds of kernels, and where they come from."""
-    if kernels is not None:
-        raise ServeError("--kernels")
-    form = FORMATS[dtype]
-    times = PredictedKernels(cluster, tensor_parallel, form.computed_in, form.num_bytes, _cache_bytes(dtype))
-    return times, f"predicted from the description of {cluster.devices[0].name}"
-
-
-def _cache_bytes(dtype: str) -> float:
-    return max(2.0, FORMATS[dtype].num_bytes)
 
 
 def _usable_bytes(device: DeviceSpec) -> int:

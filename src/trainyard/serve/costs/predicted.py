@@ -50,6 +50,13 @@ class PredictedKernels:
 
     def product_s(self, num_rows: int, product: Product) -> float:
         width, columns, _ = product
+        computed_s = self._computed_s(num_rows, width, columns)
+        if self.weight_bytes >= _ACTIVATION_BYTES:
+            return computed_s
+        # Activations are brought to the format of the weights by a kernel of its own.
+        return computed_s + self._moved_s(num_rows * width * (_ACTIVATION_BYTES + self.weight_bytes))
+
+    def _computed_s(self, num_rows: int, width: int, columns: int) -> float:
         num_bytes = width * columns * self.weight_bytes + num_rows * (width + columns) * _ACTIVATION_BYTES
         flops = 2.0 * num_rows * width * columns
         computing_s = flops / self.device.matmul_flops_per_s(flops, self.weights)

@@ -1,0 +1,209 @@
+"""Kernel times from the tables that come with aiconfigurator: Parquet files in an installed package, read as data.
+
+A table is ``systems/data/SYSTEM/FAMILY/BACKEND/VERSION/NAME_perf.parquet``, with a row for each measured kernel and its
+latency in milliseconds. Nothing of the package is imported. What it does not measure, such as kernels that only read and
+write, is predicted from the device's description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.costs.kernels import Attention, KernelTimes, Product
+from trainyard.serve.costs.tables.grid import Grid, points_of
+from trainyard.serve.errors import ServeError
+
+__all__ = ["AiconfiguratorKernels", "systems_folder"]
+
+Floats = NDArray[np.float64]
+Wanted = tuple[str, str, Any]
+"""A column, how it is compared, and with what."""
+
+_SYSTEMS = {
+    "A100-80G": "a100_sxm",
+    "A30": "a30",
+    "H100": "h100_sxm",
+    "H200": "h200_sxm",
+    "B200": "b200_sxm",
+    "B300": "b300_sxm",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "L4": "l4",
+    "L40S": "l40s",
+    "RTXPRO6000": "rtx_pro_6000_server",
+}
+"""Their names of devices, by ours."""
+
+_FORMATS = {"float16": "bfloat16", "bfloat16": "bfloat16", "float8": "fp8"}
+_MS = 1e-3
+
+
+@dataclass(frozen=True)
+class AiconfiguratorKernels:
+    """Measured seconds of kernels.
+
+    Attributes
+    ----------
+    folder : of the package, or its ``systems``.
+    device : its name.
+    num_devices : of a tensor-parallel group.
+    weights : how they are held, a key of `trainyard.serve.costs.formats.FORMATS`.
+    backend : the server whose kernels were measured: vllm, sglang or trtllm.
+    others : seconds of what the tables do not have.
+
+    Raises
+    ------
+    ServeError
+        If there are no tables of this device, backend or format.
+    """
+
+    folder: Path
+    device: str
+    num_devices: int
+    weights: str
+    others: KernelTimes
+    backend: str = "vllm"
+
+    def __post_init__(self) -> None:
+        if self.device not in _SYSTEMS:
+            raise ServeError(f"aiconfigurator has no tables of {self.device}; it has {', '.join(_SYSTEMS)}")
+        if self.weights not in _FORMATS:
+            raise ServeError(
+                f"aiconfigurator has no products of {self.weights}; it has {', '.join(_FORMATS)}"
+            )
+        self._path("gemm", "gemm_perf")
+
+    def product_s(self, num_rows: int, product: Product) -> float:
+        seconds = self._products(product.columns, product.width, num_rows)
+        if _FORMATS[self.weights] == "bfloat16":
+            return seconds
+        # Activations are brought to 8 bits by a kernel of its own, which reads and writes them.
+        return seconds + self.others.pointwise_s(num_rows * product.width * 3 // 2)
+
+    def pointwise_s(self, num_elements: int) -> float:
+        return self.others.pointwise_s(num_elements)
+
+    def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        grid = self._prompts(attention)
+        seconds = 0.0
+        for num, before in chunks:
+            # Measured without a cache: of a prompt of both, the part after the first one.
+            whole = num + before
+            seconds += max(grid(1, whole) * (1 - (before / whole) ** 2), grid(1, 1))
+        return seconds - (len(chunks) - 1) * grid(1, 1)
+
+    def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
+        logs, values = self._decodes(attention).along_last(num)
+        seconds: Floats = 2.0 ** np.interp(np.log2(mean_tokens), logs, values)
+        return seconds
+
+    def all_reduce_s(self, num_elements: int) -> float:
+        return self._all_reduces(num_elements)
+
+    def all_gather_s(self, num_elements: int) -> float:
+        return self.others.all_gather_s(num_elements)
+
+    def send_s(self, num_elements: int) -> float:
+        return self.others.send_s(num_elements)
+
+    @cached_property
+    def _products(self) -> Grid:
+        """By columns, width and rows."""
+        return self._grid("gemm", "gemm_perf", ("n", "k", "m"), [("gemm_dtype", "=", _FORMATS[self.weights])])
+
+    @cached_property
+    def _all_reduces(self) -> Grid:
+        # Each size was measured in a recorded graph, as servers run it, and by itself, which takes longer.
+        return self._grid(
+            "comm", "custom_allreduce_perf", ("message_size",), [("num_gpus", "=", self.num_devices)]
+        )
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, Attention], Grid]:
+        return {}
+
+    def _prompts(self, attention: Attention) -> Grid:
+        """By prompts and their tokens."""
+        return self._attention("context", attention, ("batch_size", "isl"))
+
+    def _decodes(self, attention: Attention) -> Grid:
+        """By requests and the tokens before the one that is computed."""
+        return self._attention("generation", attention, ("batch_size", "step"))
+
+    def _attention(self, kind: str, attention: Attention, sizes: Sequence[str]) -> Grid:
+        key = (kind, attention)
+        if key not in self._known:
+            heads, kv_heads, width = attention
+            wanted: list[Wanted] = [
+                ("num_heads", "=", heads),
+                ("num_key_value_heads", "=", kv_heads),
+                ("head_dim", "=", width),
+                ("window_size", "=", 0),
+                ("kv_cache_dtype", "=", "bfloat16"),
+            ]
+            self._known[key] = self._grid("attention", f"{kind}_attention_perf", sizes, wanted)
+        return self._known[key]
+
+    def _grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
+        path = self._path(family, table)
+        columns = _columns(path, (*sizes, "latency"), wanted)
+        if not len(columns[0]):
+            text = ", ".join(f"{name} {sign} {value}" for name, sign, value in wanted)
+            raise ServeError(
+                f"{path} has no rows with {text}; split the model otherwise, or leave the measured kernels out"
+            )
+        *points, latencies = columns
+        return Grid(
+            points_of(zip(zip(*points, strict=True), [each * _MS for each in latencies], strict=True))
+        )
+
+    def _path(self, family: str, table: str) -> Path:
+        """A table of the newest version of the backend."""
+        folder = systems_folder(self.folder) / "data" / _SYSTEMS[self.device] / family / self.backend
+        found = [path for path in folder.glob("*") if (path / f"{table}.parquet").exists()]
+        if not found:
+            raise ServeError(
+                f"{folder} has no {table}.parquet; give the folder of an installed aiconfigurator"
+            )
+        return max(found, key=_version) / f"{table}.parquet"
+
+
+def systems_folder(folder: Path) -> Path:
+    """Where the tables are, in the folder of the package or in that itself.
+
+    Raises
+    ------
+    ServeError
+        If they are not there.
+    """
+    for each in (folder, folder / "systems", folder / "aiconfigurator_core" / "systems"):
+        if (each / "data").is_dir():
+            return each
+    raise ServeError(
+        f"{folder} has no tables of kernels: allowed is the folder of an installed aiconfigurator_core, or its `systems`"
+    )
+
+
+def _version(path: Path) -> tuple[tuple[int, str], ...]:
+    """Numbers in the parts of a version compare as numbers."""
+    parts = path.name.replace("rc", ".-1.").split(".")
+    return tuple((int(part), "") if part.lstrip("-").isdigit() else (0, part) for part in parts)
+
+
+def _columns(path: Path, names: Sequence[str], wanted: list[Wanted]) -> list[list[float]]:
+    """Numbers in some columns, of the rows that are wanted."""
+    try:
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise ServeError(
+            "tables of kernels in Parquet files need pyarrow, which is not installed: pip install 'trainyard[kernels]'"
+        ) from error
+    table = parquet.read_table(path, columns=list(names), filters=wanted)
+    return [[float(each) for each in table.column(name).to_pylist()] for name in names]

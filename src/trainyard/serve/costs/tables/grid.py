@@ -1,0 +1,107 @@
+"""Times that were measured at the points of a grid, some of which may be missing, and between them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Grid"]
+
+Floats = NDArray[np.float64]
+
+
+class Grid:
+    """A time as a function of sizes: a power law between neighbouring points, and beyond the largest ones.
+
+    Below the smallest size of an axis it is that of the smallest: a kernel takes some time, however little it does.
+
+    Parameters
+    ----------
+    times : seconds by point; all points have as many sizes, of 0 or more.
+    """
+
+    def __init__(self, times: Mapping[tuple[float, ...], float]) -> None:
+        points = np.array(list(times), np.float64)
+        self.axes: list[list[float]] = [sorted(set(column)) for column in points.T.tolist()]
+        self._logs = [np.log2(np.maximum(axis, 0.5)) for axis in self.axes]
+        self._values = np.full([len(axis) for axis in self.axes], np.nan)
+        for point, seconds in times.items():
+            where = tuple(axis.index(size) for axis, size in zip(self.axes, point, strict=True))
+            self._values[where] = np.log2(seconds)
+        self._fill()
+
+    def __call__(self, *sizes: float) -> float:
+        """Seconds at a point."""
+        values = self._values
+        for axis in range(len(sizes)):
+            low, part = self._place(axis, sizes[axis])
+            values = values[0] if part is None else values[low] + part * (values[low + 1] - values[low])
+        return float(2.0**values)
+
+    def along_last(self, *sizes: float) -> tuple[Floats, Floats]:
+        """The logarithms of the last size and of the seconds, where all other sizes are these."""
+        values = self._values
+        for axis in range(len(sizes)):
+            low, part = self._place(axis, sizes[axis])
+            values = values[0] if part is None else values[low] + part * (values[low + 1] - values[low])
+        return self._logs[-1], values
+
+    def _place(self, axis: int, size: float) -> tuple[int, float | None]:
+        """Which two sizes of an axis it lies between, and how far after the first; None where there is one size."""
+        logs = self._logs[axis]
+        if len(logs) == 1:
+            return 0, None
+        log = max(float(np.log2(max(size, 0.5))), float(logs[0]))
+        low = min(max(bisect_right(self.axes[axis], size) - 1, 0), len(logs) - 2)
+        return low, (log - float(logs[low])) / float(logs[low + 1] - logs[low])
+
+    def _fill(self) -> None:
+        """Give missing points the mean of what their neighbours along each axis say, then of those next to them."""
+        while np.isnan(self._values).any():
+            between = [self._between(axis) for axis in range(self._values.ndim)]
+            found = _mean(between)
+            if np.isnan(found[np.isnan(self._values)]).all():
+                found = _mean([_nearest(self._values, axis) for axis in range(self._values.ndim)])
+            missing = np.isnan(self._values)
+            self._values[missing] = found[missing]
+
+    def _between(self, axis: int) -> Floats:
+        """Values between known ones of the same line along an axis; NaN elsewhere."""
+        lines = np.moveaxis(self._values, axis, -1)
+        result = np.full_like(lines, np.nan)
+        logs = self._logs[axis]
+        for where in np.ndindex(lines.shape[:-1]):
+            known = ~np.isnan(lines[where])
+            if known.sum() > 1:
+                result[where] = np.interp(logs, logs[known], lines[where][known], left=np.nan, right=np.nan)
+        return np.moveaxis(result, -1, axis)
+
+
+def _nearest(values: Floats, axis: int) -> Floats:
+    """The value of a neighbour along an axis; NaN where neither has one."""
+    lines = np.moveaxis(values, axis, -1)
+    result = np.full_like(lines, np.nan)
+    result[..., 1:] = lines[..., :-1]
+    after = np.full_like(lines, np.nan)
+    after[..., :-1] = lines[..., 1:]
+    result = np.where(np.isnan(result), after, result)
+    return np.moveaxis(result, -1, axis)
+
+
+def _mean(arrays: Sequence[Floats]) -> Floats:
+    """Of those that are known; NaN where none is."""
+    known = np.sum([~np.isnan(each) for each in arrays], axis=0)
+    total = np.nansum(arrays, axis=0)
+    result: Floats = np.where(known > 0, total / np.maximum(known, 1), np.nan)
+    return result
+
+
+def points_of(rows: Iterable[tuple[tuple[float, ...], float]]) -> dict[tuple[float, ...], float]:
+    """Points with their seconds, of those that were measured more than once the least."""
+    found: dict[tuple[float, ...], float] = {}
+    for point, seconds in rows:
+        found[point] = min(seconds, found.get(point, seconds))
+    return found

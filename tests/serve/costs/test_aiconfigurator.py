@@ -1,0 +1,100 @@
+"""Kernel times from the Parquet tables of aiconfigurator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.serve.costs.kernels import Attention, Product
+from trainyard.serve.costs.predicted import PredictedKernels
+from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
+from trainyard.serve.errors import ServeError
+
+pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet files")
+_ATTENTION = Attention(32, 8, 128)
+
+
+def _write(root: Path, family: str, version: str, table: str, rows: list[dict[str, object]]) -> None:
+    from pyarrow import parquet
+
+    folder = root / "systems" / "data" / "h100_sxm" / family / "vllm" / version
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{table}.parquet")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A few rows in the form of the package's tables; latencies in ms."""
+    gemm = [
+        {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": scale * m * n * k * 1e-12}
+        for kind, scale in (("bfloat16", 2.0), ("fp8", 1.0))
+        for m in (1, 16, 256) for n in (1024, 4096) for k in (1024, 4096)
+    ]  # fmt: skip
+    shape = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
+    shape |= {"kv_cache_dtype": "bfloat16"}
+    context = [
+        shape | {"batch_size": 1, "isl": isl, "latency": 1e-9 * isl**2 + 1e-3}
+        for isl in (1, 1024, 2048, 4096)
+    ]
+    context.append(shape | {"window_size": 128, "batch_size": 1, "isl": 1024, "latency": 99.0})
+    decode = [
+        shape | {"batch_size": b, "step": s, "latency": 1e-6 * b * s}
+        for b in (1, 64)
+        for s in (1, 1023, 4095)
+    ]
+    reduce = [
+        {"num_gpus": 4, "message_size": size, "latency": latency}
+        for size, latency in ((1024, 0.005), (1024, 0.022), (1048576, 0.02))
+    ]
+    _write(tmp_path, "gemm", "0.9.0", "gemm_perf", gemm[:1])
+    _write(tmp_path, "gemm", "0.24.0", "gemm_perf", gemm)
+    _write(tmp_path, "attention", "0.24.0", "context_attention_perf", context)
+    _write(tmp_path, "attention", "0.24.0", "generation_attention_perf", decode)
+    _write(tmp_path, "comm", "0.24.0", "custom_allreduce_perf", reduce)
+    return tmp_path
+
+
+def _kernels(package: Path, num_devices: int = 1, weights: str = "bfloat16") -> AiconfiguratorKernels:
+    others = PredictedKernels(parse_cluster("1x4xH100"), num_devices)
+    return AiconfiguratorKernels(package, "H100", num_devices, weights, others)
+
+
+def test_products_are_those_of_the_newest_version(package):
+    assert _kernels(package).product_s(16, Product(4096, 1024)) == pytest.approx(2e-15 * 16 * 4096 * 1024)
+    between = _kernels(package).product_s(64, Product(2048, 2048))
+    assert between == pytest.approx(2e-15 * 64 * 2048 * 2048, rel=1e-6)
+
+
+def test_a_product_in_8_bits_has_its_operand_brought_to_8_bits(package):
+    measured_s = 1e-15 * 16 * 4096 * 1024
+    assert _kernels(package, weights="float8").product_s(16, Product(4096, 1024)) > measured_s
+
+
+def test_a_chunk_is_the_part_of_a_prompt_after_what_is_cached(package):
+    kernels = _kernels(package)
+    whole_s = kernels.prompt_attention_s(_ATTENTION, [(2048, 0)])
+    assert whole_s == pytest.approx(1e-3 * (1e-9 * 2048**2 + 1e-3))
+    assert kernels.prompt_attention_s(_ATTENTION, [(1024, 1024)]) == pytest.approx(0.75 * whole_s)
+
+
+def test_decodes_by_number_and_length(package):
+    found = _kernels(package).decode_attention_s(_ATTENTION, 64, np.array([1023.0, 4095.0]))
+    assert found == pytest.approx([1e-9 * 64 * 1023, 1e-9 * 64 * 4095])
+
+
+def test_of_an_all_reduce_the_time_in_a_recorded_graph_counts(package):
+    assert _kernels(package, 4).all_reduce_s(1024) == pytest.approx(5e-6)
+
+
+def test_what_the_tables_do_not_have_is_told(package, tmp_path):
+    with pytest.raises(ServeError, match="no rows with num_heads = 12"):
+        _kernels(package).decode_attention_s(Attention(12, 4, 128), 1, np.array([5.0]))
+    with pytest.raises(ServeError, match="no tables of V100"):
+        AiconfiguratorKernels(package, "V100", 1, "bfloat16", _kernels(package).others)
+    with pytest.raises(ServeError, match="no products of float32"):
+        _kernels(package, weights="float32")
+    with pytest.raises(ServeError, match="no tables of kernels"):
+        _kernels(tmp_path / "systems" / "data" / "h100_sxm")

@@ -1,0 +1,53 @@
+"""What a server is told of a model on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.serve.deploy import deploy, served_model
+from trainyard.serve.deployment import cache_blocks_of
+from trainyard.serve.errors import ServeError
+
+_A100 = parse_cluster("1x4xA100-80G")
+
+
+def test_as_many_replicas_as_there_are_devices_for_and_the_cache_that_is_left():
+    found = deploy("llama3-8b", _A100, tensor_parallel=2)
+    assert (found.num_replicas, found.num_devices, found.max_model_len) == (2, 4, 8192)
+    model = found.model
+    assert model.weight_bytes == pytest.approx(8.03e9, rel=1e-3)
+    assert model.cache_bytes_per_token == 32 * 2 * 4 * 128 * 2
+    used = model.weight_bytes + model.activation_bytes + found.num_blocks * 16 * model.cache_bytes_per_token
+    assert model.usable_bytes - 16 * model.cache_bytes_per_token < used <= model.usable_bytes
+    assert str(found) == "2 replicas of llama3-8b in 2 shards"
+
+
+def test_a_cache_that_is_asked_for():
+    assert deploy("llama3-8b", _A100, cache_blocks=100).num_blocks == 100
+    assert deploy("llama3-8b", _A100, cache_blocks=100).max_model_len == 1600
+    assert deploy("llama3-8b", _A100, cache_bytes=10**9).num_blocks == 10**9 // (16 * 131072)
+
+
+def test_what_cannot_be_is_told():
+    with pytest.raises(ServeError, match="3 replicas of 2 devices; allowed is 1 to 2 on the 4 devices"):
+        deploy("llama3-8b", _A100, tensor_parallel=2, num_replicas=3)
+    with pytest.raises(ServeError, match=r"need 8 devices; .* has 4"):
+        served_model("llama3-8b", _A100, tensor_parallel=4, pipeline_stages=2)
+    with pytest.raises(ServeError, match="dtype 'int3'; allowed are float32"):
+        served_model("llama3-8b", _A100, dtype="int3")
+    with pytest.raises(ServeError, match=r"a device has -.* GB for the cache beside weights of 141"):
+        deploy("llama3-70b", _A100)
+    with pytest.raises(ServeError, match="/nowhere is no folder"):
+        served_model("llama3-8b", _A100, kernels=Path("/nowhere"))
+    with pytest.raises(ServeError, match="use more devices"):
+        cache_blocks_of(served_model("llama3-8b", _A100), 16, 10**12)
+
+
+def test_half_the_bytes_for_weights_leave_more_for_the_cache():
+    wide, narrow = (served_model("llama3-8b", _A100, dtype=each) for each in ("bfloat16", "float8"))
+    assert 2 * narrow.weight_bytes == wide.weight_bytes
+    assert narrow.cache_bytes > wide.cache_bytes
+    assert narrow.cache_bytes_per_token == wide.cache_bytes_per_token
