@@ -94,9 +94,11 @@ class AiconfiguratorKernels:
         grid = self._prompts(attention)
         seconds = 0.0
         for num, before in chunks:
-            # Measured without a cache: of a prompt of both, the part after the first one.
+            # Measured without a cache: of a prompt of both, the part after the first one. It reads all keys and values
+            # at least once, as a request that decodes does.
             whole = num + before
-            seconds += max(grid(1, whole) * (1 - (before / whole) ** 2), grid(1, 1))
+            part_s = grid(1, whole) * (1 - (before / whole) ** 2)
+            seconds += max(part_s, self._decodes(attention)(1, whole)) if before else part_s
         return seconds - (len(chunks) - 1) * grid(1, 1)
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:

@@ -1,0 +1,306 @@
+"""What servers did on real devices, beside what is predicted of them by us and by others.
+
+Run `python benchmarks/serve_truth.py DATA [AICONFIGURATOR] [EVERY]`. DATA is a folder with the measured runs and the
+predictions of other programs (its README says which). AICONFIGURATOR is the folder of an installed aiconfigurator_core,
+whose kernel times are then used, too. Of the configurations that were measured as a whole, every so many are taken.
+
+Three sources of step times are compared: "device", the description of the device alone; "layers", profiles of a model's
+layers on the device; "kernels", times of single kernels on the device. Nothing is fitted to what is compared here.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from record import write_record
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.deploy import served_model
+from trainyard.serve.deployment import ServedModel
+from trainyard.serve.errors import ServeError
+from trainyard.serve.instance import Instance
+from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.requests.request import MAX_TOKENS, PrefixBlocks, Request, TracedRequest
+from trainyard.serve.results import Served
+from trainyard.serve.simulate import simulate_requests
+
+BLOCK_TOKENS, WAVES = 16, 4
+SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200"}
+MODELS = {
+    "meta-llama/Llama-3.1-70B": "llama3-70b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama3-8b",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama3-8b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+}
+FORMATS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "float8"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One number of one run.
+
+    Attributes
+    ----------
+    run : the source of what was measured.
+    what : TTFT, TPOT (ms) or throughput (tokens/s).
+    by : who predicts.
+    measured, predicted : mean of the run, or that of a configuration.
+    """
+
+    run: str
+    what: str
+    by: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Relative; above 0 where too much was predicted."""
+        return self.predicted / self.measured - 1
+
+
+def rows_of(path: Path, **wanted: str) -> list[dict[str, str]]:
+    """Rows of a table with these values."""
+    with path.open() as lines:
+        return [
+            row for row in csv.DictReader(lines) if all(row[key] == value for key, value in wanted.items())
+        ]
+
+
+@lru_cache(maxsize=64)
+def split(model: str, device: str, shards: int, dtype: str, kernels: Path | None) -> ServedModel:
+    """A model on a node of eight devices."""
+    return served_model(
+        model, parse_cluster(f"1x8x{device}"), tensor_parallel=shards, dtype=dtype, kernels=kernels
+    )
+
+
+def served(
+    requests: Sequence[TracedRequest],
+    model: ServedModel,
+    max_tokens: int,
+    max_requests: int,
+    num_blocks: int = 10**6,
+) -> list[Served]:
+    """Requests under vLLM's policy."""
+    instance = Instance(vllm(max_tokens, max_requests), BlockCache(num_blocks, BLOCK_TOKENS))
+    return simulate_requests(requests, [instance], model.step_time).served
+
+
+def compare(run: str, by: str, found: Sequence[Served], measured: dict[str, float]) -> Iterator[Compared]:
+    """Means of a run."""
+    span_s = max(each.finished_s for each in found) - min(each.arrival_s for each in found)
+    ours = {
+        "TTFT ms": 1e3 * np.mean([each.ttft_s for each in found]),
+        "TPOT ms": 1e3 * np.mean([each.tpot_s for each in found if each.output_tokens > 1]),
+        "tokens/s": sum(each.output_tokens for each in found) / span_s,
+    }
+    for what, value in measured.items():
+        yield Compared(run, what, by, value, float(ours[what]))
+
+
+def sharegpt_runs(data: Path) -> Iterator[Compared]:
+    """Requests of ShareGPT on vLLM 0.19, with profiles of the layers on the same device; beside LLMServingSim 2."""
+    run = "RTX4090/Llama-3.1-8B"
+    rows = rows_of(data / "lss_vllm_requests.csv", run=run)
+    rows.sort(key=lambda row: float(row["arrival_s"]))
+    requests = [
+        TracedRequest(
+            Request(row["request"], float(row["arrival_s"]), int(row["input_toks"]), 32768),
+            int(row["output_toks"]),
+        )
+        for row in rows
+    ]
+    measured = _means(rows, ttft="ttft_s", tpot="tpot_ms")
+    for by, kernels in (("ours, layers", data), ("ours, device", None)):
+        model = served_model("llama3-8b", parse_cluster("1x1xRTX4090"), kernels=kernels)
+        yield from compare(run, by, served(requests, model, 2048, 256, 2588), measured)
+    theirs = _means(rows, ttft="sim_ttft_s", tpot="sim_tpot_ms")
+    for what, value in theirs.items():
+        yield Compared(run, what, "LLMServingSim 2", measured[what], value)
+
+
+def _means(rows: Sequence[dict[str, str]], ttft: str, tpot: str) -> dict[str, float]:
+    return {
+        "TTFT ms": 1e3 * float(np.mean([float(row[ttft]) for row in rows])),
+        "TPOT ms": float(np.mean([float(row[tpot]) for row in rows])),
+    }
+
+
+def codellama_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
+    """CodeLlama 34B on vLLM 0.11 and an H100; prompts begin with the same 1,024 tokens. Beside BLIS."""
+    for theirs in rows_of(data / "blis_vs_measured.csv", gpu="H100", tp="1"):
+        run = theirs["setting"]
+        rows = sorted(
+            rows_of(data / "blis_vllm_requests.csv", run=run), key=lambda row: float(row["arrival_s"])
+        )
+        measured = {what: float(theirs[f"measured_{name}"]) for what, name in _BLIS.items()}
+        limits = [int(rows[0][key]) for key in ("max_num_batched_tokens", "max_num_seqs", "kv_cache_tokens")]
+        if theirs["blis_latency_model"] == "roofline":
+            for by, source in _sources(kernels):
+                model = split("codellama-34b", "H100", 1, "bfloat16", source)
+                found = served(list(_codellama(rows)), model, limits[0], limits[1], limits[2] // BLOCK_TOKENS)
+                yield from compare(run, by, found, measured)
+        by = f"BLIS, {theirs['blis_latency_model']}"
+        for what, name in _BLIS.items():
+            yield Compared(run, what, by, measured[what], float(theirs[f"blis_{name}"]))
+
+
+_BLIS = {"TTFT ms": "ttft_ms", "TPOT ms": "tpot_ms"}
+
+
+def _codellama(rows: Sequence[dict[str, str]]) -> Iterator[TracedRequest]:
+    for number, row in enumerate(rows):
+        tokens = int(row["prompt_tokens"])
+        num_blocks = -(-tokens // BLOCK_TOKENS)
+        alike = min(1024 // BLOCK_TOKENS, num_blocks)
+        keys = (*range(alike), *((number + 1) * 10**6 + block for block in range(alike, num_blocks)))
+        request = Request(
+            row["index"], float(row["arrival_s"]), tokens, MAX_TOKENS, prefix=PrefixBlocks(keys, BLOCK_TOKENS)
+        )
+        yield TracedRequest(request, int(row["completion_tokens"]))
+
+
+def _sources(kernels: Path | None) -> list[tuple[str, Path | None]]:
+    return [("ours, device", None), *([("ours, kernels", kernels)] if kernels else [])]
+
+
+def llama_70b_run(data: Path, kernels: Path | None) -> Iterator[Compared]:
+    """Llama 3.1 70B on four H100, 300 requests of ShareGPT; beside five other programs."""
+    run = "H100x4/Llama-3.1-70B"
+    published = rows_of(data / "lss_paper_latency.csv", gpu="H100", setting="SD")
+    truth = next(row for row in published if row["kind"] == "measured")
+    measured = {what: float(truth[name]) for what, name in _PAPER.items()}
+    trace = rows_of(data / "lss_traces.csv", trace=truth["trace"])
+    requests = [
+        TracedRequest(
+            Request(row["request"], int(row["arrival_ns"]) * 1e-9, int(row["input_toks"]), MAX_TOKENS),
+            int(row["output_toks"]),
+        )
+        for row in sorted(trace, key=lambda row: int(row["arrival_ns"]))
+    ]
+    for by, source in _sources(kernels):
+        model = split("llama3-70b", "H100", 4, "bfloat16", source)
+        yield from compare(run, by, served(requests, model, 2048, 256), measured)
+    others = [(row["framework"], row, _PAPER) for row in published if row["kind"] != "measured"]
+    blis = rows_of(data / "blis_vs_measured.csv", setting="SD")
+    others += [(f"BLIS, {row['blis_latency_model']}", row, _BLIS_PAPER) for row in blis]
+    for by, row, names in others:
+        for what, name in names.items():
+            if row[name]:
+                yield Compared(run, what, by, measured[what], float(row[name]))
+
+
+_PAPER = {"TTFT ms": "mean_ttft_ms", "TPOT ms": "mean_tpot_ms", "tokens/s": "throughput_tok_s"}
+_BLIS_PAPER = {"TTFT ms": "blis_ttft_ms", "TPOT ms": "blis_tpot_ms", "tokens/s": "blis_tok_s"}
+
+
+def configurations(data: Path, kernels: Path | None, every: int) -> Iterator[Compared]:
+    """Dense models with so many requests in flight, all of the same lengths; beside aiconfigurator."""
+    theirs = {row["silicon_row"]: row for row in rows_of(data / "aic_vs_silicon.csv")}
+    rows = [row for row in rows_of(data / "aic_silicon.csv", mode="agg") if _is_known(row)]
+    for row in [row for place, row in enumerate(rows) if place % every == 0 or row["row"] in theirs]:
+        measured = {"TTFT ms": float(row["silicon_ttft_ms"]), "TPOT ms": float(row["silicon_tpot_ms"])}
+        run = f"configurations of {row['model_path'].partition('/')[2]}, {row['backend']}, {row['system']}"
+        requests = list(_in_flight(int(row["concurrency"]), int(row["isl"]), int(row["osl"])))
+        for by, source in _sources(kernels):
+            model = split(
+                MODELS[row["model_path"]],
+                SYSTEMS[row["system"]],
+                int(float(row["tp_size"])),
+                FORMATS[row["precision"]],
+                source,
+            )
+            found = served(requests, model, 8192, 4096)
+            later = [each for each in found if not each.request.name.endswith(".0")]
+            yield from compare(run, by, later, measured)
+        if (other := theirs.get(row["row"])) and other["aic_tpot_ms"]:
+            for what, name in (("TTFT ms", "aic_ttft_ms"), ("TPOT ms", "aic_tpot_ms")):
+                yield Compared(run, what, "aiconfigurator", measured[what], float(other[name]))
+
+
+def _is_known(row: dict[str, str]) -> bool:
+    is_split_otherwise = float(row["pp_size"] or 1) > 1 or float(row["attention_dp_size"] or 1) > 1
+    return (
+        row["model_path"] in MODELS
+        and row["system"] in SYSTEMS
+        and row["precision"] in FORMATS
+        and not is_split_otherwise
+    )
+
+
+def _in_flight(num: int, prompt_tokens: int, output_tokens: int) -> Iterator[TracedRequest]:
+    """So many clients, each of which asks again when it has its answer."""
+    for client in range(num):
+        parent = ""
+        for wave in range(WAVES):
+            name = f"{client}.{wave}"
+            yield TracedRequest(
+                Request(name, 0.0, prompt_tokens, output_tokens, parent=parent), output_tokens
+            )
+            parent = name
+
+
+def summary(found: Sequence[Compared]) -> dict[str, dict[str, float]]:
+    """Errors by run, by what is predicted and by who does."""
+    groups: dict[str, list[float]] = {}
+    for each in found:
+        for run in (each.run, "all configurations" if each.run.startswith("configurations") else ""):
+            if run:
+                groups.setdefault(f"{run}: {each.what}, {each.by}", []).append(each.error)
+    return {
+        key: {
+            "num": len(errors),
+            "mean_error": float(np.mean(errors)),
+            "median_error": float(np.median(errors)),
+            "mean_absolute_error": float(np.mean(np.abs(errors))),
+            "median_absolute_error": float(np.median(np.abs(errors))),
+        }
+        for key, errors in sorted(groups.items())
+    }
+
+
+def main() -> None:
+    data = Path(sys.argv[1])
+    kernels = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    every = int(sys.argv[3]) if len(sys.argv) > 3 else 8
+    begin_s = time.process_time()
+    found: list[Compared] = []
+    parts: list[Callable[[], Iterator[Compared]]] = [
+        lambda: sharegpt_runs(data),
+        lambda: codellama_runs(data, kernels),
+        lambda: llama_70b_run(data, kernels),
+        lambda: configurations(data, kernels, every),
+    ]
+    for part in parts:
+        for each in _told(part):
+            found.append(each)
+    errors = summary(found)
+    for key, each in errors.items():
+        print(
+            f"{key:95} {each['num']:4} mean {each['mean_error']:+7.1%}  median {each['median_error']:+7.1%}  "
+            f"|median| {each['median_absolute_error']:6.1%}"
+        )
+    results: dict[str, Any] = {"errors": errors, "seconds": time.process_time() - begin_s}
+    print(f"written to {write_record('serve_truth', results)}")
+
+
+def _told(part: Callable[[], Iterator[Compared]]) -> Iterator[Compared]:
+    """What a part finds; why it stops, if it does."""
+    try:
+        yield from part()
+    except (ServeError, ValueError) as error:
+        print(f"left out: {error}")
+
+
+if __name__ == "__main__":
+    main()
