@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet import policies
+from trainyard.fleet import policies as fleet_policies
 from trainyard.fleet import reproduce as fleet_reproduce
 from trainyard.job import reproduce as job_reproduce
 from trainyard.published import Files, MissingFilesError, PaperTable, Row
 from trainyard.report.systems import LEVELS, Level, find, options
+from trainyard.serve import policies as serve_policies
+from trainyard.serve import reproduce as serve_reproduce
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / ".." / "shared" / "data" / "cluster"
@@ -32,7 +34,11 @@ LONG = {
     "sublinear",
 }
 # Packages of tables, and the modules in them that several tables use.
-PACKAGES = {1: (job_reproduce, {"simulated"}), 2: (fleet_reproduce, {"queueing", "priorities"})}
+PACKAGES = {
+    1: (job_reproduce, {"simulated"}),
+    2: (fleet_reproduce, {"queueing", "priorities"}),
+    3: (serve_reproduce, {"cache_use"}),
+}
 # Where the authors' files lie here, by the folder that fetching makes.
 HERE = {
     "raw": {"cluster01.csv": "elasticflow-traces/raw/cluster01.csv"},
@@ -49,6 +55,11 @@ HERE = {
     "shockwave/scheduler": {
         "traces/reproduce": "shockwave/traces",
         "tacc_throughputs.json": "shockwave/tacc_throughputs.json",
+    },
+    "vidur/data/processed_traces": {"splitwise_conv.csv": "../serving/vidur/splitwise_conv.csv"},
+    "nexus/tests/data/model_db/profiles": {
+        f"TITAN_X_(Pascal)/caffe:{model}:1.txt": f"../serving/nexus-profiles/caffe_{model}_1.txt"
+        for model in ("vgg16", "vgg_face", "vgg_s")
     },
 }
 
@@ -101,13 +112,22 @@ def test_every_policy_is_in_the_catalog() -> None:
     """A module that is not is what another one of its system is made of."""
     systems = {system.module for system in LEVELS[1].systems}
     modules = [
-        m.name for m in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.") if not m.ispkg
+        m.name
+        for m in pkgutil.walk_packages(fleet_policies.__path__, f"{fleet_policies.__name__}.")
+        if not m.ispkg
     ]
     assert systems <= set(modules)
     for module in modules:
         beside = Path(importlib.import_module(module).__file__ or "").parent.glob("*.py")
         is_part = any(f"from {module} import" in other.read_text() for other in beside)
-        assert module in systems or (is_part and module.rpartition(".")[0] != policies.__name__), module
+        assert module in systems or (is_part and module.rpartition(".")[0] != fleet_policies.__name__), module
+
+
+def test_every_file_and_folder_of_serving_policies_is_that_of_a_system() -> None:
+    """But for what several of them share."""
+    found = {module.name for module in pkgutil.iter_modules(serve_policies.__path__)}
+    systems = {system.module.rpartition(".")[2] for system in LEVELS[2].systems}
+    assert found == systems | {"admitting", "token_budget"}
 
 
 def test_an_unknown_system_is_refused() -> None:

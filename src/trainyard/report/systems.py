@@ -12,6 +12,7 @@ from trainyard.fleet import catalog as fleet_catalog
 from trainyard.job import catalog as job_catalog
 from trainyard.naming import Names
 from trainyard.published import PaperTable, System
+from trainyard.serve import catalog as serve_catalog
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,19 @@ def _kind(entry: fleet_catalog.Entry) -> str:
     return f"decides {when}, {'shares devices' if entry.shares else 'whole devices'}"
 
 
+def _command(entry: serve_catalog.Entry) -> str:
+    """On the command line for a policy of batches, else in Python."""
+    if entry.decides in ("batches", "admission"):
+        return (
+            "trainyard serve simulate --requests TRACE --model llama3-8b --cluster 1x4xA100-80G "
+            f"--policy '{entry.name}'"
+        )
+    factory = entry.factory
+    parameters = inspect.signature(factory).parameters.values()
+    given = ", ".join(p.name for p in parameters if p.default is p.empty)
+    return f"from {factory.__module__} import {factory.__name__}\n\n{factory.__name__}({given})"
+
+
 LEVELS: tuple[Level, ...] = (
     Level(
         1,
@@ -74,6 +88,15 @@ LEVELS: tuple[Level, ...] = (
         _kind,
         lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
         lambda entry: entry.runs,
+    ),
+    Level(
+        3,
+        "many requests on many models",
+        serve_catalog.CATALOG,
+        "trainyard.serve.reproduce",
+        lambda entry: f"decides about {entry.decides}",
+        _command,
+        lambda entry: "in simulation",
     ),
 )
 """All levels that have systems."""

@@ -41,6 +41,7 @@ class Entry:
     paper : authors, title, venue and year.
     fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``; or whether it is our own.
     claim_test : file of the test of the paper's claim, from the repository's root.
+    needs : what must be known, beyond how long prompts are.
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     """
 
@@ -52,12 +53,15 @@ class Entry:
     fidelity: Literal["exact", "simplified", "own"]
     claim_test: str
     left_out: str = ""
+    needs: tuple[str, ...] = ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def module(self) -> str:
-        """Dotted name of the file that holds the factory."""
-        return self.factory.__module__
+        """Dotted name of the file that holds the factory, or of its folder where the system has one."""
+        name = self.factory.__module__
+        folder = name.rpartition(".")[0]
+        return name if folder.endswith(".policies") else folder
 
 
 _TESTS = "tests/serve/policies"
@@ -69,16 +73,17 @@ CATALOG: tuple[Entry, ...] = (
         "orca",
         "batches",
         Orca,
-        "iteration-level scheduling with reservations",
+        "Iteration-level scheduling with reservations",
         'Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022',
         "exact",
         f"{_TESTS}/test_orca.py",
+        needs=("how long answers may be",),
     ),
     Entry(
         "vllm",
         "batches",
         vllm,
-        "one budget of tokens for decodes and prompts, paged",
+        "One budget of tokens for decodes and prompts, paged",
         _VLLM,
         "simplified",
         f"{_TESTS}/test_vllm.py",
@@ -88,7 +93,7 @@ CATALOG: tuple[Entry, ...] = (
         "vllm_v0",
         "batches",
         PrefillFirst,
-        "prompts first, decodes apart, paged",
+        "Prompts first, decodes apart, paged",
         _VLLM,
         "simplified",
         f"{_TESTS}/test_vllm.py",
@@ -98,7 +103,7 @@ CATALOG: tuple[Entry, ...] = (
         "sarathi",
         "batches",
         sarathi,
-        "prompts in chunks beside all decodes",
+        "Prompts in chunks beside all decodes",
         'Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024',
         "simplified",
         f"{_TESTS}/test_sarathi.py",
@@ -109,36 +114,39 @@ CATALOG: tuple[Entry, ...] = (
         "turbotransformers",
         "encoder batches",
         TurboTransformers,
-        "encoders in batches of like lengths, by dynamic programming",
+        "Encoders in batches of like lengths, by dynamic programming",
         'Fang et al., "TurboTransformers: An Efficient GPU Serving System For Transformer Models", PPoPP 2021',
         "simplified",
         f"{_TESTS}/test_turbotransformers.py",
         left_out="the lazy strategy, the cache of responses, and kernels",
+        needs=("how long a batch takes",),
     ),
     Entry(
         "sglang",
         "admission",
         LongestPrefix,
-        "longest prefix in the cache first",
+        "Longest prefix in the cache first",
         'Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024',
         "simplified",
         f"{_TESTS}/test_sglang.py",
         left_out="prefixes that end within a block, and the language",
+        needs=("tokens of prompts, or their blocks",),
     ),
     Entry(
         "vtc",
         "admission",
         VTC,
-        "the same service for all clients",
+        "The same service for all clients",
         'Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024',
         "exact",
         f"{_TESTS}/test_vtc.py",
+        needs=("clients",),
     ),
     Entry(
         "shortest_prompt",
         "admission",
         ShortestPrompt,
-        "shortest prompt first, with a limit to waiting",
+        "Shortest prompt first, with a limit to waiting",
         "our own, 2026",
         "own",
         f"{_TESTS}/test_shortest_prompt.py",
@@ -147,21 +155,23 @@ CATALOG: tuple[Entry, ...] = (
         "alpaserve",
         "placement",
         mixed_search,
-        "models split over groups of devices, placed by simulation",
+        "Models split over groups of devices, placed by simulation",
         'Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning Serving", OSDI 2023',
         "simplified",
         f"{_TESTS}/test_alpaserve.py",
         left_out="buckets of models by size, and batches",
+        needs=("profiles of models", "arrivals", "objectives"),
     ),
     Entry(
         "nexus",
         "placement",
         pack,
-        "sessions packed on devices by their batches and duty cycles",
+        "Sessions packed on devices by their batches and duty cycles",
         'Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019',
         "simplified",
         f"{_TESTS}/test_nexus.py",
         left_out="prefix batching, and moves of sessions between epochs",
+        needs=("profiles of models", "rates", "objectives"),
     ),
 )
 """All systems of level 3."""

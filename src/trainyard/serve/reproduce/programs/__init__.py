@@ -1,0 +1,1 @@
+"""What the programs of papers' authors put out for their own inputs, beside ours."""
