@@ -1,4 +1,4 @@
-"""`trainyard papers` and `trainyard reproduce` over both levels."""
+"""`trainyard papers` and `trainyard reproduce` over all levels."""
 
 import json
 
@@ -14,10 +14,10 @@ def printed(capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_papers_lists_both_levels(capsys) -> None:
+def test_papers_lists_all_levels(capsys) -> None:
     systems = json.loads(printed(capsys, "papers", "--json"))["systems"]
     levels = {system["name"]: system["level"] for system in systems}
-    assert (levels["zero"], levels["tiresias"]) == (1, 2)
+    assert (levels["zero"], levels["tiresias"], levels["vllm"]) == (1, 2, 3)
 
 
 def test_a_policy_is_told_about(capsys) -> None:
@@ -25,6 +25,18 @@ def test_a_policy_is_told_about(capsys) -> None:
     assert "2, many jobs on one cluster" in out
     assert "tiresias(promote_knob=1.0)" in out
     assert "frozenset" not in out
+
+
+def test_numbers_of_a_serving_system_stand_beside_ours(capsys) -> None:
+    table = json.loads(printed(capsys, "reproduce", "nexus", "--json"))["tables"][0]
+    assert [(row["label"], row["theirs"]) for row in table["rows"]] == [
+        ("model A", 160),
+        ("model B", 128),
+        ("model C", 128),
+    ]
+    out = printed(capsys, "reproduce", "nexus")
+    assert "153.85" in out
+    assert "git clone https://github.com/uwsampl/nexus && trainyard reproduce nexus --files nexus/" in out
 
 
 @pytest.mark.slow

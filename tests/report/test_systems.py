@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -94,6 +95,20 @@ def test_every_system_is_found_and_its_claim_is_tested(level: Level, system) -> 
     assert find(system.name) == (level, system)
     assert (ROOT / system.claim_test).is_file()
     assert not [option for option in options(system) if "frozenset" in option]
+
+
+def test_the_python_calls_of_placements_name_what_there_is() -> None:
+    """Of systems that no command line runs."""
+    calls = [
+        LEVELS[2].command(system) for system in LEVELS[2].systems if "import" in LEVELS[2].command(system)
+    ]
+    assert len(calls) == 3
+    for call in calls:
+        line, _, made = call.partition("\n\n")
+        names: dict[str, object] = {}
+        exec(line, names)
+        function = names[made.partition("(")[0]]
+        inspect.signature(function).bind(*made.partition("(")[2].rstrip(")").split(", "))  # type: ignore[arg-type]
 
 
 def test_names_are_unique_over_levels() -> None:

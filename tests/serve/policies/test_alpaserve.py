@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placement import Group, Placement, Replica
-from trainyard.serve.policies.alpaserve.enumeration import replication, uniform_search, uniform_shapes
-from trainyard.serve.policies.alpaserve.greedy import greedy_selection
+from trainyard.serve.policies.alpaserve.enumeration import replication, uniform_search
 from trainyard.serve.policies.alpaserve.local import mixed_search
 from trainyard.serve.policies.alpaserve.problem import (
     Arrivals,
@@ -24,18 +23,9 @@ from trainyard.serve.policies.alpaserve.problem import (
     PlacementProblem,
 )
 from trainyard.serve.policies.alpaserve.simulate import simulate
+from trainyard.serve.reproduce.programs.alpaserve import CASES, POLICIES, Case
 
 OUTPUTS = Path(__file__).parents[4] / "shared" / "data" / "reference" / "serve" / "alpaserve.json"
-
-
-def gamma(seed: int, rate: float, cv: float, duration_s: float) -> np.ndarray:
-    np.random.seed(seed)
-    size = max(int(1.2 * rate * duration_s), 1)
-    times = np.zeros(1)
-    while times[-1] < duration_s:
-        gaps = np.random.gamma(1 / cv**2, cv**2 / rate, size=size)
-        times = np.concatenate([times, times[-1] + np.cumsum(gaps)])
-    return times[1:][times[1:] < duration_s]
 
 
 def merged(streams: list[np.ndarray]) -> Arrivals:
@@ -45,38 +35,17 @@ def merged(streams: list[np.ndarray]) -> Arrivals:
     return Arrivals(times[order], model[order])
 
 
-def published(case: dict[str, Any], profiles: dict[str, Any]) -> tuple[PlacementProblem, Arrivals]:
-    """The problem with its training arrivals, and the evaluation arrivals."""
-    rate, num, profile = case["rate_per_model_per_s"], case["models"], profiles[case["profile"]]
-    train, evaluation = (
-        merged([gamma(seed + i, rate, case["cv"], duration_s) for i in range(num)])
-        for seed, duration_s in ((0, max(100, 30000 / (rate * num))), (1000, 600))
-    )
-    stage_s = {
-        ParallelConfig(int(pp)): tuple(float(np.float32(s * (1 + 0.009 * int(pp)))) for s in times)
-        for pp, times in profile["stage_seconds_by_pp"].items()
-    }
-    weight = profile["weight_gb"] * 2**30
-    models = tuple(ModelProfile(f"m{i}", weight, stage_s, case["slo_s"]) for i in range(num))
-    memory = case["memory_gb_per_device"] * 2**30
-    return PlacementProblem(models, case["devices"], memory, train, 0.011), evaluation
-
-
 @pytest.mark.skipif(not OUTPUTS.exists(), reason="needs the recorded outputs under shared/data")
-@pytest.mark.parametrize("number", [0, 1], ids=["A1", "A3"])
-def test_authors_program(number: int) -> None:
-    recorded = json.loads(OUTPUTS.read_text())
-    case = recorded["cases"][number]
-    problem, evaluation = published(case, recorded["profiles"])
-    assert len(problem.arrivals.model) == case["train_requests"]
-    assert len(evaluation.model) == case["eval_requests"]
-    layouts = {
-        "replication": replication(problem),
-        "greedy_pp2": greedy_selection(problem, uniform_shapes(problem, ParallelConfig(2))),
-        "search": uniform_search(problem),
-    }
-    for row in case["results"]:
-        layout = layouts[row["policy"]]
+@pytest.mark.parametrize(("case", "name"), list(zip(CASES, ("A1", "A3"), strict=True)), ids=["A1", "A3"])
+def test_authors_program(case: Case, name: str) -> None:
+    (recorded,) = (each for each in json.loads(OUTPUTS.read_text())["cases"] if each["case"] == name)
+    problem, evaluation = case.problem, case.evaluated_on
+    assert len(problem.arrivals.model) == recorded["train_requests"]
+    assert len(evaluation.model) == recorded["eval_requests"]
+    md5 = hashlib.md5(evaluation.arrival_s.tobytes()).hexdigest()
+    assert md5[:8] == recorded["eval_arrivals_md5_first8"]
+    for row in recorded["results"]:
+        layout = POLICIES[row["policy"]](problem)
         assert [list(models) for models in layout.models] == [g["models"] for g in row["groups"]]
         assert [shape.pipeline_stages for shape in layout.shapes] == [g["pp"] for g in row["groups"]]
         seen = simulate(problem, layout, evaluation)
@@ -84,7 +53,7 @@ def test_authors_program(number: int) -> None:
         assert seen.goodput == pytest.approx(row["eval_goodput"], abs=1e-6)
         assert seen.mean_latency_s == pytest.approx(row["eval_mean_latency_s"], abs=1e-6)
     ours = mixed_search(problem, num_shapes=3, num_moves=20)
-    assert simulate(problem, ours).goodput >= simulate(problem, layouts["search"]).goodput
+    assert simulate(problem, ours).goodput >= simulate(problem, uniform_search(problem)).goodput
 
 
 def two_models(streams: list[np.ndarray], device_bytes: float = 1.0) -> PlacementProblem:

@@ -11,6 +11,7 @@ from trainyard.serve.policies.nexus.admission import admits, prepared
 from trainyard.serve.policies.nexus.packing import Session, pack
 from trainyard.serve.policies.nexus.profile import BatchingProfile, read_batching_profile
 from trainyard.serve.policies.nexus.query import Stage, split_objective
+from trainyard.serve.reproduce.programs.nexus import budget_s, query
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 PROFILES = DATA / "serving" / "nexus-profiles"
@@ -45,23 +46,17 @@ def test_authors_program() -> None:
     names = ("vgg16", "vgg_face", "vgg_s")
     profiles = {n: read_batching_profile(PROFILES / f"caffe_{n}_1.txt") for n in names}
 
-    def budget(name: str, objective_s: float) -> float:
-        return (objective_s - 0.002 - profiles[name].outside_s) / 2
-
-    def stage(name: str, rate: float, *children: Stage) -> Stage:
-        return Stage(name, rate, lambda s: profiles[name].best_batch(budget(name, s))[1], children)
-
-    query = stage("vgg_s", 200, stage("vgg16", 50), stage("vgg_face", 100))
     rows = list(csv.DictReader((DATA / "reference" / "serve" / "nexus.csv").open()))
     for row in rows:
         if row["kind"] == "profile":
-            profile, limit = profiles[row["model"]], budget(row["model"], float(row["slo_ms"]) / 1000)
+            profile = profiles[row["model"]]
+            limit = budget_s(profile, float(row["slo_ms"]) / 1000)
             batch, rate = profile.best_batch(limit)
             assert profile.within(limit)[-1] == int(row["max_batch"])
             assert batch == int(row["best_batch"])
             assert rate == pytest.approx(float(row["throughput_per_s"]), rel=1e-6)
         if row["kind"] == "query":
-            gpus, split = split_objective(query, float(row["slo_ms"]) / 1000, int(row["segments"]))
+            gpus, split = split_objective(query(profiles), float(row["slo_ms"]) / 1000, int(row["segments"]))
             assert gpus == pytest.approx(float(row["min_gpus"]), rel=1e-6)
             rounded = " ".join(f"{n}:{int(1000 * split[n] + 0.5)}" for n in ("vgg_s", "vgg16", "vgg_face"))
             assert rounded == row["split_ms"]

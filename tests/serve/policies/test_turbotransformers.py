@@ -66,7 +66,7 @@ def test_never_worse_than_one_batch_or_than_none(lengths, step):
     ("step", "groups"), [(20.0, [[17, 18], [52, 63], [77]]), (50.0, [[17, 18], [52, 63, 77]])]
 )
 def test_groups_of_alike_lengths_beat_one_batch_and_none(step, groups):
-    """The example of section 5."""
+    """Five requests: the more of a batch is the same for any size, the fewer batches there are."""
     lengths, cost = [52, 17, 77, 18, 63], _linear(step)
     batches = plan_batches(lengths, cost, 5)
     assert [[lengths[place] for place in batch] for batch in batches] == groups

@@ -18,8 +18,8 @@ from trainyard.published import PaperTable, Row
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
+from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.orca import Orca
-from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
@@ -59,7 +59,7 @@ def _power_of_2(least: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def cache_use(policy: BatchPolicy, reserved: str = "Max") -> CacheUse:
+def cache_use(policy: AdmittingPolicy, reserved: str = "Max") -> CacheUse:
     """While requests wait."""
     instance = Instance(policy, BlockCache(_NUM_SLOTS // 16, 16))
     nums, shares = [], []
@@ -75,14 +75,14 @@ def cache_use(policy: BatchPolicy, reserved: str = "Max") -> CacheUse:
     return float(np.mean(nums)), float(np.mean(shares))
 
 
-def _rows(which: int, ours: BatchPolicy | None) -> Iterator[Row]:
+def _rows(which: int, ours: AdmittingPolicy | None) -> Iterator[Row]:
     for reserved, theirs in _BY_RESERVATION.items():
         yield Row(f"ORCA ({reserved})", theirs[which], cache_use(_ORCA, reserved)[which])
     if ours is not None:
         yield Row("vLLM", (30.42, 96.3)[which], cache_use(ours)[which])
 
 
-def num_requests_table(policy: BatchPolicy | None = None) -> PaperTable:
+def num_requests_table(policy: AdmittingPolicy | None = None) -> PaperTable:
     """How many requests there are at once.
 
     Parameters
@@ -99,7 +99,7 @@ def num_requests_table(policy: BatchPolicy | None = None) -> PaperTable:
     )
 
 
-def used_table(policy: BatchPolicy | None = None) -> PaperTable:
+def used_table(policy: AdmittingPolicy | None = None) -> PaperTable:
     """How much of the cache has tokens; see `num_requests_table`."""
     return PaperTable(
         "Kwon et al., SOSP 2023, figure 2",

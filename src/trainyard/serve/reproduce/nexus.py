@@ -44,7 +44,7 @@ def _split_rows() -> Iterator[Row]:
         leaf = Stage("Y", fan_out, lambda s: _Y.get(round(1000 * s), 0.0))
         root = Stage("X", 1.0, lambda s: _X.get(round(1000 * s), 0.0), (leaf,))
         gpus, _ = split_objective(root, 0.1, 10)
-        yield Row(f"{fan_out:g} requests of Y for one of X", theirs, 1 / gpus)
+        yield Row(f"{fan_out:g} of Y for each of X", theirs, 1 / gpus)
 
 
 TABLES = (

@@ -42,7 +42,7 @@ def _rows() -> Iterator[Row]:
 
 TABLES = (
     PaperTable(
-        "Agrawal et al., OSDI 2024, Algorithm 3: of tau tokens, decodes get one each and a prompt the rest",
+        "Agrawal et al., OSDI 2024, Algorithm 3, which spends tau tokens on decodes and then on prompts",
         f"steps for a prompt of {_PROMPT_TOKENS} tokens beside {_NUM_DECODES} decodes, by tau",
         "simulated; theirs is the closed form, tokens of the prompt by what is left of tau, rounded up",
         _rows,

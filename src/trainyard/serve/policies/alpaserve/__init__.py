@@ -3,7 +3,8 @@
 References
 ----------
 Z. Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning Serving", OSDI 2023,
-arXiv:2302.11665. Section 4.2: Algorithm 1 (``greedy``) and Algorithm 2 (``enumeration``). Section 5: the simulator.
+arXiv:2302.11665. Section 4.2: Algorithm 1 (``greedy``), Algorithm 2 (``enumeration``), and the simulator that guides
+them (``simulate``).
 
 Fidelity: simplified. Models are not sorted into buckets by their size before groups are made, and requests are not
 batched. ``local`` is not of the paper: it also tries groups of different shapes, and moves of models between groups.

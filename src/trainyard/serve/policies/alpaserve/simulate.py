@@ -1,4 +1,4 @@
-"""AlpaServe's simulator: requests on groups of pipeline stages, first come, first served (section 5).
+"""AlpaServe's simulator: requests on groups of pipeline stages, first come, first served (section 4.2).
 
 A request goes to the group that has its model and whose last stage is free first. It is refused at once if it would miss
 its objective there, so that it takes no time from others; the times of stages are known, so that nothing else can happen.

@@ -80,7 +80,7 @@ class Service:
         self.moments.append(Moment(now_s, dict(self._tokens), self._num_decodes, self._num_prefills))
 
     def after_decodes(self, num: int) -> Moment:
-        """The end of the last step before the next decode."""
+        """The end of the decode of that number, from 1."""
         return next(each for each in self.moments if each.num_decodes == num)
 
     def stopped(self, at_s: float) -> Moment:
