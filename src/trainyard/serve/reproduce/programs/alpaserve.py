@@ -129,7 +129,8 @@ POLICIES: Mapping[str, Callable[[PlacementProblem], Layout]] = {
     "greedy_pp2": lambda problem: greedy_selection(problem, uniform_shapes(problem, ParallelConfig(2))),
     "search": uniform_search,
 }
-"""By their names in the program: on single devices, on pipelines of two, and on whatever groups are best."""
+"""By their names in the program."""
+_WHERE = {"replication": "single devices", "greedy_pp2": "pipelines of 2", "search": "the best groups"}
 
 EVEN = Case(
     "4 models on 4 devices, Poisson",
@@ -181,7 +182,7 @@ def _rows(which: int, cases: Sequence[Case]) -> Iterator[Row]:
             problem = case.problem
             found = simulate(problem, place(problem), case.evaluated_on)
             ours = (found.goodput, found.mean_latency_s)[which]
-            yield Row(f"{case.about}: {name}", case.theirs[name][which], ours)
+            yield Row(f"{case.about}: {_WHERE[name]}", case.theirs[name][which], ours)
 
 
 _SOURCE = "The authors' program of AlpaServe, OSDI 2023, its placements and simulator"
