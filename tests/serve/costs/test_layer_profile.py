@@ -80,6 +80,28 @@ def test_what_is_missing_is_told(folder, tmp_path):
         read_layer_profile(empty, "G", "a/M", 1, 10)
 
 
+def test_what_devices_exchange_is_added(folder):
+    alone = read_layer_profile(folder, "G", "a/M", 1, 10)
+    shared = read_layer_profile(folder, "G", "a/M", 1, 10, exchanged_s=lambda num: 1e-6 * num)
+    assert shared.tokens_s(50) - alone.tokens_s(50) == pytest.approx(50e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (_LAYERS.replace("time_us", "ms"), "has no column time_us; it needs gpu, model"),
+        (_LAYERS.replace(",101,2", ",101,fast"), "allowed are sizes of 0 or more, and a time above 0"),
+        (_LAYERS.replace(",101,2", ",101,0"), "a time above 0"),
+        (_LAYERS.replace("sequences", "requests"), "per tokens or sequences"),
+    ],
+)
+def test_a_profile_that_cannot_be_read_is_told(tmp_path, text, why):
+    (tmp_path / "profile_layers.csv").write_text(text)
+    (tmp_path / "profile_attention.csv").write_text(_ATTENTION)
+    with pytest.raises(ServeError, match=why):
+        read_layer_profile(tmp_path, "G", "a/M", 1, 10)
+
+
 @pytest.mark.skipif(not _SHARED.exists(), reason="the measured runs of real servers are not on this machine")
 def test_a_real_server_is_predicted_from_the_kernels_of_its_device():
     """vLLM 0.19 on an RTX 4090, 300 requests of ShareGPT: within 3 % per token and 10 % to the first one."""

@@ -52,10 +52,15 @@ class GraphCosts:
         self.graph, self.kernels, self.num_stages = graph, kernels, num_stages
 
     def tokens_s(self, num: int) -> float:
+        seconds = self._products_s(num, of_last_tokens=False) + self.exchanged_s(num)
+        return seconds + sum(
+            count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise
+        )
+
+    def exchanged_s(self, num: int) -> float:
+        """In which devices exchange what they computed for so many tokens."""
         graph, kernels = self.graph, self.kernels
-        seconds = self._products_s(num, of_last_tokens=False)
-        seconds += sum(count * kernels.pointwise_s(num * each) for each, count in graph.pointwise)
-        seconds += sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
+        seconds = sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
         if self.num_stages > 1:
             seconds += (self.num_stages - 1) * kernels.send_s(num * graph.hidden)
         return seconds

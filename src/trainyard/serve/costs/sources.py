@@ -47,9 +47,9 @@ def step_costs(
     device = cluster.devices[0].name
     form = FORMATS[weights]
     predicted = PredictedKernels(cluster, tensor_parallel, form.computed_in, form.num_bytes, form.cache_bytes)
+    from_description = GraphCosts(graph, predicted, pipeline_stages)
     if kernels is None:
-        where = f"predicted from the description of {device}"
-        return GraphCosts(graph, predicted, pipeline_stages), where
+        return from_description, f"predicted from the description of {device}"
     folder, named = _folder(kernels)
     if has_layer_profile(folder):
         if pipeline_stages > 1:
@@ -58,7 +58,9 @@ def step_costs(
             )
         meant = named or _profiled(folder, device, model)
         num_layers = sum(num for _, num in graph.attention)
-        profile = read_layer_profile(folder, device, meant, tensor_parallel, num_layers)
+        profile = read_layer_profile(
+            folder, device, meant, tensor_parallel, num_layers, exchanged_s=from_description.exchanged_s
+        )
         return profile, f"layers of {meant} measured on {device}, in {folder}"
     backend = named or "vllm"
     measured = AiconfiguratorKernels(folder, device, tensor_parallel, weights, predicted, backend)

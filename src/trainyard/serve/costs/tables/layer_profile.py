@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,12 @@ Rows = list[dict[str, str]]
 _ONCE = frozenset({"embedding", "final_layernorm", "lm_head", "sampler"})
 _TWICE = frozenset({"layernorm"})  # before attention and before the MLP
 _LAYERS, _ATTENTION, _EXPERTS = "profile_layers.csv", "profile_attention.csv", "profile_moe.csv"
+_ATTENTION_SIZES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+_COLUMNS = {
+    _LAYERS: ("gpu", "model", "tp", "layer", "per", "count", "time_us"),
+    _ATTENTION: ("gpu", "model", "tp", *_ATTENTION_SIZES, "time_us"),
+    _EXPERTS: ("gpu", "model", "tp", "tokens", "activated_experts", "time_us"),
+}
 _US = 1e-6
 
 
@@ -62,6 +68,8 @@ class LayerProfile:
     num_layers : of the model.
     experts : of a mixture of experts in a layer, by tokens and by how many experts get any; None where it has none.
     num_experts, num_used : of the mixture, and of those for each token.
+    exchanged_s : seconds in which the devices of a group exchange what they computed for so many tokens, which are in no
+        profile.
     """
 
     def __init__(
@@ -73,7 +81,9 @@ class LayerProfile:
         experts: Grid | None = None,
         num_experts: int = 0,
         num_used: int = 0,
+        exchanged_s: Callable[[int], float] = lambda num: 0.0,
     ) -> None:
+        self._exchanged_s = exchanged_s
         self._of_tokens, self._of_sequences, self._num_layers = of_tokens, of_sequences, num_layers
         self._experts, self._num_experts, self._num_used = experts, num_experts, num_used
         self._prompts = Grid({key[:2]: s for key, s in attention.items() if key[0] and not key[2]})
@@ -86,7 +96,7 @@ class LayerProfile:
         self._curves: dict[int, tuple[Floats, Floats]] = {}
 
     def tokens_s(self, num: int) -> float:
-        seconds = sum(line(num) for line in self._of_tokens.values())
+        seconds = sum(line(num) for line in self._of_tokens.values()) + self._exchanged_s(num)
         if self._experts is not None:
             seconds += self._num_layers * self._experts(num, self._num_touched(num))
         return seconds
@@ -135,6 +145,7 @@ def read_layer_profile(
     tensor_parallel: int,
     num_layers: int,
     experts: tuple[int, int] = (0, 0),
+    exchanged_s: Callable[[int], float] = lambda num: 0.0,
 ) -> LayerProfile:
     """The profile of a model on a device.
 
@@ -146,6 +157,7 @@ def read_layer_profile(
     gpu, model, tensor_parallel : as the files name them.
     num_layers : of the model.
     experts : how many a layer has, and how many of them compute a token; zeros where there is no mixture.
+    exchanged_s : as `LayerProfile` has it.
 
     Raises
     ------
@@ -155,21 +167,25 @@ def read_layer_profile(
     wanted = (gpu, model, str(tensor_parallel))
     times: dict[tuple[str, str], list[tuple[tuple[float, ...], float]]] = defaultdict(list)
     for row in _rows(folder, _LAYERS, wanted):
-        times[row["layer"], row["per"]].append(((float(row["count"]),), float(row["time_us"]) * _US))
+        times[row["layer"], row["per"]].append(_point(row, ("count",)))
     lines: dict[str, dict[str, _Line]] = {"tokens": {}, "sequences": {}}
     for (layer, per), rows in times.items():
         num = 1 if layer in _ONCE else num_layers * (2 if layer in _TWICE else 1)
         points = sorted(points_of(rows).items())
+        if per not in lines or len(points) < 2:
+            raise ServeError(
+                f"{folder}: {layer} per {per} has {len(points)} times; allowed are two or more, per tokens or sequences"
+            )
         lines[per][layer] = _Line(np.array([p[0] for p, _ in points]), np.array([s for _, s in points]), num)
-    sizes = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
-    attention = points_of(_points(_rows(folder, _ATTENTION, wanted), sizes))
+    attention = points_of(_point(row, _ATTENTION_SIZES) for row in _rows(folder, _ATTENTION, wanted))
     mixture = None
     if experts[0]:
         # Experts are measured whole: how they are dealt out does not depend on how attention is split.
-        mixture = Grid(
-            points_of(_points(_rows(folder, _EXPERTS, (*wanted[:2], "1")), ("tokens", "activated_experts")))
-        )
-    return LayerProfile(lines["tokens"], lines["sequences"], attention, num_layers, mixture, *experts)
+        rows_of_experts = _rows(folder, _EXPERTS, (*wanted[:2], "1"))
+        mixture = Grid(points_of(_point(row, ("tokens", "activated_experts")) for row in rows_of_experts))
+    return LayerProfile(
+        lines["tokens"], lines["sequences"], attention, num_layers, mixture, *experts, exchanged_s
+    )
 
 
 def has_layer_profile(folder: Path) -> bool:
@@ -182,8 +198,17 @@ def profiled_models(folder: Path, gpu: str) -> list[str]:
     return sorted({row["model"] for row in _all_rows(folder, _LAYERS) if row["gpu"] == gpu})
 
 
-def _points(rows: Rows, sizes: Sequence[str]) -> Iterator[tuple[tuple[float, ...], float]]:
-    return ((tuple(float(row[size]) for size in sizes), float(row["time_us"]) * _US) for row in rows)
+def _point(row: dict[str, str], sizes: Sequence[str]) -> tuple[tuple[float, ...], float]:
+    """Sizes and seconds."""
+    try:
+        point, seconds = tuple(float(row[size]) for size in sizes), float(row["time_us"]) * _US
+    except (TypeError, ValueError):
+        point, seconds = (), 0.0
+    if seconds > 0 and min(point) >= 0:
+        return point, seconds
+    raise ServeError(
+        f"a profile of layers has the row {row}; allowed are sizes of 0 or more, and a time above 0"
+    )
 
 
 def _rows(folder: Path, ending: str, wanted: tuple[str, str, str]) -> Rows:
@@ -206,4 +231,9 @@ def _all_rows(folder: Path, ending: str) -> Rows:
         )
     opened = gzip.open if paths[0].suffix == ".gz" else open
     with opened(paths[0], "rt") as lines:
-        return list(csv.DictReader(lines))
+        reader = csv.DictReader(lines)
+        if missing := set(_COLUMNS[ending]) - set(reader.fieldnames or ()):
+            raise ServeError(
+                f"{paths[0]} has no column {', '.join(sorted(missing))}; it needs {', '.join(_COLUMNS[ending])}"
+            )
+        return list(reader)
