@@ -285,10 +285,10 @@ def main() -> None:
         for each in _told(part):
             found.append(each)
     errors = summary(found)
-    for key, each in errors.items():
+    for key, error in errors.items():
         print(
-            f"{key:95} {each['num']:4} mean {each['mean_error']:+7.1%}  median {each['median_error']:+7.1%}  "
-            f"|median| {each['median_absolute_error']:6.1%}"
+            f"{key:95} {error['num']:4} mean {error['mean_error']:+7.1%}  median {error['median_error']:+7.1%}  "
+            f"|median| {error['median_absolute_error']:6.1%}"
         )
     results: dict[str, Any] = {"errors": errors, "seconds": time.process_time() - begin_s}
     print(f"written to {write_record('serve_truth', results)}")
