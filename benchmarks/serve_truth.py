@@ -99,13 +99,13 @@ def served(
 def compare(run: str, by: str, found: Sequence[Served], measured: dict[str, float]) -> Iterator[Compared]:
     """Means of a run."""
     span_s = max(each.finished_s for each in found) - min(each.arrival_s for each in found)
-    ours = {
-        "TTFT ms": 1e3 * np.mean([each.ttft_s for each in found]),
-        "TPOT ms": 1e3 * np.mean([each.tpot_s for each in found if each.output_tokens > 1]),
+    ours: dict[str, float] = {
+        "TTFT ms": 1e3 * float(np.mean([each.ttft_s for each in found])),
+        "TPOT ms": 1e3 * float(np.mean([each.tpot_s for each in found if each.output_tokens > 1])),
         "tokens/s": sum(each.output_tokens for each in found) / span_s,
     }
     for what, value in measured.items():
-        yield Compared(run, what, by, value, float(ours[what]))
+        yield Compared(run, what, by, value, ours[what])
 
 
 def sharegpt_runs(data: Path) -> Iterator[Compared]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def is_file(spec: str) -> bool:
@@ -42,3 +43,34 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
         yield loaded
     finally:
         sys.path.remove(str(file.parent))
+
+
+def named_in_file(
+    spec: str, advice: str, is_meant: Callable[[Any], bool], error: type[Exception]
+) -> Callable[..., Any]:
+    """What ``FILE.py:NAME`` stands for, if it can be called, or else a function that returns it. The file is run.
+
+    Parameters
+    ----------
+    advice : as of `user_module`.
+    is_meant : whether something that the file has, and did not define as a class or a function, may be meant.
+    error : what is raised if it does not define the name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file.
+    """
+    path, _, name = spec.rpartition(":")
+    with user_module(path, advice) as loaded:
+        found = vars(loaded)
+    if name not in found:
+        own = [
+            other
+            for other, thing in found.items()
+            if getattr(thing, "__module__", "") == loaded.__name__
+            or (is_meant(thing) and not isinstance(thing, type))
+        ]
+        raise error(f"{path} does not define {name!r}; it defines {', '.join(own) or 'nothing'}")
+    thing = found[name]
+    return thing if callable(thing) else lambda: thing

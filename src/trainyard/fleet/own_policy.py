@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, get_args
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.snapshot import Need
-from trainyard.user_file import user_module
+from trainyard.user_file import named_in_file
 
 _PARTS = ("needs", "preempts", "start", "decide")
 _ADVICE = "it must define what stands after the colon, a policy or what makes one from options"
@@ -38,20 +37,7 @@ class OwnPolicy:
         ValueError
             If there is no such file, or it does not define the name.
         """
-        path, _, name = self.name.rpartition(":")
-        with user_module(path, _ADVICE) as loaded:
-            found = vars(loaded)
-        if name not in found:
-            own = [other for other, thing in found.items() if _is_own(thing, loaded)]
-            raise FleetError(f"{path} does not define {name!r}; it defines {', '.join(own) or 'nothing'}")
-        thing = found[name]
-        return thing if callable(thing) else lambda: thing
-
-
-def _is_own(thing: Any, file: ModuleType) -> bool:
-    """Whether a file defines something that can be meant, and did not import it."""
-    is_policy = hasattr(thing, "decide") and not isinstance(thing, type)
-    return is_policy or getattr(thing, "__module__", "") == file.__name__
+        return named_in_file(self.name, _ADVICE, lambda thing: hasattr(thing, "decide"), FleetError)
 
 
 def checked_policy(name: str, made: Any) -> Policy:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from trainyard.naming import Names
 from trainyard.serve.errors import ServeError
+from trainyard.serve.own_policy import OwnPolicy, decision_of
+from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.alpaserve.local import mixed_search
 from trainyard.serve.policies.nexus.packing import pack
 from trainyard.serve.policies.orca import Orca
@@ -185,6 +187,7 @@ _NAMES: Names[Any] = Names(
     ServeError,
     (int, float),
     "a number, True, False or None",
+    OwnPolicy,
 )
 
 
@@ -194,7 +197,7 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
     Parameters
     ----------
     text : ``"vllm, sarathi(chunk_tokens=256) + vtc"``. After ``+`` stands who is admitted next, by default the first to
-        come; alone, it goes with ``vllm``.
+        come; alone, it goes with ``vllm``. One of the user's own is ``FILE.py:NAME``; that file is run.
 
     Returns
     -------
@@ -216,10 +219,15 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
 def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:
     found: dict[str, Any] = {}
     for name, made in pairs:
-        decides = _BY_NAME[name.partition("(")[0]].decides
+        entry = _BY_NAME.get(name.partition("(")[0])
+        decides = entry.decides if entry is not None else decision_of(name, made)
         if decides in found:
             given = " + ".join(each for each, _ in pairs)
             raise ServeError(f"{given}: {name} decides about {decides} as another one does; name one of them")
         found[decides] = made
-    policy = found.get("batches") or vllm()
-    return replace(policy, admission=found["admission"]) if "admission" in found else policy
+    policy: BatchPolicy = found.get("batches") or vllm()
+    if "admission" not in found:
+        return policy
+    if not isinstance(policy, AdmittingPolicy):
+        raise ServeError(f"{pairs[0][0]} admits requests itself; leave {pairs[-1][0]} out")
+    return replace(policy, admission=found["admission"])

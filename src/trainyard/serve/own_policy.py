@@ -1,0 +1,65 @@
+"""A policy of the user's own: a name in a Python file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainyard.serve.errors import ServeError
+from trainyard.user_file import named_in_file
+
+__all__ = ["OwnPolicy", "decision_of"]
+
+_BATCHES, _ADMISSION = (
+    ("repeats", "start", "decide"),
+    ("in_order", "start", "begin", "next", "admitted", "end"),
+)
+_ADVICE = "it must define what stands after the colon, a policy or what makes one from options"
+
+
+@dataclass(frozen=True)
+class OwnPolicy:
+    """Where it is.
+
+    Attributes
+    ----------
+    name : ``FILE.py:NAME``, where the file defines NAME as a policy, or as a class or function that makes one.
+    """
+
+    name: str
+
+    @property
+    def factory(self) -> Callable[..., Any]:
+        """What makes it. The file is run.
+
+        Raises
+        ------
+        ValueError
+            If there is no such file, or it does not define the name.
+        """
+        return named_in_file(self.name, _ADVICE, _may_be_meant, ServeError)
+
+
+def _may_be_meant(thing: Any) -> bool:
+    return hasattr(thing, "decide") or hasattr(thing, "next")
+
+
+def decision_of(name: str, made: Any) -> Literal["batches", "admission"]:
+    """What something of the user's own decides about: batches, or who is admitted next.
+
+    Raises
+    ------
+    ServeError
+        If it is neither a policy of batches nor an admission.
+    """
+    if all(hasattr(made, part) for part in _BATCHES):
+        return "batches"
+    if all(hasattr(made, part) for part in _ADMISSION):
+        return "admission"
+    meant = _ADMISSION if hasattr(made, "next") else _BATCHES
+    missing = [part for part in meant if not hasattr(made, part)]
+    raise ServeError(
+        f"{name} is no policy: {type(made).__name__} has no {', no '.join(missing)}; a policy of batches has "
+        f"{', '.join(_BATCHES)}, and one of admission {', '.join(_ADMISSION)}"
+    )

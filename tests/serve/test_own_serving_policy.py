@@ -1,0 +1,70 @@
+"""Policies of the user's own, in a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.errors import ServeError
+
+_FILE = """
+class Alone:
+    repeats = "never"
+
+    def __init__(self, room=0):
+        self.room = room
+
+    def start(self):
+        return None
+
+    def decide(self, draft, state):
+        pass
+
+
+class LastCome:
+    in_order = False
+
+    def start(self): ...
+    def begin(self, draft, state): ...
+    def next(self, draft, state): ...
+    def admitted(self, request, state): ...
+    def end(self, draft, state): ...
+
+
+class Lame:
+    def decide(self, draft, state): ...
+
+
+MADE = Alone(3)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "own.py").write_text(_FILE)
+    return tmp_path / "own.py"
+
+
+def test_a_policy_of_batches_with_options(file):
+    [(name, policy)] = parse_policies(f"{file}:Alone(room=2)")
+    assert (name, policy.room) == (f"{file}:Alone(room=2)", 2)
+    assert parse_policies(f"{file}:MADE")[0][1].room == 3
+
+
+def test_an_admission_goes_with_a_policy_of_the_catalog(file):
+    [(_, policy)] = parse_policies(f"sarathi(chunk_tokens=64) + {file}:LastCome")
+    assert type(policy.admission).__name__ == "LastCome"
+    assert policy.max_tokens == 64
+
+
+def test_what_is_no_policy_is_told(file):
+    with pytest.raises(
+        ServeError, match="is no policy: Lame has no repeats, no start; a policy of batches has"
+    ):
+        parse_policies(f"{file}:Lame")
+    with pytest.raises(ServeError, match="does not define 'Other'; it defines Alone, LastCome, Lame, MADE"):
+        parse_policies(f"{file}:Other")
+    with pytest.raises(ServeError, match="admits requests itself; leave vtc out"):
+        parse_policies(f"{file}:Alone + vtc")
+    with pytest.raises(ValueError, match="is not a Python file"):
+        parse_policies("nowhere.py:Alone")
