@@ -15,6 +15,7 @@ from trainyard.hardware.presets import DEVICES, find_device, node_topology
 from trainyard.hardware.topology import MAX_NODE_DEVICES, NodeTopology
 from trainyard.reading import shown
 from trainyard.reading.limits import MOST_DEVICES
+from trainyard.reading.quantities import BYTES
 
 __all__ = ["cluster_from_text"]
 
@@ -30,7 +31,6 @@ _MORE = {
     "memory": re.compile(_NUMBER + "(GB|GiB)", re.ASCII),
     "rack": re.compile(r"([1-9]\d{0,17})/rack", re.ASCII),
 }
-_BYTES = {"GB": 1e9, "GiB": 2.0**30}
 _FORM = (
     "NODESxDEVICESxNAME such as 16x8xA100-80G, one node as 8xA100-80G, or NODESxDEVICES; after it an @ and, with commas "
     "between, a network 100Gb or 4x100Gb, 24cpu, 500GB or 466GiB of memory, 4/rack, with numbers above 0; kinds of nodes "
@@ -79,7 +79,7 @@ def _nodes_of(rack: str, part: str, given: str) -> list[Node]:
     if found := more.get("cpus"):
         cpus = float(found[1])
     if found := more.get("memory"):
-        memory_bytes = float(found[1]) * _BYTES[found[2]]
+        memory_bytes = float(found[1]) * BYTES[found[2]]
     node = Node.named(name, num_devices, cpus, memory_bytes)
     if (spec := find_device(name)) is not None:
         is_small = num_devices <= MAX_NODE_DEVICES  # links of larger nodes are not known

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
 from trainyard.hardware.cluster import Cluster
-from trainyard.report.fleet_axes import TimeAxis, layout
+from trainyard.report.axes import TimeAxis, layout
 from trainyard.report.fleet_stints import DrawnRun, Stints
 from trainyard.report.page import PALETTE, Figure
 from trainyard.report.units import duration_text

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.fleet.groups import extra_waiting_s, of_both
 from trainyard.fleet.records import FleetRun
-from trainyard.report.fleet_axes import layout, unit_of
+from trainyard.report.axes import layout, unit_of
 from trainyard.report.fleet_groups import Part
 from trainyard.report.page import Figure, Table, nice
 from trainyard.report.units import duration_text

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
-from trainyard.report.fleet_axes import NUM_PARTS, TimeAxis, layout, line
+from trainyard.report.axes import NUM_PARTS, TimeAxis, layout, line
 from trainyard.report.fleet_stints import DrawnRun, means_over_time
 from trainyard.report.page import Figure, nice
 from trainyard.report.units import duration_text

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun
 from trainyard.reading.left_out import LeftOut
-from trainyard.report.fleet_axes import TimeAxis, layout, line, log_ticks
+from trainyard.report.axes import TimeAxis, layout, line, log_ticks
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
 from trainyard.report.fleet_league import devices_table, league, ranked_runs

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from trainyard.fleet.study import Interval, Standing, Study
-from trainyard.report.fleet_axes import layout, unit_of
+from trainyard.report.axes import layout, unit_of
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.tables import make_table
 from trainyard.report.units import number_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.serve.cache.block_cache import BlockCache
@@ -88,10 +89,15 @@ class Deployment:
         """Of all replicas."""
         return self.num_replicas * self.model.num_devices
 
-    def instances(self, policy: BatchPolicy) -> list[Instance]:
-        """New ones, one for each replica."""
+    def instances(self, policy: BatchPolicy, make: Callable[..., Instance] = Instance) -> list[Instance]:
+        """New ones, one for each replica.
+
+        Parameters
+        ----------
+        make : takes what `Instance` takes.
+        """
         return [
-            Instance(
+            make(
                 policy,
                 BlockCache(self.num_blocks, self.block_tokens),
                 self.max_model_len,

@@ -112,6 +112,15 @@ class Results:
         """When the last request ended."""
         return max((each.finished_s for each in self.served), default=0.0)
 
+    def by_client(self) -> dict[str, Results]:
+        """What became of the requests of each client; how long instances computed for one is not known."""
+        found: dict[str, Results] = {}
+        for served in self.served:
+            found.setdefault(served.request.client, Results()).served.append(served)
+        for refused in self.refused:
+            found.setdefault(refused.request.client, Results()).refused.append(refused)
+        return found
+
     @property
     def num_preemptions(self) -> int:
         """Of all requests."""

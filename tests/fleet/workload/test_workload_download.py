@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
-from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.download import TRACES, Trace, download, unpacked
+from trainyard.fleet.workload.download import TRACES, Trace
 from trainyard.fleet.workload.read import FORMATS, read_workload
+from trainyard.reading import ReadingError
+from trainyard.reading.download import download, unpacked
 
 CONTENT = (Path(__file__).parent / "fixtures" / "cluster_log.csv").read_bytes()
 
@@ -76,11 +77,11 @@ def traces(server: Server) -> dict[str, Trace]:
 
 def test_fetched_whole_and_only_once(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    path = download("made-up", folder, traces=traces)
+    path = download(traces, "made-up", folder)
     assert path.read_bytes() == CONTENT
     assert [p.name for p in folder.iterdir()] == ["cluster_log.csv"]
     assert len(list(read_workload(path))) == 3
-    assert download("made-up", folder, traces=traces) == path
+    assert download(traces, "made-up", folder) == path
     assert server.asked == [None]
 
 
@@ -89,11 +90,11 @@ def test_goes_on_where_it_stopped(
     server: Server, traces: dict[str, Trace], tmp_path: Path, resumes: bool
 ) -> None:
     server.cut, server.resumes = 100, resumes
-    with pytest.raises(FleetError, match="goes on where it stopped"):
-        download("made-up", tmp_path, traces=traces)
+    with pytest.raises(ReadingError, match="goes on where it stopped"):
+        download(traces, "made-up", tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["cluster_log.csv.part"]
     server.cut = len(CONTENT)
-    assert download("made-up", tmp_path, traces=traces).read_bytes() == CONTENT
+    assert download(traces, "made-up", tmp_path).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=100-"]
 
 
@@ -101,35 +102,35 @@ def test_a_part_that_is_whole_is_not_fetched_again(
     server: Server, traces: dict[str, Trace], tmp_path: Path
 ) -> None:
     (tmp_path / "cluster_log.csv.part").write_bytes(CONTENT)
-    assert download("made-up", tmp_path, traces=traces).read_bytes() == CONTENT
+    assert download(traces, "made-up", tmp_path).read_bytes() == CONTENT
     assert server.asked == []
 
 
 def test_other_contents_are_not_kept(traces: dict[str, Trace], tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match=r"has SHA-256 .*, not 0000.*Nothing was kept"):
-        download("other", tmp_path, traces=traces)
+    with pytest.raises(ReadingError, match=r"has SHA-256 .*, not 0000.*Nothing was kept"):
+        download(traces, "other", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_than_there_should_be(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
     server.content = CONTENT * 3
-    with pytest.raises(FleetError, match=f"is longer than {len(CONTENT)} bytes"):
-        download("made-up", tmp_path, traces=traces)
+    with pytest.raises(ReadingError, match=f"is longer than {len(CONTENT)} bytes"):
+        download(traces, "made-up", tmp_path)
     assert not (tmp_path / "cluster_log.csv").exists()
 
 
 def test_a_file_in_the_way_is_left_alone(traces: dict[str, Trace], tmp_path: Path) -> None:
     (tmp_path / "cluster_log.csv").write_text("mine")
-    with pytest.raises(FleetError, match="is there, and is not trace 'made-up'; move it away"):
-        download("made-up", tmp_path, traces=traces)
+    with pytest.raises(ReadingError, match="is there, and is not trace 'made-up'; move it away"):
+        download(traces, "made-up", tmp_path)
     assert (tmp_path / "cluster_log.csv").read_text() == "mine"
 
 
 def test_what_the_server_says(traces: dict[str, Trace], tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match="the server says 404"):
-        download("gone", tmp_path, traces=traces)
-    with pytest.raises(FleetError, match="no trace 'nothing' to download; there are made-up, gone"):
-        download("nothing", tmp_path, traces=traces)
+    with pytest.raises(ReadingError, match="the server says 404"):
+        download(traces, "gone", tmp_path)
+    with pytest.raises(ReadingError, match="no trace 'nothing' to download; there are made-up, gone"):
+        download(traces, "nothing", tmp_path)
 
 
 def test_without_a_network(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
@@ -137,14 +138,14 @@ def test_without_a_network(server: Server, traces: dict[str, Trace], tmp_path: P
         port = closed.server_port
     unreachable = {"made-up": replace(traces["made-up"], url=f"http://127.0.0.1:{port}/cluster_log.csv")}
     with pytest.raises(
-        FleetError, match=r"cannot fetch .*Check the network and call again.*put it at .*cluster_log.csv$"
+        ReadingError, match=r"cannot fetch .*Check the network and call again.*put it at .*cluster_log.csv$"
     ):
-        download("made-up", tmp_path, traces=unreachable)
+        download(unreachable, "made-up", tmp_path)
 
 
 def test_progress_is_told(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    download("made-up", tmp_path, traces=traces, tell=lambda done, size: told.append((done, size)))
+    download(traces, "made-up", tmp_path, tell=lambda done, size: told.append((done, size)))
     assert told[-1] == (len(CONTENT), len(CONTENT))
     assert told == sorted(told)
 
@@ -152,8 +153,8 @@ def test_progress_is_told(server: Server, traces: dict[str, Trace], tmp_path: Pa
 def test_a_folder_that_cannot_be(traces: dict[str, Trace], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(FleetError, match=r"cannot make folder .*file.*; give another one"):
-            download("made-up", folder, traces=traces)
+        with pytest.raises(ReadingError, match=r"cannot make folder .*file.*; give another one"):
+            download(traces, "made-up", folder)
 
 
 @pytest.fixture
@@ -244,7 +245,7 @@ def test_only_the_trace_is_unpacked_and_nothing_elsewhere(tmp_path: Path) -> Non
     }
     assert unpacked(path, "log.csv") == folder / "log.csv", "again"
     (folder / "log.csv").write_text("mine")
-    with pytest.raises(FleetError, match=r"is there, and is not from .*; move it away"):
+    with pytest.raises(ReadingError, match=r"is there, and is not from .*; move it away"):
         unpacked(path, "log.csv")
     assert (folder / "log.csv").read_text() == "mine"
 
@@ -252,13 +253,13 @@ def test_only_the_trace_is_unpacked_and_nothing_elsewhere(tmp_path: Path) -> Non
 def test_archives_that_cannot_be_unpacked(tmp_path: Path) -> None:
     path = archive(tmp_path, **{"log.csv": CONTENT * 99, "link.csv": None})
     for name in ("none.csv", "link.csv"):
-        with pytest.raises(FleetError, match=f"has no file {name}"):
+        with pytest.raises(ReadingError, match=f"has no file {name}"):
             unpacked(path, name)
     path.write_bytes(path.read_bytes()[:80])
-    with pytest.raises(FleetError, match=r"cannot unpack log\.csv from"):
+    with pytest.raises(ReadingError, match=r"cannot unpack log\.csv from"):
         unpacked(path, "log.csv")
     path.write_text("no archive")
-    with pytest.raises(FleetError, match=r"cannot unpack log\.csv from"):
+    with pytest.raises(ReadingError, match=r"cannot unpack log\.csv from"):
         unpacked(path, "log.csv")
     assert not (tmp_path / "log.csv").exists()
 

@@ -87,6 +87,11 @@ class Request:
         if self.prefix is not None:
             self._check_prefix(self.prefix)
 
+    @property
+    def has_objectives(self) -> bool:
+        """Whether it is to be served within some time."""
+        return min(self.ttft_s, self.tpot_s, self.e2e_s) < _INF
+
     def _check_prefix(self, prefix: PrefixBlocks) -> None:
         keys, size = prefix
         if size < 1 or len(keys) != -(-self.prompt_tokens // size):

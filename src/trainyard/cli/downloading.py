@@ -1,0 +1,62 @@
+"""What the verbs that fetch public traces share: their options, the list, and what is said while one comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from trainyard.cli.outputs import Output
+from trainyard.cli.screen import Common, Outcome
+
+if TYPE_CHECKING:
+    from trainyard.reading.download import PublicFile
+
+__all__ = ["DownloadOptions", "fetched", "listed"]
+
+
+@dataclass(frozen=True)
+class DownloadOptions(Common):
+    """Which file is fetched, and where it is put."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
+    """A trace of the list."""
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER] = Path(".")
+    """Where it is put, under the name that it has at home. What was broken off goes on where it stopped."""
+
+
+def listed(files: Mapping[str, PublicFile], verb: str) -> Outcome:
+    """All that can be fetched."""
+    from trainyard.report.tables import make_table
+    from trainyard.report.units import bytes_text
+
+    rows = [
+        (name, file.about, file.format or "speeds", bytes_text(file.size_bytes))
+        for name, file in files.items()
+    ]
+    table = make_table("public traces", ("name", "what it is", "format", "size"), rows, 3)
+    document = {"traces": [{"name": name, **asdict(file)} for name, file in files.items()]}
+    return Outcome(document, (table, f"trainyard {verb} NAME fetches one; --json says from where"))
+
+
+def fetched(files: Mapping[str, PublicFile], name: str, folder: Path, change: Callable[[str], None]) -> Path:
+    """Fetch a file; of an archive, the trace alone is unpacked.
+
+    Parameters
+    ----------
+    change : shows what is going on.
+    """
+    from trainyard.reading.download import download, unpacked
+    from trainyard.report.units import bytes_text, percent_text
+
+    def tell(done: int, size: int) -> None:
+        change(f"fetching {name}, {percent_text(done / size)} of {bytes_text(size)}")
+
+    path = download(files, name, folder, tell=tell)
+    if not (inside := files[name].inside):
+        return path
+    change(f"unpacking {inside}")
+    return unpacked(path, inside)

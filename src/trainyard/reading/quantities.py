@@ -1,0 +1,53 @@
+"""Quantities as people write them: a number and its unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from trainyard.reading.errors import ReadingError, shown
+
+__all__ = ["BYTES", "parse_bytes", "parse_seconds"]
+
+BYTES: Mapping[str, float] = MappingProxyType(
+    {
+        **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("k", "M", "G", "T"), 1)},
+        **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), 1)},
+    }
+)
+"""Bytes of a unit: GB are 10^9, GiB 2^30."""
+_SECONDS = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0})
+_FORM = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([A-Za-z]+)", re.ASCII)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a time such as ``500ms``, ``1.5s`` or ``2min``.
+
+    Raises
+    ------
+    ReadingError
+        If it is none, or is 0.
+    """
+    return _parsed(text, _SECONDS, "a time", "500ms")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as ``40GB`` or ``37.5GiB``.
+
+    Raises
+    ------
+    ReadingError
+        If it is none, or is 0.
+    """
+    return round(_parsed(text, BYTES, "a size", "40GB"))
+
+
+def _parsed(text: str, units: Mapping[str, float], what: str, example: str) -> float:
+    match = _FORM.fullmatch(text.strip())
+    value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+    if not value > 0:
+        raise ReadingError(
+            f"{shown(text)} is not {what}; allowed is a number above 0 and one of {', '.join(units)}, such as {example}"
+        )
+    return value

@@ -1,0 +1,189 @@
+"""Several policies on the same requests and the same deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.deployment import Deployment
+from trainyard.serve.errors import ServeError
+from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
+from trainyard.serve.instance import Instance
+from trainyard.serve.load_over_time import Load, LoadOverTime, WatchedInstance
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.results import Results, Served
+from trainyard.serve.router import Router, round_robin
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.summary import Summary
+
+__all__ = [
+    "CannotRun",
+    "PolicyRun",
+    "baseline_run",
+    "compare_policies",
+    "follow_request",
+    "request_to_follow",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRun:
+    """What became of requests under a policy.
+
+    Attributes
+    ----------
+    name : of the policy, with its options.
+    policy : which made the batches.
+    results : of every request.
+    summary : in a few numbers.
+    load : what the instances had to do over time; None if that was not asked for.
+    """
+
+    name: str
+    policy: BatchPolicy
+    results: Results
+    summary: Summary
+    load: Load | None = None
+
+
+@dataclass(frozen=True)
+class CannotRun:
+    """A policy that cannot serve these requests there, and why."""
+
+    name: str
+    why: str
+
+
+def compare_policies(
+    policies: str,
+    requests: Sequence[TracedRequest],
+    deployment: Deployment,
+    router: Router = round_robin,
+    tell: Callable[[str, int], None] = lambda name, num: None,
+    *,
+    watches_load: bool = False,
+) -> tuple[tuple[PolicyRun, ...], tuple[CannotRun, ...]]:
+    """Serve the same requests under each policy, one after the other.
+
+    Parameters
+    ----------
+    policies : as `parse_policies` reads them.
+    requests : in the order of their arrival, as `simulate_requests` takes them.
+    router : which instance a request goes to.
+    tell : hears which policy it is, and how many requests have come.
+    watches_load : whether what instances had to do over time is kept.
+
+    Returns
+    -------
+    Runs in the order of the text, and the policies that could not serve.
+
+    Raises
+    ------
+    ServeError
+        If the text does not name policies.
+    """
+    runs, cannot = [], []
+    for name, policy in parse_policies(policies):
+        load = LoadOverTime(deployment.num_blocks) if watches_load else None
+        make: Callable[..., Instance] = Instance if load is None else partial(WatchedInstance, load)
+        coming = _told(requests, partial(tell, name))
+        try:
+            results = _simulated(coming, deployment, policy, router, make)
+        except ServeError as error:
+            cannot.append(CannotRun(name, str(error)))
+        else:
+            summary = Summary.of(results, deployment.num_replicas)
+            runs.append(PolicyRun(name, policy, results, summary, load.load() if load else None))
+    return tuple(runs), tuple(cannot)
+
+
+def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None) -> PolicyRun | None:
+    """The run of the policy with which the others are compared; None if there is no baseline, or it could not run.
+
+    Raises
+    ------
+    ServeError
+        If it is none of the policies.
+    """
+    names = [name for name, _ in parse_policies(policies)]
+    if baseline is not None and baseline not in names:
+        raise ServeError(
+            f"baseline {baseline!r} is not among the policies: {', '.join(names)}; name one of them"
+        )
+    return next((run for run in runs if run.name == baseline), None)
+
+
+def request_to_follow(runs: Sequence[PolicyRun]) -> str:
+    """Name of the request that is worth a look: the slowest of those that were preempted, else the slowest of all.
+
+    Raises
+    ------
+    ServeError
+        If no request was served.
+    """
+    served = [each for run in runs for each in run.results.served]
+    if not served:
+        raise ServeError("no request was served, so none can be followed")
+    return max(served, key=lambda each: (each.num_preemptions > 0, each.e2e_s)).request.name
+
+
+def follow_request(
+    name: str,
+    runs: Sequence[PolicyRun],
+    requests: Sequence[TracedRequest],
+    deployment: Deployment,
+    router: Router = round_robin,
+) -> Mapping[str, Followed]:
+    """What became of one request under each policy that served it, by policy.
+
+    Policies serve once more, up to the end of that request, and decide the same.
+
+    Parameters
+    ----------
+    name : of the request.
+    runs : of `compare_policies` on the same requests, deployment and router.
+
+    Raises
+    ------
+    ServeError
+        If there is no such request.
+    """
+    if all(traced.request.name != name for traced in requests):
+        raise ServeError(f"there is no request {name!r} to follow; --csv lists the names of all")
+    found = {}
+    for run in runs:
+        served = next((each for each in run.results.served if each.request.name == name), None)
+        if served is not None:
+            steps = RequestSteps(name)
+            coming = _up_to(requests, served)
+            _simulated(coming, deployment, run.policy, router, partial(FollowedInstance, steps))
+            found[run.name] = Followed(served, tuple(steps.spans), tuple(steps.preempted_s))
+    return found
+
+
+def _simulated(
+    requests: Iterable[TracedRequest],
+    deployment: Deployment,
+    policy: BatchPolicy,
+    router: Router,
+    make: Callable[..., Instance],
+) -> Results:
+    instances = deployment.instances(policy, make)
+    return simulate_requests(requests, instances, deployment.model.step_time, router)
+
+
+def _told(requests: Sequence[TracedRequest], tell: Callable[[int], None]) -> Iterator[TracedRequest]:
+    for num, traced in enumerate(requests):
+        tell(num)
+        yield traced
+
+
+def _up_to(requests: Sequence[TracedRequest], served: Served) -> Iterator[TracedRequest]:
+    """The requests that come before one ends, with those that continue them."""
+    for traced in requests:
+        if not traced.request.parent and traced.request.arrival_s > served.finished_s:
+            return
+        yield traced
