@@ -1,4 +1,4 @@
-"""Policies side by side: the same numbers as alone, what instances had to do over time, and a request followed through."""
+"""Policies side by side: the same numbers as alone, the load over time, and a request followed through."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.serve.requests.change import with_objectives
 from trainyard.serve.router import ROUTERS, least_requests
 from trainyard.serve.simulate import simulate_requests
 
-POLICIES = "vllm, vllm_v0, sarathi(chunk_tokens=128)"
+POLICIES = "vllm, vllm_v0, sarathi(chunk_tokens=128), vllm + vtc"
 REQUESTS = [request(n, 0.04 * n, 100 + 37 * n % 500, 20 + 53 * n % 200) for n in range(60)]
 
 

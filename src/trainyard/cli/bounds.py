@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from trainyard.reading import shown
-from trainyard.reading.limits import LARGEST_NUMBER, LEAST_PERIOD_S, LONGEST_S, MOST_ROWS, MOST_STEPS
+from trainyard.reading.limits import (
+    LARGEST_NUMBER,
+    LEAST_PERIOD_S,
+    LONGEST_S,
+    MOST_DEVICES,
+    MOST_ROWS,
+    MOST_STEPS,
+)
 
 __all__ = [
-    "COUNT", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT", "PROCESSES", "QUANTITY", "ROWS",
-    "SEED", "SEEDS", "STALL", "STEPS", "Bounds", "check_bounds",
+    "BURSTINESS", "COUNT", "DEVICES", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT",
+    "PROCESSES", "QUANTITY", "RATE", "REQUESTS", "ROWS", "SEED", "SEEDS", "STALL", "STEPS", "TOKENS", "Bounds", "check_bounds",
 ]  # fmt: skip
 
 
@@ -54,6 +61,11 @@ SEEDS = Bounds(2, 10_000)
 STALL = Bounds(1.0, LONGEST_S, or_never=True)
 LOAD = Bounds(0.001, 1000.0)
 PORT = Bounds(0, 65535)
+RATE = Bounds(1e-6, 1e6)
+REQUESTS = Bounds(1, 10_000_000)
+TOKENS = Bounds(1, 10_000_000)
+BURSTINESS = Bounds(0.001, 1000.0)
+DEVICES = Bounds(1, MOST_DEVICES)
 
 
 def check_bounds(options: Any) -> None:

@@ -59,6 +59,12 @@ VERBS = MappingProxyType(
         "fleet status": Verb("trainyard.cli.fleet.status", "list the daemon's jobs, and devices in use"),
         "fleet cancel": Verb("trainyard.cli.fleet.cancel", "cancel a job"),
         "fleet logs": Verb("trainyard.cli.fleet.logs", "print the end of a job's log"),
+        "serve simulate": Verb(
+            "trainyard.cli.serve.simulate", "serve a trace of requests by one or more policies"
+        ),
+        "serve download": Verb(
+            "trainyard.cli.serve.download", "list public traces of requests, or fetch one"
+        ),
     }
 )
 """Verbs by name, in the order in which help lists them; those of two words are the acts of a level."""

@@ -1,4 +1,4 @@
-"""What the figures of a fleet's page share: time on an axis, lines, and how they are laid out."""
+"""What figures share: time on an axis, lines, and how they are laid out."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainyard.fleet.records import FleetRun
+from trainyard.report.csv_file import write_csv
 
 __all__ = ["job_columns", "series_path", "write_jobs", "write_series"]
 
@@ -50,7 +50,7 @@ def write_jobs(path: Path, runs: Sequence[FleetRun]) -> None:
     """Write a CSV with a line for every job under every policy; what is not known is empty."""
     tables = [(run.policy, job_columns(run)) for run in runs]
     rows = ((policy, *row) for policy, table in tables for row in zip(*table.values(), strict=True))
-    _write(path, ("policy", *tables[0][1]), rows)
+    write_csv(path, ("policy", *tables[0][1]), rows)
 
 
 def write_series(path: Path, runs: Sequence[FleetRun]) -> None:
@@ -60,16 +60,9 @@ def write_series(path: Path, runs: Sequence[FleetRun]) -> None:
         for run in runs
         for time_s, in_use, waiting in zip(*(column.tolist() for column in run.series), strict=True)
     )
-    _write(path, ("policy", *runs[0].series._fields), rows)
+    write_csv(path, ("policy", *runs[0].series._fields), rows)
 
 
 def series_path(path: Path) -> Path:
     """Where the series of a file of jobs is written: ``jobs.series.csv`` beside ``jobs.csv``."""
     return path.with_name(f"{path.stem}.series{path.suffix or '.csv'}")
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(rows)

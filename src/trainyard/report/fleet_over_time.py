@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
-from trainyard.report.axes import NUM_PARTS, TimeAxis, layout, line
+from trainyard.report.axes import NUM_PARTS, TimeAxis, layout
+from trainyard.report.curves import Curve, over_time
 from trainyard.report.fleet_stints import DrawnRun, means_over_time
 from trainyard.report.page import Figure, nice
 from trainyard.report.units import duration_text
@@ -128,15 +129,8 @@ def _figure(
     ----------
     most : that the axis has room for at least.
     """
-    if axis.end_s <= 0:
-        return Figure(heading, [], {})
-    places = axis.places(axis.edges_s[:-1])
-    data = [
-        line(each.run.policy, places, own.tolist(), each.color) for each, own in zip(runs, means, strict=True)
+    parts = [
+        Curve(each.run.policy, each.color, axis.edges_s[:-1], own)
+        for each, own in zip(runs, means, strict=True)
     ]
-    drawn = layout("", what)
-    drawn["xaxis"] |= axis.layout
-    drawn["yaxis"] |= {"range": [0, 1.05 * max(float(most), *(own.max() for own in means))]} if means else {}
-    return Figure(
-        heading, data, drawn, f"Each point is the mean over {duration_text(axis.end_s / NUM_PARTS)}."
-    )
+    return over_time(heading, what, parts, axis, duration_text(axis.end_s / NUM_PARTS), most)

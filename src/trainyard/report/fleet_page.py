@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun
 from trainyard.reading.left_out import LeftOut
-from trainyard.report.axes import TimeAxis, layout, line, log_ticks
+from trainyard.report.axes import TimeAxis
+from trainyard.report.curves import Sample, distributions
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
 from trainyard.report.fleet_league import devices_table, league, ranked_runs
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import DrawnRun, stints_of
-from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
+from trainyard.report.page import PALETTE, Figure, Table, html_page
+from trainyard.report.remarks import remark_tables
 from trainyard.report.units import duration_text, percent_text
 
 __all__ = ["fleet_page"]
-
-_MAX_POINTS = 1_000
 
 
 def fleet_page(
@@ -62,7 +62,7 @@ def fleet_page(
     sections: list[Figure | Table] = [
         Table("League table", *league(order, baseline, cannot)),
         Table("Devices", *devices_table(order)),
-        *_missing((*remarks, *_without_places(order)), left_out),
+        *remark_tables((*remarks, *_without_places(order)), left_out),
         waiting_jobs(shown, axis),
         waiting_devices(shown, axis),
         in_use(shown, axis),
@@ -81,18 +81,6 @@ def fleet_page(
         beside = f", beside {baseline.policy}" if baseline is not None else ""
         sections.append(Table(f"Whose jobs wait{beside}", *groups_table(parts)))
     return html_page(title, facts, sections, interactive=True)
-
-
-def _missing(remarks: Sequence[str], left_out: LeftOut | None) -> list[Table]:
-    """What is to be said beside the figures, and the rows of the trace that were left out."""
-    tables = []
-    if said := (*remarks, *(left_out.remarks if left_out is not None else ())):
-        tables.append(Table("Remarks", ("what",), tuple((each,) for each in said)))
-    if left_out is not None and left_out.reasons:
-        heading = f"Left out: {left_out.num_left_out:,} of {left_out.num_rows:,} rows of the trace"
-        reasons = tuple((f"{each.count:,}", each.text, each.where) for each in left_out.reasons)
-        tables.append(Table(heading, ("rows", "why", "where"), reasons))
-    return tables
 
 
 def _without_places(runs: Sequence[FleetRun]) -> list[str]:
@@ -144,31 +132,5 @@ def _distributions(
     note: str = "",
     is_time: bool = True,
 ) -> Figure:
-    """The share of jobs up to a value, for every run that has any above 0: the axis is logarithmic.
-
-    Parameters
-    ----------
-    is_time : whether values are seconds.
-    """
-    data = []
-    for run, _, color in runs:
-        values = np.sort(values_of(run))
-        places = _thinned(len(values))
-        places = places[values[places] > 0]
-        if len(places):
-            x, y = values[places].tolist(), ((places + 1) / len(values)).tolist()
-            text = [duration_text(value) for value in x] if is_time else None
-            data.append(line(run.policy, [nice(value) for value in x], y, color, text))
-    drawn = layout(*axes)
-    ends = [place for each in data for place in (each["x"][0], each["x"][-1])]
-    drawn["xaxis"] |= log_ticks(min(ends), max(ends)) if is_time and ends else {"type": "log"}
-    return Figure(heading, data, drawn, note)
-
-
-def _thinned(count: int) -> NDArray[np.int64]:
-    """Up to so many places of a sorted list, first and last among them."""
-    return (
-        np.unique(np.linspace(0, count - 1, min(count, _MAX_POINTS)).astype(np.int64))
-        if count
-        else np.zeros(0, int)
-    )
+    samples = [Sample(run.policy, color, values_of(run)) for run, _, color in runs]
+    return distributions(heading, samples, axes, note, duration_text if is_time else None)

@@ -95,24 +95,24 @@ class FollowedInstance(Instance):
     def __init__(self, steps: RequestSteps, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._steps = steps
-        self._state: RequestState | None = None
+        self._followed: RequestState | None = None
         self._starts_s: deque[float] = deque()
 
     def arrive(self, state: RequestState) -> str:
         if state.request.name == self._steps.name:
-            self._state = state
+            self._followed = state
         return super().arrive(state)
 
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
         if batch.launches:
             self._starts_s.append(now_s)
-        if self._state is not None and self._state.number in batch.preempted:
+        if self._followed is not None and self._followed.number in batch.preempted:
             self._steps.preempted_s.append(now_s)
         return batch
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
-        start_s, state = self._starts_s.popleft(), self._state
+        start_s, state = self._starts_s.popleft(), self._followed
         if state is not None:
             for number, start, stop in batch.items:
                 if number == state.number:

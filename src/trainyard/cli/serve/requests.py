@@ -1,0 +1,165 @@
+"""Options about requests: those of a trace, or drawn ones, and how fast they are to be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import tyro
+
+from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED, TOKENS
+from trainyard.cli.screen import Common
+from trainyard.reading import ReadingError
+
+if TYPE_CHECKING:
+    from trainyard.reading.left_out import LeftOut
+    from trainyard.serve.requests.request import TracedRequest
+
+__all__ = ["GivenRequests", "RequestOptions", "quantity"]
+
+T = TypeVar("T")
+
+_OF_TRACES = ("format", "limit", "time_scale", "strict")
+_OF_DRAWN = ("num", "prompt_tokens", "output_tokens", "burstiness", "seed")
+_LONGEST = 20  # times the mean; a longer one is as good as never drawn
+
+
+@dataclass(frozen=True)
+class GivenRequests:
+    """The requests that options ask for.
+
+    Attributes
+    ----------
+    requests : in the order of their arrival.
+    title : what they are, in a few words.
+    document : the same in numbers.
+    left_out : rows of a trace that gave none.
+    """
+
+    requests: tuple[TracedRequest, ...]
+    title: str
+    document: Mapping[str, Any]
+    left_out: LeftOut | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(Common):
+    """Which requests are served, and how fast they are to be."""
+
+    requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A trace of requests: your own, or one of the public formats (see the guide)."""
+    rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
+    """Instead of a trace: draw requests, so many a second."""
+    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format of the trace; by default recognised by its contents."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Take only the first requests of the trace."""
+    time_scale: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """Multiply the trace's arrivals: 0.5 is twice the load."""
+    strict: bool = False
+    """Stop at the first row of the trace that cannot be read; by default these are left out, and counted."""
+    num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
+    """How many requests are drawn; by default 1000."""
+    prompt_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Mean length of drawn prompts; by default 1024. Lengths are log-normal, and spread as wide as their mean."""
+    output_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Mean length of drawn outputs; by default 256."""
+    burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
+    """Spread of the gaps between drawn requests by their mean: more than 1 is bursts; by default 1, as by chance."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
+    """Seed of what is drawn; by default 0."""
+    max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 4096
+    """Tokens that a client takes at most, where the trace does not say; policies see this, and not the true length."""
+    ttft: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Objective, such as 500ms: time to the first token, of requests that have none of their own."""
+    tpot: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Objective, such as 50ms: time per token after the first."""
+    e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Objective, such as 10s: time to the last token."""
+
+    def objectives(self) -> dict[str, float]:
+        """Seconds by name, such as ``ttft_s``, of those that are given."""
+        from trainyard.reading.quantities import parse_seconds
+
+        given = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
+        return {
+            f"{name}_s": quantity(f"--{name}", text, parse_seconds)
+            for name, text in given.items()
+            if text is not None
+        }
+
+    def read(self) -> GivenRequests:
+        """The requests, with their objectives.
+
+        Raises
+        ------
+        ServeError
+            If the options do not go together, or the trace cannot be read.
+        """
+        from trainyard.serve.errors import ServeError
+        from trainyard.serve.requests.change import with_objectives
+
+        wanted = self.objectives()
+        if (self.requests is None) == (self.rate is None):
+            given = "neither is" if self.rate is None else "both are"
+            raise ServeError(f"requests come from --requests FILE or are drawn at --rate R; {given} given")
+        kind, others = ("drawn requests", _OF_TRACES) if self.requests is None else ("a trace", _OF_DRAWN)
+        for name in others:
+            if getattr(self, name) not in (None, False):
+                option = "--" + name.replace("_", "-")
+                raise ServeError(f"{option} says nothing of {kind}; leave it out")
+        if self.requests is None:
+            drawn = tuple(with_objectives(each, **wanted) for each in self._drawn())
+            facts = {name: getattr(self, name) for name in ("rate", *_OF_DRAWN)}
+            return GivenRequests(drawn, f"{len(drawn):,} requests drawn at {self.rate:g}/s", facts)
+        return self._traced(self.requests, wanted)
+
+    def _traced(self, path: Path, wanted: Mapping[str, float]) -> GivenRequests:
+        from trainyard.serve.requests.change import with_objectives
+        from trainyard.serve.requests.read import read_requests
+
+        trace = read_requests(
+            path,
+            self.format,
+            self.limit,
+            max_tokens=self.max_tokens,
+            strict=self.strict,
+            time_scale=1.0 if self.time_scale is None else self.time_scale,
+        )
+        requests = tuple(with_objectives(each, **wanted) for each in trace)
+        title = f"{path.name}: {len(requests):,} requests"
+        return GivenRequests(requests, title, {"trace": str(path)}, trace.left_out)
+
+    def _drawn(self) -> Iterator[TracedRequest]:
+        from trainyard.serve.requests.generate import (
+            Gamma,
+            IndependentLengths,
+            LogNormal,
+            Poisson,
+            generate_requests,
+        )
+
+        rate = self.rate or 0.0
+        prompt, output = self.prompt_tokens or 1024, self.output_tokens or 256
+        lengths = IndependentLengths(
+            LogNormal(prompt, 1.0, _LONGEST * prompt), LogNormal(output, 1.0, _LONGEST * output)
+        )
+        arrivals = Poisson(rate) if self.burstiness in (None, 1.0) else Gamma(rate, self.burstiness or 1.0)
+        num = 1000 if self.num is None else self.num
+        return generate_requests(num, arrivals, lengths, self.seed or 0, max_tokens=self.max_tokens)
+
+
+def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """What an option says, by a reader of quantities.
+
+    Raises
+    ------
+    ReadingError
+        Names the option, what was given, and what is allowed.
+    """
+    try:
+        return parse(text)
+    except ReadingError as error:
+        raise ReadingError(f"{option}: {error}") from None

@@ -1,0 +1,181 @@
+"""Figures of requests under several policies: how long they take, what waits and runs, and one followed through."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.report.axes import TimeAxis, layout
+from trainyard.report.curves import Curve, Sample, distributions, over_time
+from trainyard.report.page import PALETTE, Figure, nice
+from trainyard.report.units import seconds_text
+from trainyard.serve.compare import PolicyRun
+from trainyard.serve.followed import Followed
+from trainyard.serve.load_over_time import Load
+from trainyard.serve.results import Served
+
+__all__ = ["latencies", "loads", "one_request"]
+
+Floats = NDArray[np.float64]
+
+_KINDS = {
+    "waits": "#d8d8d8",
+    "prefill": PALETTE[0],
+    "recompute": PALETTE[4],
+    "decode": PALETTE[2],
+}
+_ROW_PX = 46
+
+
+def latencies(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure, ...]:
+    """Distributions of the times to the first token, per token and to the last one.
+
+    Parameters
+    ----------
+    colors : of the policies.
+    """
+
+    def figure(
+        heading: str, what: str, value: Callable[[Served], float], is_of: Callable[[Served], bool]
+    ) -> Figure:
+        samples = [
+            Sample(
+                run.name,
+                colors[run.name],
+                np.array([value(each) for each in run.results.served if is_of(each)]),
+            )
+            for run in runs
+        ]
+        return distributions(heading, samples, (what, "share of requests within"), time_text=seconds_text)
+
+    return (
+        figure("Time to first token", "arrival to first token", lambda each: each.ttft_s, lambda each: True),
+        figure(
+            "Time per output token",
+            "mean time between tokens of a request",
+            lambda each: each.tpot_s,
+            lambda each: each.output_tokens > 1,
+        ),
+        figure("End-to-end time", "arrival to last token", lambda each: each.e2e_s, lambda each: True),
+    )
+
+
+def loads(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure, ...]:
+    """Requests that wait and run, and the share of the cache that they hold, over time; of runs that were watched."""
+    known = [(run.name, run.load) for run in runs if run.load is not None]
+    if not known:
+        return ()
+    axis = TimeAxis(max(run.results.end_s for run in runs), None)
+    part = seconds_text(max(load.part_s for _, load in known))
+
+    def figure(heading: str, what: str, values_of: Callable[[Load], Floats], most: float = 0.0) -> Figure:
+        curves = [
+            Curve(name, colors[name], load.part_s * np.arange(len(load.cache)), values_of(load))
+            for name, load in known
+            if len(load.cache)
+        ]
+        return over_time(heading, what, curves, axis, part, most)
+
+    return (
+        figure("Requests that wait", "requests without cache", lambda load: load.num_waiting),
+        figure("Requests that run", "requests with cache", lambda load: load.num_running),
+        figure("Cache in use", "blocks that requests hold (%)", lambda load: 100 * load.cache, 100.0),
+    )
+
+
+def one_request(followed: Mapping[str, Followed]) -> Figure | None:
+    """One request under each policy that served it: a row of bars each; None if none did.
+
+    Parameters
+    ----------
+    followed : by policy, in the order in which they are shown.
+    """
+    if not followed:
+        return None
+    first = next(iter(followed.values())).served
+    request, policies = first.request, list(followed)
+    data = [
+        bars
+        for kind, color in _KINDS.items()
+        if (bars := _bars(kind, color, [_spans(each, kind) for each in followed.values()]))
+    ]
+    data += [
+        points
+        for name, symbol, times_of in (
+            ("first token", "diamond", lambda each: (each.served.first_token_s,)),
+            ("loses its blocks", "x", lambda each: each.preempted_s),
+        )
+        if (points := _points(name, symbol, [_after(each, times_of(each)) for each in followed.values()]))
+    ]
+    drawn = layout("time since its arrival (s)", "", height=120 + _ROW_PX * len(policies), barmode="overlay")
+    drawn["yaxis"] |= {
+        "tickvals": list(range(len(policies))),
+        "ticktext": [html.escape(name) for name in policies],
+        "range": [len(policies) - 0.5, -0.5],
+        "showgrid": False,
+        "ticksuffix": " ",
+    }
+    note = (
+        f"It has a prompt of {request.prompt_tokens:,} tokens and an output of {first.output_tokens:,}. Each piece of "
+        "its prompt is a bar; decodes one after the other are one."
+    )
+    return Figure(f"Request {request.name} followed through", data, drawn, note)
+
+
+def _spans(followed: Followed, kind: str) -> list[tuple[float, float, str]]:
+    """Start and end after its arrival, and what is to be read there."""
+    if kind == "waits":
+        spans = [(start_s, end_s, "waits") for start_s, end_s in followed.waits]
+    else:
+        spans = [
+            (each.start_s, each.end_s, f"{kind}, {each.num_tokens:,} token{'s' * (each.num_tokens > 1)}")
+            for each in followed.spans
+            if each.kind == kind
+        ]
+    zero_s = followed.served.arrival_s
+    return [(start_s - zero_s, end_s - zero_s, text) for start_s, end_s, text in spans]
+
+
+def _bars(kind: str, color: str, rows: Sequence[Sequence[tuple[float, float, str]]]) -> dict[str, Any]:
+    """Bars of one kind, a row for each policy; empty if there are none."""
+    bars = [(row, *each) for row, spans in enumerate(rows) for each in spans]
+    if not bars:
+        return {}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": kind,
+        "y": [row for row, *_ in bars],
+        "base": [nice(start_s) for _, start_s, _, _ in bars],
+        "x": [nice(end_s - start_s) for _, start_s, end_s, _ in bars],
+        "width": 0.6,
+        "marker": {"color": color, "line": {"width": 0.5, "color": "white"}},
+        "text": [f"{text}, {seconds_text(end_s - start_s)}" for _, start_s, end_s, text in bars],
+        "textposition": "none",
+        "hovertemplate": "%{text}",
+    }
+
+
+def _after(followed: Followed, times_s: Sequence[float]) -> list[float]:
+    return [at_s - followed.served.arrival_s for at_s in times_s]
+
+
+def _points(name: str, symbol: str, rows: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Moments of one kind, a row for each policy; empty if there are none."""
+    points = [(row, at_s) for row, times_s in enumerate(rows) for at_s in times_s]
+    if not points:
+        return {}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [nice(at_s) for _, at_s in points],
+        "y": [row for row, _ in points],
+        "text": [f"{name}, after {seconds_text(at_s)}" for _, at_s in points],
+        "hovertemplate": "%{text}",
+        "marker": {"symbol": symbol, "size": 10, "color": "#222", "line": {"width": 1, "color": "white"}},
+    }
