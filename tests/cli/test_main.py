@@ -40,6 +40,11 @@ INTERFACE = {
     "fleet status": "--json --server --token-file",
     "fleet cancel": "NAME --json --server --token-file",
     "fleet logs": "NAME --json --server --token-file --lines",
+    "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
+    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
+    "--replicas --cache-blocks --cache-memory --block-tokens --max-model-len --policy --router --baseline --follow "
+    "--html --csv",
+    "serve download": "[NAME] --json --folder",
 }
 
 
@@ -61,7 +66,7 @@ def test_verbs_are_frozen():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_flags_are_frozen(verb, capsys):
-    listed = re.findall(r"^(?:[│|] |  )(--[a-z-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
+    listed = re.findall(r"^(?:[│|] |  )(--[a-z0-9-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
     assert sorted(listed) == sorted(INTERFACE[verb].split())
 
 
@@ -81,10 +86,11 @@ def test_help_lists_all_verbs(arguments, capsys):
 
 
 @pytest.mark.parametrize("rest", [(), ("--help",), ("-h",), ("help",)])
-def test_help_of_a_level_lists_its_acts(rest, capsys):
-    code, out, _ = run("fleet", *rest, capsys=capsys)
+@pytest.mark.parametrize("level", ["fleet", "serve"])
+def test_help_of_a_level_lists_its_acts(level, rest, capsys):
+    code, out, _ = run(level, *rest, capsys=capsys)
     assert code == 0
-    assert {v for v in VERBS if f"\n  {v} " in out} == {v for v in VERBS if v.startswith("fleet ")}
+    assert {v for v in VERBS if f"\n  {v} " in out} == {v for v in VERBS if v.startswith(f"{level} ")}
 
 
 def test_a_level_is_no_verb(capsys):
@@ -198,6 +204,7 @@ def test_a_document_is_alone_on_standard_output_where_a_solver_runs():
         ("reproduce",),
         ("reproduce", "zero"),
         ("fleet", "download"),
+        ("serve", "download"),
     ],
     ids=" ".join,
 )

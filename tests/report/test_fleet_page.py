@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from page_figures import Figures, figures_of
 from web_browser import errors_shown, rendered
 
 from trainyard.cli.main import main
@@ -32,21 +33,6 @@ late,20,1,40,product,50
 none,30,1,10,,
 """
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-Figures = dict[str, tuple[dict[str, Any], str]]
-
-
-def figures_of(page: str) -> Figures:
-    """Figures with their notes, by heading; those with bars have what is said of these as ``bars``."""
-    sections = re.findall(
-        r'<section><h2>([^<]*)</h2>(?:<p class=note>([^<]*)</p>)?<div id="(figure\d+)"', page
-    )
-    drawn = {}
-    for name, text in re.findall(r"^draw(?:Bars)?\('(figure\d+)', (.*)$", page, re.MULTILINE):
-        figure, end = json.JSONDecoder().raw_decode(text)
-        bars = json.JSONDecoder().raw_decode(text[end + 2 :])[0] if text[end] == "," else {}
-        drawn[name] = {**figure, "bars": bars}
-    assert len(sections) == len(drawn)
-    return {html.unescape(heading): (drawn[name], html.unescape(note)) for heading, note, name in sections}
 
 
 def unit_s(figure: dict[str, Any]) -> float:

@@ -17,7 +17,8 @@ from trainyard.reading.limits import (
 
 __all__ = [
     "BURSTINESS", "COUNT", "DEVICES", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT",
-    "PROCESSES", "QUANTITY", "RATE", "REQUESTS", "ROWS", "SEED", "SEEDS", "STALL", "STEPS", "TOKENS", "Bounds", "check_bounds",
+    "PROCESSES", "QUANTITY", "RATE", "REQUESTS", "ROWS", "SEED", "SEEDS", "STALL", "STEPS", "TOKENS", "Bounds",
+    "check_bounds",
 ]  # fmt: skip
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainyard.report.csv_file import write_csv
 from trainyard.serve.compare import PolicyRun
+from trainyard.serve.followed import Followed
 from trainyard.serve.results import Served
 
-__all__ = ["request_columns", "write_requests"]
+__all__ = ["followed_document", "request_columns", "write_requests"]
 
 _OF_SERVED = (
     "arrival_s", "output_tokens", "scheduled_s", "first_token_s", "finished_s", "ttft_s", "tpot_s", "e2e_s",
@@ -51,6 +52,22 @@ def write_requests(path: Path, runs: Sequence[PolicyRun]) -> None:
     tables = [(run.name, request_columns(run)) for run in runs]
     rows = ((policy, *row) for policy, table in tables for row in zip(*table.values(), strict=True))
     write_csv(path, ("policy", *tables[0][1]), rows)
+
+
+def followed_document(followed: Mapping[str, Followed]) -> list[dict[str, Any]]:
+    """One request under each policy that served it, step by step."""
+    return [
+        {
+            "policy": policy,
+            "request": each.served.request.name,
+            "arrival_s": each.served.arrival_s,
+            "first_token_s": each.served.first_token_s,
+            "finished_s": each.served.finished_s,
+            "preempted_s": each.preempted_s,
+            "steps": [span._asdict() for span in each.spans],
+        }
+        for policy, each in followed.items()
+    ]
 
 
 def _meets(served: Served) -> bool | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -27,7 +27,7 @@ class DeployOptions:
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Measured times of kernels; by default seconds are predicted from what is known of the device."""
-    dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Of weights and cache."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Devices over which each layer is split: tensor parallelism."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
@@ -12,6 +13,7 @@ import tyro
 from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED, TOKENS
 from trainyard.cli.screen import Common
 from trainyard.reading import ReadingError
+from trainyard.serve.requests.request import MAX_TOKENS
 
 if TYPE_CHECKING:
     from trainyard.reading.left_out import LeftOut
@@ -22,7 +24,10 @@ __all__ = ["GivenRequests", "RequestOptions", "quantity"]
 T = TypeVar("T")
 
 _OF_TRACES = ("format", "limit", "time_scale", "strict")
-_OF_DRAWN = ("num", "prompt_tokens", "output_tokens", "burstiness", "seed")
+_DRAWN: Mapping[str, Any] = MappingProxyType(
+    {"num": 1000, "prompt_tokens": 1024, "output_tokens": 256, "burstiness": 1.0, "seed": 0}
+)
+"""What says how requests are drawn, where options do not."""
 _LONGEST = 20  # times the mean; a longer one is as good as never drawn
 
 
@@ -70,7 +75,7 @@ class RequestOptions(Common):
     """Spread of the gaps between drawn requests by their mean: more than 1 is bursts; by default 1, as by chance."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
     """Seed of what is drawn; by default 0."""
-    max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 4096
+    max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = MAX_TOKENS
     """Tokens that a client takes at most, where the trace does not say; policies see this, and not the true length."""
     ttft: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
     """Objective, such as 500ms: time to the first token, of requests that have none of their own."""
@@ -99,22 +104,17 @@ class RequestOptions(Common):
             If the options do not go together, or the trace cannot be read.
         """
         from trainyard.serve.errors import ServeError
-        from trainyard.serve.requests.change import with_objectives
 
         wanted = self.objectives()
         if (self.requests is None) == (self.rate is None):
             given = "neither is" if self.rate is None else "both are"
             raise ServeError(f"requests come from --requests FILE or are drawn at --rate R; {given} given")
-        kind, others = ("drawn requests", _OF_TRACES) if self.requests is None else ("a trace", _OF_DRAWN)
+        kind, others = ("drawn requests", _OF_TRACES) if self.requests is None else ("a trace", tuple(_DRAWN))
         for name in others:
-            if getattr(self, name) not in (None, False):
+            if (given := getattr(self, name)) is not None and given is not False:
                 option = "--" + name.replace("_", "-")
                 raise ServeError(f"{option} says nothing of {kind}; leave it out")
-        if self.requests is None:
-            drawn = tuple(with_objectives(each, **wanted) for each in self._drawn())
-            facts = {name: getattr(self, name) for name in ("rate", *_OF_DRAWN)}
-            return GivenRequests(drawn, f"{len(drawn):,} requests drawn at {self.rate:g}/s", facts)
-        return self._traced(self.requests, wanted)
+        return self._drawn(wanted) if self.requests is None else self._traced(self.requests, wanted)
 
     def _traced(self, path: Path, wanted: Mapping[str, float]) -> GivenRequests:
         from trainyard.serve.requests.change import with_objectives
@@ -132,7 +132,8 @@ class RequestOptions(Common):
         title = f"{path.name}: {len(requests):,} requests"
         return GivenRequests(requests, title, {"trace": str(path)}, trace.left_out)
 
-    def _drawn(self) -> Iterator[TracedRequest]:
+    def _drawn(self, wanted: Mapping[str, float]) -> GivenRequests:
+        from trainyard.serve.requests.change import with_objectives
         from trainyard.serve.requests.generate import (
             Gamma,
             IndependentLengths,
@@ -141,14 +142,18 @@ class RequestOptions(Common):
             generate_requests,
         )
 
-        rate = self.rate or 0.0
-        prompt, output = self.prompt_tokens or 1024, self.output_tokens or 256
+        given = {name: getattr(self, name) for name in _DRAWN}
+        how = {name: _DRAWN[name] if value is None else value for name, value in given.items()}
+        rate, cv = self.rate or 0.0, how["burstiness"]
         lengths = IndependentLengths(
-            LogNormal(prompt, 1.0, _LONGEST * prompt), LogNormal(output, 1.0, _LONGEST * output)
+            *(LogNormal(mean, 1.0, _LONGEST * mean) for mean in (how["prompt_tokens"], how["output_tokens"]))
         )
-        arrivals = Poisson(rate) if self.burstiness in (None, 1.0) else Gamma(rate, self.burstiness or 1.0)
-        num = 1000 if self.num is None else self.num
-        return generate_requests(num, arrivals, lengths, self.seed or 0, max_tokens=self.max_tokens)
+        arrivals = Poisson(rate) if cv == 1 else Gamma(rate, cv)
+        drawn = generate_requests(how["num"], arrivals, lengths, how["seed"], max_tokens=self.max_tokens)
+        requests = tuple(with_objectives(each, **wanted) for each in drawn)
+        return GivenRequests(
+            requests, f"{len(requests):,} requests drawn at {rate:g}/s", {"rate_per_s": rate, **how}
+        )
 
 
 def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:

@@ -36,7 +36,8 @@ class Options(DeployOptions, RequestOptions):
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """Policy with which the others are compared."""
     follow: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Request that the page follows through; by default the slowest of those that were preempted, else of all."""
+    """Request that the page and --json follow through, step by step; on the page by default the slowest of those that
+    were preempted, else of all."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -46,6 +47,8 @@ class Options(DeployOptions, RequestOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.report.serve_league import ranked_policies, refusal_lines, run_document, serve_tables
+    from trainyard.report.serve_page import serve_page
+    from trainyard.report.serve_requests import followed_document
     from trainyard.serve.compare import baseline_run
 
     router = _router(options.router)
@@ -70,20 +73,29 @@ def act(options: Options, screen: Screen) -> Outcome:
     if not runs:
         why = f"no policy could serve: {cannot[0].name}: {cannot[0].why}"
         return Outcome(document | {"runs": []}, said, why)
+    followed = _followed(options, screen, runs, given, deployment, router)
     base = baseline_run(options.policy, runs, options.baseline)
     if options.baseline is not None and base is None:
         screen.say(f"warning: nothing is compared with --baseline {options.baseline!r}: it could not serve")
     title = f"{given.title}; {deployment} on {options.cluster}"
+    facts = _facts(options, deployment)
     if options.html is not None:
-        _write_page(options, screen, title, runs, cannot, given, deployment, router)
+        top = {"requests": given.title, **facts, "best": ranked_policies(runs)[0].name}
+        page = serve_page(
+            title, runs, top, followed=followed, left_out=left_out, baseline=base, cannot=cannot
+        )
+        screen.keep(page, options.html)
     if options.csv is not None:
         _write_csv(options.csv, screen, ranked_policies(runs))
-    facts = [f"{name}: {value}" for name, value in deployment_facts(deployment).items()]
+    found = {
+        "runs": [run_document(run, base) for run in ranked_policies(runs)] if options.json else [],
+        "followed": followed_document(followed),
+    }
     lines = (*said, *(left_out.lines() if left_out is not None else ()))
+    told = (f"{name}: {value}" for name, value in facts.items())
     return Outcome(
-        document
-        | {"runs": [run_document(run, base) for run in ranked_policies(runs)] if options.json else []},
-        (*serve_tables(title, runs, base, cannot), *facts, *lines),
+        document | found,
+        (*serve_tables(title, runs, base, cannot), *told, *lines),
         "" if any(run.summary.num_served for run in runs) else f"no request was served: {said[0]}",
     )
 
@@ -118,42 +130,31 @@ def _simulated(
         )
 
 
-def _write_page(
+def _followed(
     options: Options,
     screen: Screen,
-    title: str,
     runs: Sequence[PolicyRun],
-    cannot: Sequence[CannotRun],
     given: GivenRequests,
     deployment: Deployment,
     router: Router,
-) -> None:
-    from trainyard.report.serve_league import ranked_policies
-    from trainyard.report.serve_page import serve_page
-    from trainyard.serve.compare import baseline_run, follow_request, request_to_follow
+) -> Mapping[str, Followed]:
+    """The request that is to be followed, by policy; none if nobody asks for it, or none was served."""
+    from trainyard.serve.compare import follow_request, request_to_follow
 
-    assert options.html is not None
-    followed: Mapping[str, Followed] = {}
-    if any(run.summary.num_served for run in runs):
-        name = options.follow or request_to_follow(runs)
-        with screen.waiting(f"following request {name}"):
-            followed = follow_request(name, runs, given.requests, deployment, router)
-    facts = {
-        "requests": given.title,
-        **deployment_facts(deployment),
-        "cluster": options.cluster,
-        "best": ranked_policies(runs)[0].name,
-    }
-    page = serve_page(
-        title,
-        runs,
-        facts,
-        followed=followed,
-        left_out=given.left_out,
-        baseline=baseline_run(options.policy, runs, options.baseline),
-        cannot=cannot,
-    )
-    screen.keep(page, options.html)
+    wants = options.html is not None or options.follow is not None
+    if not wants or not any(run.summary.num_served for run in runs):
+        return {}
+    name = options.follow or request_to_follow(runs)
+    with screen.waiting(f"following request {name}"):
+        return follow_request(name, runs, given.requests, deployment, router)
+
+
+def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
+    """Where requests are served, and how fast they are to be."""
+    wanted = ((name.upper(), getattr(options, name)) for name in ("ttft", "tpot", "e2e"))
+    objectives = ", ".join(f"{name} {text}" for name, text in wanted if text is not None)
+    facts = {**deployment_facts(deployment), "cluster": options.cluster}
+    return facts | ({"objectives": objectives} if objectives else {})
 
 
 def _write_csv(path: Path, screen: Screen, runs: Sequence[PolicyRun]) -> None:

@@ -1,0 +1,177 @@
+"""`trainyard serve`: what it refuses, and that documents, tables and pages say what was simulated."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.reading.download import GITHUB
+from trainyard.serve.requests.download import TRACES
+from trainyard.serve.requests.read import FORMATS
+
+_TRACE = """name,arrival_s,prompt_tokens,output_tokens,client
+first,0,300,40,alice
+second,0.1,200,60,bob
+long,0.2,9000,10,bob
+<b>,0.3,100,1,alice
+"""
+PLACE = (
+    "--model",
+    "llama3-8b",
+    "--cluster",
+    "1x2xA100-80G",
+    "--cache-blocks",
+    "400",
+    "--max-model-len",
+    "4096",
+)
+DRAWN = ("serve", "simulate", "--rate", "5", "--num", "20", *PLACE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a trace, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requests.csv").write_text(_TRACE)
+    return tmp_path
+
+
+def traced(*rest: str) -> tuple[str, ...]:
+    return ("serve", "simulate", "--requests", "requests.csv", *PLACE, *rest)
+
+
+BAD = {
+    "unknown policy": (traced("--policy", "vlm"), ("vlm", "known: vllm")),
+    "policy that places models": (traced("--policy", "alpaserve"), ("alpaserve", "vllm")),
+    "unknown option of a policy": (traced("--policy", "vllm(tokens=3)"), ("tokens", "max_tokens")),
+    "missing trace": (("serve", "simulate", "--requests", "no.csv", *PLACE), ("cannot read no.csv", "No such file")),
+    "trace and rate": (traced("--rate", "3"), ("--requests FILE", "--rate R", "both are given")),
+    "neither trace nor rate": (("serve", "simulate", *PLACE), ("--requests FILE", "--rate R", "neither is given")),
+    "limit without a trace": ((*DRAWN, "--limit", "3"), ("--limit says nothing of drawn requests",)),
+    "seed of a trace": (traced("--seed", "0"), ("--seed says nothing of a trace", "leave it out")),
+    "rate of nothing": (("serve", "simulate", "--rate", "0", *PLACE), ("--rate 0.0", "1e-06 to 1e+06")),
+    "no requests": ((*DRAWN, "--num", "0"), ("--num 0", "1 to 10,000,000")),
+    "objective without a unit": (traced("--ttft", "500"), ("--ttft: '500'", "us, ms, s, min, h", "500ms")),
+    "objective of no time": (traced("--e2e", "0s"), ("--e2e: '0s'", "above 0")),
+    "objective below 0": (traced("--tpot=-1ms",), ("--tpot: '-1ms'", "above 0")),
+    "memory without a unit": (traced("--cache-memory", "40"), ("--cache-memory: '40'", "GB", "40GB")),
+    "cache twice": (traced("--cache-memory", "40GB"), ("--cache-blocks and --cache-memory", "give one")),
+    "unknown router": (traced("--router", "random"), ("'random'", "round_robin, least_requests")),
+    "unknown baseline": (traced("--baseline", "orca"), ("'orca' is not among the policies: vllm",)),
+    "unknown request": (traced("--follow", "third"), ("no request 'third' to follow", "--csv")),
+    "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
+    "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
+    "unknown trace": (("serve", "download", "azure"), ("no trace 'azure' to download", "azure-conv")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, said = BAD[case]
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.strip().splitlines()) == 1
+    for word in said:
+        assert word in err
+
+
+def test_the_document_has_every_request(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policies = "vllm,sarathi(chunk_tokens=128)"
+    given = traced("--policy", policies, "--baseline", "vllm", "--e2e", "1ms", "--follow", "second", "--json")
+    assert cli.main(given) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["requests"] == {"trace": "requests.csv"}
+    assert found["objectives"] == {"e2e_s": 0.001}
+    assert (found["deployment"]["num_replicas"], found["deployment"]["num_blocks"]) == (2, 400)
+    assert (found["rows"]["num_rows"], found["baseline"]) == (4, "vllm")
+    assert {run["policy"] for run in found["runs"]} == {"vllm", "sarathi(chunk_tokens=128)"}
+    for run in found["runs"]:
+        assert (run["num_served"], run["num_refused"], run["goodput"]) == (3, 1, 0.0)
+        assert run["to_baseline"] == pytest.approx(1.0, abs=0.5)
+        assert run["refused"][0]["request"] == "long"
+        assert sorted(run["requests"]["name"]) == sorted(("first", "second", "long", "<b>"))
+        ends = run["requests"]["finished_s"]
+        assert ends[:3] == sorted(ends[:3])
+        assert ends[3] is None
+        assert {each["client"]: each["num_served"] for each in run["clients"]} == {"alice": 2, "bob": 1}
+    for each in found["followed"]:
+        assert each["request"] == "second"
+        decoded = sum(step["num_tokens"] for step in each["steps"] if step["kind"] == "decode")
+        assert decoded == 59
+
+
+def test_tables_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(traced("--policy", "vllm,orca", "--ttft", "10s", "--html", "p.html", "--csv", "r.csv"))
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "requests.csv: 4 requests; 2 replicas of llama3-8b" in out
+    assert "refused 1 of 4 requests: long (a prompt of 9000 tokens" in out
+    assert "goodput" in out
+    assert "fairness" in out
+    assert err == "page written to p.html\nrequests written to r.csv\n"
+    assert "followed through" in (folder / "p.html").read_text()
+    with (folder / "r.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        "policy", "name", "client", "prompt_tokens", "arrival_s", "output_tokens", "scheduled_s", "first_token_s",
+        "finished_s", "ttft_s", "tpot_s", "e2e_s", "num_preemptions", "cached_tokens", "meets_objectives", "refused",
+    ]  # fmt: skip
+    by_name = {(row["policy"], row["name"]): row for row in rows}
+    assert len(by_name) == len(rows) == 8
+    long = by_name["orca", "long"]
+    assert (long["arrival_s"], long["finished_s"], long["meets_objectives"]) == ("0.2", "", "False")
+    assert "a prompt of 9000 tokens" in long["refused"]
+    first = by_name["vllm", "first"]
+    assert (first["output_tokens"], first["meets_objectives"], first["refused"]) == ("40", "True", "")
+    assert float(first["e2e_s"]) == pytest.approx(float(first["finished_s"]) - float(first["arrival_s"]))
+    assert float(first["ttft_s"]) < float(first["e2e_s"])
+
+
+def test_drawn_requests_are_those_of_their_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    def document(*rest: str) -> dict[str, object]:
+        assert cli.main((*DRAWN, "--prompt-tokens", "200", "--output-tokens", "20", "--json", *rest)) == 0
+        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        return found
+
+    first = document()
+    assert first == document("--seed", "0")
+    assert first["requests"] == {
+        "rate_per_s": 5.0, "num": 20, "prompt_tokens": 200, "output_tokens": 20, "burstiness": 1.0, "seed": 0,
+    }  # fmt: skip
+    assert first["rows"] is None
+    assert document("--seed", "1")["runs"] != first["runs"]
+    assert document("--burstiness", "3")["runs"] != first["runs"]
+
+
+def test_nobody_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "requests.csv").write_text("name,arrival_s,prompt_tokens,output_tokens\nlong,0,9000,10\n")
+    assert cli.main(traced("--html", "p.html")) == 1
+    assert "error: no request was served: vllm refused 1 of 1 requests: long" in capsys.readouterr().err
+    assert (folder / "p.html").exists()
+
+
+def test_public_traces_have_readers_and_stay_what_they_are() -> None:
+    for trace in TRACES.values():
+        assert trace.format in FORMATS
+        assert trace.url.startswith(f"{GITHUB}/")
+        assert len(trace.url.removeprefix(f"{GITHUB}/").split("/")[2]) == 40, "not of a commit"
+        assert len(trace.sha256) == 64
+
+
+_LOCAL = Path(__file__).parents[3] / "shared" / "data" / "serving"
+
+
+@pytest.mark.skipif(not _LOCAL.exists(), reason=f"needs the files of {_LOCAL}")
+@pytest.mark.parametrize("name", TRACES)
+def test_public_traces_are_those_that_are_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = _LOCAL.rglob(TRACES[name].file_name)
+    assert cli.main(("serve", "download", name, "--folder", str(path.parent))) == 0
+    out = capsys.readouterr().out
+    assert TRACES[name].about in out
+    assert f"trainyard serve simulate --requests {path} " in out
