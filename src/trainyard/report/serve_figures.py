@@ -74,7 +74,7 @@ def loads(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure,
 
     def figure(heading: str, what: str, values_of: Callable[[Load], Floats], most: float = 0.0) -> Figure:
         curves = [
-            Curve(name, colors[name], load.part_s * np.arange(len(load.cache)), values_of(load))
+            Curve(name, colors[name], load.starts_s, values_of(load))
             for name, load in known
             if len(load.cache)
         ]

@@ -159,8 +159,9 @@ def clients(runs: Sequence[PolicyRun]) -> tuple[str, ...]:
 
 def has_objectives(runs: Sequence[PolicyRun]) -> bool:
     """Whether any request is to be served within some time."""
-    results = (run.results for run in runs[:1])
-    return any(each.request.has_objectives for found in results for each in (*found.served, *found.refused))
+    results = [run.results for run in runs[:1]]
+    served = any(each.request.has_objectives for found in results for each in found.served)
+    return served or any(each.request.has_objectives for found in results for each in found.refused)
 
 
 def _numbers(summary: Summary) -> dict[str, Any]:

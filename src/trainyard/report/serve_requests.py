@@ -26,7 +26,7 @@ def request_columns(run: PolicyRun) -> dict[str, list[Any]]:
     is not served.
     """
     served, refused = run.results.served, run.results.refused
-    requests = [each.request for each in (*served, *refused)]
+    requests = [*(each.request for each in served), *(each.request for each in refused)]
     missing = [None] * len(refused)
     found: dict[str, list[Any]] = {
         "name": [each.name for each in requests],

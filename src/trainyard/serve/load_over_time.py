@@ -36,6 +36,11 @@ class Load:
     num_running: Floats
     cache: Floats
 
+    @property
+    def starts_s(self) -> Floats:
+        """When the parts begin, [part]."""
+        return self.part_s * np.arange(len(self.cache), dtype=np.float64)
+
 
 class LoadOverTime:
     """Adds up what instances have to do, in memory that does not grow with the run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -22,13 +22,13 @@ class DeployOptions:
     """A model on a cluster, as a server is told."""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
-    """A language model of the zoo, such as llama3-8b."""
+    """A language model: its name, such as llama3-8b, or a Python file."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Measured times of kernels; by default seconds are predicted from what is known of the device."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Of weights and cache."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
+    """Of weights: float32, float16, bfloat16 or float8; keys and values have at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Devices over which each layer is split: tensor parallelism."""
     pp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1

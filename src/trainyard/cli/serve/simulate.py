@@ -92,7 +92,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "followed": followed_document(followed),
     }
     lines = (*said, *(left_out.lines() if left_out is not None else ()))
-    told = (f"{name}: {value}" for name, value in facts.items())
+    told = (f"{name}: {value}" for name, value in facts.items() if value not in title)
     return Outcome(
         document | found,
         (*serve_tables(title, runs, base, cannot), *told, *lines),
