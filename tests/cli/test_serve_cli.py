@@ -62,7 +62,7 @@ BAD = {
     "cache twice": (traced("--cache-memory", "40GB"), ("--cache-blocks and --cache-memory", "give one")),
     "unknown router": (traced("--router", "random"), ("'random'", "round_robin, least_requests")),
     "unknown baseline": (traced("--baseline", "orca"), ("'orca' is not among the policies: vllm",)),
-    "unknown request": (traced("--follow", "third"), ("no request 'third' to follow", "--csv")),
+    "unknown request": (traced("--follow", "third"), ("no request 'third' to follow", "there are first, second, long, <b>")),
     "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
     "unknown trace": (("serve", "download", "azure"), ("no trace 'azure' to download", "azure-conv")),
@@ -131,6 +131,11 @@ def test_tables_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (first["output_tokens"], first["meets_objectives"], first["refused"]) == ("40", "True", "")
     assert float(first["e2e_s"]) == pytest.approx(float(first["finished_s"]) - float(first["arrival_s"]))
     assert float(first["ttft_s"]) < float(first["e2e_s"])
+
+
+def test_a_refused_request_is_not_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(traced("--follow", "long")) == 0
+    assert "request 'long' is not followed: every policy refused it" in capsys.readouterr().err
 
 
 def test_drawn_requests_are_those_of_their_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,5 +35,5 @@ def test_what_is_no_time(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["40", "40gb", "GB", "0GiB", "-1GB", "40 bytes"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ReadingError, match="is not a size; .* such as 40GB"):
+    with pytest.raises(ReadingError, match=r"is not a size; .* such as 40GB"):
         parse_bytes(text)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from trainyard.reading import listed
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
@@ -26,6 +27,7 @@ __all__ = [
     "compare_policies",
     "follow_request",
     "request_to_follow",
+    "require_request",
 ]
 
 
@@ -116,6 +118,19 @@ def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None)
     return next((run for run in runs if run.name == baseline), None)
 
 
+def require_request(name: str, requests: Sequence[TracedRequest]) -> None:
+    """Refuse to follow a request that is not there.
+
+    Raises
+    ------
+    ServeError
+        Names some that are.
+    """
+    names = [traced.request.name for traced in requests]
+    if name not in names:
+        raise ServeError(f"there is no request {name!r} to follow; there are {listed(names)}")
+
+
 def request_to_follow(runs: Sequence[PolicyRun]) -> str:
     """Name of the request that is worth a look: the slowest of those that were preempted, else the slowest of all.
 
@@ -151,8 +166,7 @@ def follow_request(
     ServeError
         If there is no such request.
     """
-    if all(traced.request.name != name for traced in requests):
-        raise ServeError(f"there is no request {name!r} to follow; --csv lists the names of all")
+    require_request(name, requests)
     found = {}
     for run in runs:
         served = next((each for each in run.results.served if each.request.name == name), None)

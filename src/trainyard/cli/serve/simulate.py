@@ -49,12 +49,15 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.serve_league import ranked_policies, refusal_lines, run_document, serve_tables
     from trainyard.report.serve_page import serve_page
     from trainyard.report.serve_requests import followed_document
-    from trainyard.serve.compare import baseline_run
+    from trainyard.serve.compare import baseline_run, require_request
 
     router = _router(options.router)
     baseline_run(options.policy, (), options.baseline)
     given = options.read()
-    deployment = options.deployment()
+    if options.follow is not None:
+        require_request(options.follow, given.requests)
+    with screen.waiting(f"working out the steps of {options.model}"):
+        deployment = options.deployment()
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out
     if left_out is not None and left_out.warning:
@@ -146,7 +149,10 @@ def _followed(
         return {}
     name = options.follow or request_to_follow(runs)
     with screen.waiting(f"following request {name}"):
-        return follow_request(name, runs, given.requests, deployment, router)
+        found = follow_request(name, runs, given.requests, deployment, router)
+    if not found:
+        screen.say(f"warning: request {name!r} is not followed: every policy refused it")
+    return found
 
 
 def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
