@@ -62,7 +62,7 @@ BAD = {
     "cache twice": (traced("--cache-memory", "40GB"), ("--cache-blocks and --cache-memory", "give one")),
     "unknown router": (traced("--router", "random"), ("'random'", "round_robin, least_requests")),
     "unknown baseline": (traced("--baseline", "orca"), ("'orca' is not among the policies: vllm",)),
-    "unknown request": (traced("--follow", "third"), ("no request 'third' to follow", "there are first, second, long, <b>")),
+    "unknown request": (traced("--follow", "third"), ("no request 'third'", "there are first, second, long, <b>")),
     "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
     "unknown trace": (("serve", "download", "azure"), ("no trace 'azure' to download", "azure-conv")),

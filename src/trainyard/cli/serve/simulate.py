@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "act"]
 
 _SHOWN_EVERY = 100  # requests
+_IN_TITLE = ("deployment", "cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "followed": followed_document(followed),
     }
     lines = (*said, *(left_out.lines() if left_out is not None else ()))
-    told = (f"{name}: {value}" for name, value in facts.items() if value not in title)
+    told = (f"{name}: {value}" for name, value in facts.items() if name not in _IN_TITLE)
     return Outcome(
         document | found,
         (*serve_tables(title, runs, base, cannot), *told, *lines),
