@@ -37,7 +37,12 @@ _MOST_TEXT = 10_000
 _LARGEST = 2**63
 _KINDS = MappingProxyType({float: "a number", str: "text in quotes", bool: "True or False", NoneType: "None"})
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
-_QUOTED_OR_IN_A_FILE = re.compile(r"""'[^']*'|"[^"]*"|[^,()'"]+\.py:[^\W\d]\w*""")
+_IN_A_FILE = r"""'[^']*'|"[^"]*"|{}+\.py:[^\W\d]\w*"""
+_QUOTED_OR_IN_A_FILE = {
+    "+": re.compile(_IN_A_FILE.format("""[^()'"+]""")),
+    ",": re.compile(_IN_A_FILE.format("""[^,()'"]""")),
+    ", +": re.compile(_IN_A_FILE.format("""[^,()'"+]""")),  # of a sum, a path has no +
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Names(Generic[T_]):
         """What is joined by one sign; where that is ``", +"``, by commas, of which each part is joined by ``+``."""
         if len(text) > _MOST_TEXT:
             raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
-        quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
+        quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE[joined_by].sub(_quoted, text)
         if not _QUOTED.sub(
             "", quoted
         ).isascii():  # Python takes letters for alike that are not: of full width

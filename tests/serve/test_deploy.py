@@ -34,6 +34,8 @@ def test_a_cache_that_is_asked_for():
 def test_what_cannot_be_is_told():
     with pytest.raises(ServeError, match="3 replicas of 2 devices; allowed is 1 to 2 on the 4 devices"):
         deploy("llama3-8b", _A100, tensor_parallel=2, num_replicas=3)
+    with pytest.raises(ServeError, match="max_model_len 9000; llama3-8b was made for 8192 tokens"):
+        deploy("llama3-8b", _A100, max_model_len=9000)
     with pytest.raises(ServeError, match=r"need 8 devices; .* has 4"):
         served_model("llama3-8b", _A100, tensor_parallel=4, pipeline_stages=2)
     with pytest.raises(ServeError, match="dtype 'int3'; allowed are float32"):

@@ -78,6 +78,10 @@ def deploy(
         )
     num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
     length = min(served.context, num_blocks * block_tokens) if max_model_len is None else max_model_len
+    if length > served.context:
+        raise ServeError(
+            f"max_model_len {length}; {model} was made for {served.context} tokens at most; give that or less"
+        )
     return Deployment(served, replicas, num_blocks, length, block_tokens)
 
 
