@@ -11,6 +11,7 @@ import pytest
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.cache.eviction import EvictionOrder, OldestFirst
 from trainyard.serve.check import BatchChecker
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
@@ -50,8 +51,16 @@ def vidur_requests(time_scale: float, num: int = 512) -> Iterator[TracedRequest]
 class Checked:
     """An instance of which every batch is checked, and what it computed."""
 
-    def __init__(self, policy: BatchPolicy, num_blocks: int, block_tokens: int = 16, **more: Any) -> None:
-        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens), **more)
+    def __init__(
+        self,
+        policy: BatchPolicy,
+        num_blocks: int,
+        block_tokens: int = 16,
+        num_host_blocks: int = 0,
+        eviction: EvictionOrder = OldestFirst,
+        **more: Any,
+    ) -> None:
+        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens, num_host_blocks, eviction), **more)
         self.batches = self.instance.batches
 
     def run(
@@ -63,24 +72,34 @@ class Checked:
         """Serve these; then nobody holds anything."""
         results = simulate_requests(requests, [self.instance], STEP, next_token=next_token, **more)
         assert self.instance.checker.num_held == 0
-        assert self.instance.cache.num_free == self.instance.cache.num_blocks
+        for tier in (self.instance.cache, self.instance.cache.host):
+            assert tier is None or tier.num_free == tier.num_blocks
         return results
 
 
 class _Watched(Instance):
     def __init__(self, policy: BatchPolicy, cache: BlockCache, **more: Any) -> None:
         super().__init__(policy, cache, **more)
-        self.checker = BatchChecker(cache.num_blocks, cache.block_tokens)
+        num_host_blocks = cache.host.num_blocks if cache.host else 0
+        self.checker = BatchChecker(cache.num_blocks, cache.block_tokens, num_host_blocks)
+        self.known: set[int] = set()
         self.batches: list[Batch] = []
 
     def arrive(self, state: RequestState) -> str:
         why = super().arrive(state)
         if not why:
-            self.checker.arrive(state.number, state.num_tokens, state.tokens)
+            self._know(state)
         return why
+
+    def _know(self, state: RequestState) -> None:
+        self.known.add(state.number)
+        self.checker.arrive(state.number, state.num_tokens, state.tokens)
 
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
+        for state in (*self.queues.waiting.values(), *self.queues.running.values()):
+            if state.number not in self.known:  # samples that were split
+                self._know(state)
         if not batch.launches:
             self._check(batch)
         return batch
@@ -100,6 +119,12 @@ class _Watched(Instance):
         before = {number: state.num_generated for number, state in self.queues.running.items()}
         states = dict(self.queues.running)
         done = super().complete(batch, now_s, generated)
+        for number, state in list(states.items()):
+            for each in state.samples:
+                if each.number not in self.known:
+                    self.known.add(each.number)
+                    self.checker.fork(number, each.number)
+                    before[each.number], states[each.number] = 0, each
         for number, num in before.items():
             if states[number].num_generated > num:
                 self.checker.generate(number, states[number].tokens[-1] if states[number].tokens else None)

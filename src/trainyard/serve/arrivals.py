@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
 
 __all__ = ["Arrival", "Arrivals"]
@@ -20,12 +21,16 @@ class Arrival(NamedTuple):
     Attributes
     ----------
     at_s : when.
-    number : in the order in which requests were read.
+    number : that no other request has, in the order in which requests were read; those after it are of its samples.
+    request_number : how many were read before it.
+    keys : of the blocks of the sequence of its parent with which its own begins, as far as that is known.
     """
 
     at_s: float
     number: int
     traced: TracedRequest
+    request_number: int
+    keys: tuple[Hashable, ...] = ()
 
 
 class Arrivals:
@@ -41,7 +46,7 @@ class Arrivals:
         self._requests = requests
         self._due: list[Arrival] = []
         self._children: dict[str, list[Arrival]] = {}
-        self._num_read, self._last_s = 0, 0.0
+        self._num_read, self._num_sequences, self._last_s = 0, 0, 0.0
         self._ahead = self._read()
 
     @property
@@ -58,10 +63,11 @@ class Arrivals:
         self._ahead = self._read()
         return arrival
 
-    def ended(self, request: Request, now_s: float) -> None:
-        """A request has all its tokens: those that continue it are due."""
-        for child in self._children.pop(request.name):
-            heapq.heappush(self._due, child._replace(at_s=now_s + child.at_s))
+    def ended(self, state: RequestState, now_s: float) -> None:
+        """A request has all its tokens: those that continue it are due; of several samples, the given one."""
+        for child in self._children.pop(state.request.name):
+            keys = tuple(state.keys) if _begins_with(child.traced.request, state) else ()
+            heapq.heappush(self._due, child._replace(at_s=now_s + child.at_s, keys=keys))
 
     def refused(self, request: Request) -> list[Arrival]:
         """A request is refused. Returns those that continue it, directly or through others: they are never due."""
@@ -73,8 +79,9 @@ class Arrivals:
     def _read(self) -> Arrival | None:
         """The next request that continues none; those before it that do are noted."""
         for traced in self._requests:
-            arrival = Arrival(traced.request.arrival_s, self._num_read, traced)
+            arrival = Arrival(traced.request.arrival_s, self._num_sequences, traced, self._num_read)
             self._num_read += 1
+            self._num_sequences += traced.request.num_samples
             parent = traced.request.parent
             if traced.request.name in self._children:
                 raise ServeError(
@@ -100,3 +107,12 @@ class Arrivals:
                 "requests in the order of their arrival"
             )
         self._last_s = request.arrival_s
+
+
+def _begins_with(child: Request, parent: RequestState) -> bool:
+    """Whether the prompt of a request begins with the sequence of another one, by the blocks that are known of both."""
+    one, other = child.prefix, parent.request.prefix
+    if one is None or other is None or one.tokens_per_block != other.tokens_per_block or child.prompt_ids:
+        return False
+    num = parent.request.prompt_tokens // other.tokens_per_block
+    return num > 0 and child.prompt_tokens >= parent.num_tokens and one.keys[:num] == other.keys[:num]

@@ -68,7 +68,7 @@ class Entry:
 
 _TESTS = "tests/serve/policies"
 _VLLM = 'Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023'
-_VLLM_LEAVES_OUT = "swapping to the host, and copy on write of sequences that branch"
+_VLLM_LEAVES_OUT = "beam search"
 
 CATALOG: tuple[Entry, ...] = (
     Entry(
@@ -185,8 +185,8 @@ _NAMES: Names[Any] = Names(
     "policies",
     "sarathi(chunk_tokens=256) + vtc, vllm",
     ServeError,
-    (int, float),
-    "a number, True, False or None",
+    (int, float, str),
+    "a number, text in quotes, True, False or None",
     OwnPolicy,
 )
 

@@ -4,32 +4,80 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
-from trainyard.serve.batch import Batch, CacheOp, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Tier, WorkItem
 from trainyard.serve.errors import ServeError
 
 __all__ = ["BatchChecker"]
+
+_TIERS: dict[str, tuple[Tier, Tier, bool]] = {
+    "take": ("device", "device", False),
+    "share": ("device", "device", False),
+    "give back": ("device", "device", False),
+    "copy": ("device", "device", True),
+    "swap out": ("device", "host", True),
+    "swap in": ("host", "device", True),
+}
+"""Of each operation, where its blocks are, where it copies them to, and whether it does."""
+
+
+class _Blocks:
+    """Blocks of one tier, as batches say.
+
+    Attributes
+    ----------
+    of : blocks of each request, in the order of its tokens.
+    num_holders : how many requests have a block.
+    num_written : tokens in a block.
+    content : tokens up to the end of a block that is full, where they are known.
+    version : two blocks of the same version have the same in them; each write makes another one.
+    """
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.of: dict[int, list[int]] = {}
+        self.num_holders: Counter[int] = Counter()
+        self.num_written: Counter[int] = Counter()
+        self.content: dict[int, tuple[int, ...]] = {}
+        self.version: dict[int, int] = {}
+
+    def hold(self, request: int, block: int) -> None:
+        self.of.setdefault(request, []).append(block)
+        self.num_holders[block] += 1
+
+    def give_back(self, request: int, block: int) -> None:
+        self.of[request].remove(block)
+        self.num_holders[block] -= 1
+
+    def copy(self, block: int, source: _Blocks, from_block: int) -> None:
+        self.num_written[block], self.version[block] = (
+            source.num_written[from_block],
+            source.version[from_block],
+        )
+        self.content.pop(block, None)
+        if from_block in source.content:
+            self.content[block] = source.content[from_block]
 
 
 class BatchChecker:
     """Whether each batch of an instance can be carried out after those before it.
 
-    It knows the cache and the sequences only by what batches say and by `generated` and `left`.
+    It knows the cache and the sequences only by what batches say and by `fork`, `generate` and `leave`.
 
     Parameters
     ----------
     num_blocks, block_tokens : of the cache.
+    num_host_blocks : of the host.
     """
 
-    def __init__(self, num_blocks: int, block_tokens: int) -> None:
-        self._num_blocks, self._block_tokens = num_blocks, block_tokens
-        self._num_holders: Counter[int] = Counter()
-        self._blocks: dict[int, list[int]] = {}
+    def __init__(self, num_blocks: int, block_tokens: int, num_host_blocks: int = 0) -> None:
+        self._block_tokens = block_tokens
+        self._device, self._host = _Blocks(num_blocks), _Blocks(num_host_blocks)
+        self._versions = count()
         self._computed: dict[int, int] = {}
         self._num_tokens: dict[int, int] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._num_written: Counter[int] = Counter()
-        self._content: dict[int, tuple[int, ...]] = {}
 
     def arrive(self, request: int, num_tokens: int, tokens: Sequence[int] = ()) -> None:
         """A request comes with so many tokens; these are given where they are known."""
@@ -43,24 +91,39 @@ class BatchChecker:
         ------
         ServeError
             If a block is used that somebody else has, or that its request has not; if what is shared was not computed, or
-            is of other tokens; if tokens are skipped, computed twice or not there; if a request is in the batch twice; or
-            if one that is preempted keeps a block.
+            is of other tokens; if a request writes in a block that others have, too; if tokens are skipped, computed twice
+            or not there; if a request is in the batch twice; or if one that is preempted keeps a block on the device.
         """
         if batch.repeat < 1:
             raise ServeError(f"batch: it is computed {batch.repeat} times; allowed is 1 or more")
         for op in batch.cache_ops:
             self._carry_out(op)
         for number in batch.preempted:
-            if self._blocks.get(number) and not any(item.request == number for item in batch.items):
-                raise self._error(
-                    number, f"is preempted and keeps blocks {self._blocks[number]}; it gives back all"
-                )
+            held = self._device.of.get(number)
+            if held and not any(item.request == number for item in batch.items):
+                raise self._error(number, f"is preempted and keeps blocks {held}; it gives back all")
         seen: set[int] = set()
         for item in batch.items:
             if item.request in seen:
                 raise self._error(item.request, "is in the batch twice; it may be in it once")
             seen.add(item.request)
             self._compute(item, batch.repeat)
+
+    def fork(self, request: int, sample: int) -> None:
+        """A request has another sample, as far as it is, which has its blocks, too.
+
+        Raises
+        ------
+        ServeError
+            If not all of its tokens are computed.
+        """
+        computed, known = self._computed.get(request, 0), self._num_tokens[request]
+        if computed != known:
+            raise self._error(request, f"has another sample, where {computed} of its {known} tokens are computed")
+        self.arrive(sample, known, self._tokens[request])
+        self._computed[sample] = computed
+        for block in self._device.of[request][: -(-computed // self._block_tokens)]:
+            self._device.hold(sample, block)
 
     def generate(self, request: int, token: int | None = None) -> None:
         """A request has one more token, at the end of a batch.
@@ -81,73 +144,112 @@ class BatchChecker:
 
     def leave(self, request: int) -> None:
         """A request ended, and gives back all that it has."""
-        for block in self._blocks.pop(request, []):
-            self._num_holders[block] -= 1
+        for blocks in (self._device, self._host):
+            for block in blocks.of.pop(request, []):
+                blocks.num_holders[block] -= 1
         del self._num_tokens[request], self._tokens[request]
         self._computed.pop(request, None)
 
     @property
     def num_held(self) -> int:
-        """Blocks that somebody holds."""
-        return sum(num > 0 for num in self._num_holders.values())
+        """Blocks that somebody holds, on the device or on the host."""
+        return sum(num > 0 for each in (self._device, self._host) for num in each.num_holders.values())
 
     def _carry_out(self, op: CacheOp) -> None:
-        held = self._blocks.setdefault(op.request, [])
         if op.request not in self._num_tokens:
             raise self._error(op.request, "is not there; allowed are requests that arrived and have not left")
+        for tier, blocks in ((op.tier, op.blocks), (op.to_tier, op.to)):
+            there = self._of(tier)
+            for block in blocks:
+                if not 0 <= block < there.num:
+                    where = " of the host" if tier == "host" else ""
+                    raise self._error(
+                        op.request, f"uses block {block}{where}; there are {there.num}, from 0 on"
+                    )
+        held = self._device.of.setdefault(op.request, [])
+        if _TIERS[op.kind] != (op.tier, op.to_tier, bool(op.to)) or (op.to and len(op.to) != len(op.blocks)):
+            raise self._error(
+                op.request, f"does {op.kind!r} with {op.blocks} of the {op.tier} and {op.to} of the {op.to_tier}"
+            )
+        if op.to:
+            self._replace(op)
+            return
         for block in op.blocks:
-            if not 0 <= block < self._num_blocks:
-                raise self._error(op.request, f"uses block {block}; there are {self._num_blocks}, from 0 on")
             if op.kind == "give back":
                 if block not in held:
                     raise self._error(
                         op.request, f"gives back block {block}, which it has not; it has {held}"
                     )
-                held.remove(block)
-                self._num_holders[block] -= 1
+                self._device.give_back(op.request, block)
                 continue
             if block in held:
                 raise self._error(op.request, f"takes block {block}, which it has already; take another one")
             if op.kind == "share":
                 self._share(op.request, block)
-            elif self._num_holders[block]:
-                raise self._error(
-                    op.request, f"takes block {block}, which others have; take one that is free"
-                )
             else:
-                self._num_written[block] = 0
-                self._content.pop(block, None)
-            held.append(block)
-            self._num_holders[block] += 1
+                self._take(op.request, block, self._device)
+            self._device.hold(op.request, block)
         if op.kind == "give back" and not held:
             self._computed[op.request] = 0
+
+    def _replace(self, op: CacheOp) -> None:
+        """Blocks are copied, and the copies are in the place of those that are given back."""
+        before, after = self._of(op.tier), self._of(op.to_tier)
+        held = before.of.get(op.request, [])
+        if op.kind != "copy" and list(op.blocks) != held:
+            raise self._error(op.request, f"does {op.kind!r} with blocks {list(op.blocks)}; it has {held}")
+        for block, copy in zip(op.blocks, op.to, strict=True):
+            if block not in held:
+                raise self._error(op.request, f"copies block {block}, which it has not; it has {held}")
+            if not after.num_holders[copy]:
+                after.copy(copy, before, block)
+            elif op.kind == "copy" or after.version[copy] != before.version[block]:
+                raise self._error(op.request, f"copies to block {copy} of the {op.to_tier}, which others have")
+            if op.kind == "copy":
+                held[held.index(block)] = copy
+                before.num_holders[block] -= 1
+                before.num_holders[copy] += 1
+            else:
+                after.hold(op.request, copy)
+        if op.kind != "copy":
+            for block in op.blocks:
+                before.give_back(op.request, block)
+
+    def _take(self, request: int, block: int, there: _Blocks) -> None:
+        if there.num_holders[block]:
+            raise self._error(request, f"takes block {block}, which others have; take one that is free")
+        there.num_written[block], there.version[block] = 0, next(self._versions)
+        there.content.pop(block, None)
+
+    def _of(self, tier: Tier) -> _Blocks:
+        return self._device if tier == "device" else self._host
 
     def _share(self, request: int, block: int) -> None:
         """What is in a block follows what the request has computed."""
         computed = self._computed.get(request, 0)
-        if computed != len(self._blocks[request]) * self._block_tokens:
+        if computed != len(self._device.of[request]) * self._block_tokens:
             raise self._error(
                 request, f"shares block {block} after {computed} tokens, where another block begins before"
             )
-        if self._num_written[block] < self._block_tokens:
-            raise self._error(
-                request, f"shares block {block}, of which {self._num_written[block]} tokens are computed"
-            )
+        written = self._device.num_written[block]
+        if written < self._block_tokens:
+            raise self._error(request, f"shares block {block}, of which {written} tokens are computed")
         stop = computed + self._block_tokens
         known = tuple(self._tokens[request][:stop])
-        if len(known) == stop and self._content.get(block) != known:
+        if len(known) == stop and self._device.content.get(block) != known:
             raise self._error(request, f"shares block {block}, which is of other tokens")
         self._computed[request] = stop
 
-    def _write(self, request: int, stop: int) -> None:
-        """Its blocks have all tokens up to this one."""
-        for place, block in enumerate(self._blocks[request]):
-            end = min(stop, (place + 1) * self._block_tokens)
-            written = end - place * self._block_tokens
-            if written > self._num_written[block]:
-                self._num_written[block] = written
-                if written == self._block_tokens and len(self._tokens[request]) >= end:
-                    self._content[block] = tuple(self._tokens[request][:end])
+    def _write(self, request: int, start: int, stop: int) -> None:
+        """Its blocks have these tokens, too."""
+        there, size = self._device, self._block_tokens
+        for place in range(start // size, -(-stop // size)):
+            block, end = there.of[request][place], min(stop, (place + 1) * size)
+            if there.num_holders[block] > 1:
+                raise self._error(request, f"writes in block {block}, which others have, too; copy it before")
+            there.num_written[block], there.version[block] = end - place * size, next(self._versions)
+            if end == (place + 1) * size and len(self._tokens[request]) >= end:
+                there.content[block] = tuple(self._tokens[request][:end])
 
     def _compute(self, item: WorkItem, repeat: int) -> None:
         number, start, stop = item
@@ -165,11 +267,11 @@ class BatchChecker:
             )
         if not start < stop <= known:
             raise self._error(number, f"computes tokens {start} to {stop}; its sequence has {known}")
-        room = len(self._blocks.get(number, [])) * self._block_tokens
+        room = len(self._device.of.get(number, [])) * self._block_tokens
         if stop > room:
             raise self._error(number, f"computes tokens up to {stop}; its blocks have room for {room}")
         self._computed[number] = stop
-        self._write(number, stop)
+        self._write(number, start, stop)
 
     @staticmethod
     def _error(request: int, said: str) -> ServeError:

@@ -64,6 +64,7 @@ class Deployment:
     num_blocks : of the cache of each.
     block_tokens : that a block has room for.
     max_model_len : the longest sequence that is served, in tokens.
+    num_host_blocks : of the cache of each, on its host, to which requests are swapped out.
 
     Raises
     ------
@@ -76,9 +77,11 @@ class Deployment:
     num_blocks: int
     max_model_len: int
     block_tokens: int = 16
+    num_host_blocks: int = 0
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
+        require_at_least(self, 0, "num_host_blocks")
         if not 2 <= self.max_model_len <= (room := self.num_blocks * self.block_tokens):
             raise ServeError(
                 f"max_model_len {self.max_model_len}; allowed is 2 to {room}, for which the cache has room; give it more"
@@ -99,7 +102,7 @@ class Deployment:
         return [
             make(
                 policy,
-                BlockCache(self.num_blocks, self.block_tokens),
+                BlockCache(self.num_blocks, self.block_tokens, self.num_host_blocks),
                 self.max_model_len,
                 num_stages=self.model.pipeline_stages,
             )

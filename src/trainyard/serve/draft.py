@@ -81,13 +81,35 @@ class BatchDraft:
 
     @property
     def num_running(self) -> int:
-        """How many requests have blocks, in whatever step they are."""
-        return len(self._queues.running)
+        """How many requests have blocks on the device, in whatever step they are; one of several samples counts as many."""
+        return len(self._queues.running) + self._queues.num_to_fork
+
+    def may_run(self, state: RequestState, max_requests: int) -> bool:
+        """Whether so many may run at once, and a request with all its samples is one of them, or there is no other."""
+        num = self.num_running
+        return num == 0 or num + 1 + state.num_to_fork <= max_requests
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds."""
         return self._cache.num_free
+
+    @property
+    def swapped(self) -> list[RequestState]:
+        """Requests whose blocks are on the host, in the order in which they came."""
+        return sorted(self._queues.swapped.values(), key=lambda each: each.number)
+
+    @property
+    def num_swapped(self) -> int:
+        """How many they are."""
+        return len(self._queues.swapped)
+
+    def group(self, state: RequestState) -> list[RequestState]:
+        """A request with the other samples of it that are where it is: that run and are in no step, or are swapped out."""
+        if not state.samples:
+            return [state]
+        there = self._queues.swapped if state.host_blocks else self._queues.running
+        return [each for each in state.samples if each.number in there and not self._is_under_way(each)]
 
     @property
     def computed(self) -> list[RequestState]:
@@ -99,13 +121,18 @@ class BatchDraft:
         """What is in this batch."""
         return self._items.values()
 
+    @property
+    def has_preempted(self) -> bool:
+        """Whether a request lost its blocks in this batch."""
+        return bool(self._preempted)
+
     def blocks_of(self, num_tokens: int) -> int:
         """How many blocks so many tokens fill."""
         return -(-num_tokens // self.block_tokens)
 
     def num_left(self, state: RequestState) -> int:
         """Tokens of a request that are to be computed, after those that are in the cache."""
-        return state.num_tokens - (state.num_computed if state.blocks else self.num_cached(state))
+        return state.num_tokens - self._num_there(state)
 
     def num_cached(self, state: RequestState) -> int:
         """Tokens of a request that waits which are in the cache.
@@ -115,14 +142,21 @@ class BatchDraft:
         return len(self._hits(state)) * self.block_tokens
 
     def num_to_take(self, state: RequestState, num_tokens: int) -> int:
-        """How many blocks will no longer be free when a request has room for so many tokens of its sequence."""
+        """How many blocks will no longer be free when a request has room for so many tokens of its sequence.
+
+        Of a request that is swapped out, that is with those that it gets when it is swapped in by itself.
+        """
         if state.blocks:
-            return max(0, self.blocks_of(num_tokens) - len(state.blocks))
+            return max(0, self.blocks_of(num_tokens) - len(state.blocks)) + self._is_to_copy(state)
+        if state.host_blocks:
+            return max(self.blocks_of(num_tokens), len(state.host_blocks))
         hits = self._hits(state)
         return self.blocks_of(num_tokens) - self._cache.num_held(hits)
 
     def compute(self, state: RequestState, num_tokens: int, room_tokens: int = 0) -> bool:
         """The next tokens of a request are computed.
+
+        If it writes in a block that others have, too, it gets a copy of it.
 
         Parameters
         ----------
@@ -136,20 +170,23 @@ class BatchDraft:
         Raises
         ------
         ServeError
-            If it has not so many tokens left, or is in a step.
+            If it has not so many tokens left, is in a step, or is swapped out.
         """
-        start = state.num_computed if state.blocks else self.num_cached(state)
+        start = self._num_there(state)
         stop = start + num_tokens
-        if num_tokens < 1 or stop > state.num_tokens or state.num_in_step:
+        if num_tokens < 1 or stop > state.num_tokens or state.num_in_step or state.host_blocks:
+            where = "; it is swapped out" if state.host_blocks else ""
             raise ServeError(
                 f"request {state.request.name!r}: {num_tokens} tokens are to be computed; it has "
-                f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step"
+                f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step{where}"
             )
         num = max(0, self.blocks_of(max(stop, room_tokens)) - len(state.blocks))
         if self.num_to_take(state, max(stop, room_tokens)) > self.num_free:
             return False
         if not state.blocks:
             num -= self._admit(state)
+        elif self._is_to_copy(state):
+            self._copy(state, start // self.block_tokens)
         if num > 0:
             blocks = self._cache.next_free(num)
             self._cache.take(blocks)
@@ -167,16 +204,79 @@ class BatchDraft:
         ServeError
             If it has none, or is in a step that is under way.
         """
-        if not state.blocks or (state.num_in_step and state.number not in self._items):
-            raise ServeError(
-                f"request {state.request.name!r} is to be preempted; allowed are requests that run and are in no step"
-            )
-        self._items.pop(state.number, None)
+        self._stop(state, "preempted")
         self._give_back(state)
-        state.num_computed = state.num_in_step = 0
-        state.num_preemptions += 1
+        state.num_computed = 0
         self._queues.wait_again(state)
-        self._preempted.append(state.number)
+
+    def swap_out(self, states: Sequence[RequestState]) -> bool:
+        """Requests lose their blocks on the device together, and get some on the host for what is in them.
+
+        Parameters
+        ----------
+        states : blocks that several of them have are copied once.
+
+        Returns
+        -------
+        Whether there are blocks for that on the host. If not, nothing changes.
+
+        Raises
+        ------
+        ServeError
+            If one of them has no blocks on the device, or is in a step that is under way.
+        """
+        host, blocks = self._cache.host, [block for each in states for block in each.blocks]
+        if host is None or len(set(blocks)) > host.num_free:
+            return False
+        for each in states:
+            self._stop(each, "swapped out")
+        to = host.take_copies(blocks, self._cache)
+        shared: set[int] = set()
+        for each in states:
+            each.host_blocks = [to[block] for block in each.blocks]
+            host.share([block for block in each.host_blocks if block in shared])
+            shared.update(each.host_blocks)
+            op = CacheOp("swap out", each.number, tuple(each.blocks), "device", tuple(each.host_blocks), "host")
+            self._ops.append(op)
+            self._cache.give_back(each.blocks[::-1])
+            each.blocks.clear()
+            self._queues.swap_out(each)
+        return True
+
+    def swap_in(self, states: Sequence[RequestState]) -> bool:
+        """Requests that are swapped out get blocks on the device again, together, for what is in those of the host.
+
+        Parameters
+        ----------
+        states : blocks that several of them have are copied once.
+
+        Returns
+        -------
+        Whether there are blocks for that. If not, nothing changes.
+
+        Raises
+        ------
+        ServeError
+            If one of them is not swapped out.
+        """
+        host, blocks = self._cache.host, [block for each in states for block in each.host_blocks]
+        for each in states:
+            if host is None or each.number not in self._queues.swapped:
+                raise self._error(each, "swapped in; allowed are requests that are swapped out")
+        if host is None or len(set(blocks)) > self.num_free:
+            return False
+        to = self._cache.take_copies(blocks, host)
+        shared: set[int] = set()
+        for each in states:
+            each.blocks = [to[block] for block in each.host_blocks]
+            self._cache.share([block for block in each.blocks if block in shared])
+            shared.update(each.blocks)
+            op = CacheOp("swap in", each.number, tuple(each.host_blocks), "host", tuple(each.blocks), "device")
+            self._ops.append(op)
+            host.give_back(each.host_blocks[::-1])
+            each.host_blocks.clear()
+            self._queues.swap_in(each)
+        return True
 
     def refuse(self, state: RequestState, why: str) -> None:
         """A request that waits is not served.
@@ -186,12 +286,23 @@ class BatchDraft:
         ServeError
             If it does not wait.
         """
-        if not self.waits(state):
-            raise ServeError(
-                f"request {state.request.name!r} is to be refused; allowed are requests that wait"
-            )
-        self._queues.leave(state)
+        sequences = state.sequences
+        if not all(map(self.waits, sequences)):
+            raise self._error(state, "refused; allowed are requests that wait")
+        for each in sequences:
+            self._queues.leave(each)
         self.refused.append((state, why))
+
+    def split_samples(self) -> None:
+        """Requests that came and have several samples become these at once: each computes the prompt by itself."""
+        if not any(each.num_to_fork for each in self.arrived):
+            return
+        arrived = [each for state in self.arrived for each in (state, *(state.fork() if state.num_to_fork else ()))]
+        for state in self.arrived:
+            self._queues.leave(state)
+        for each in arrived:
+            self._queues.arrive(each)
+        self.arrived = arrived
 
     def batch(self) -> Batch:
         """What was done."""
@@ -217,6 +328,42 @@ class BatchDraft:
         self._cache.give_back(blocks)
         self._ops.append(CacheOp("give back", state.number, blocks))
         state.blocks.clear()
+
+    def _copy(self, state: RequestState, place: int) -> None:
+        """It gets a block by itself in place of one that others have, too."""
+        block = state.blocks[place]
+        copy = self._cache.take_copies([block], self._cache)[block]
+        self._cache.give_back([block])
+        state.blocks[place] = copy
+        self._ops.append(CacheOp("copy", state.number, (block,), to=(copy,)))
+
+    def _is_to_copy(self, state: RequestState) -> bool:
+        """Whether a sample that runs writes next in a block that others have, too."""
+        if not state.samples:
+            return False
+        place = state.num_computed // self.block_tokens
+        return place < len(state.blocks) and self._cache.num_holders(state.blocks[place]) > 1
+
+    def _stop(self, state: RequestState, what: str) -> None:
+        """A request that runs is no longer in this batch."""
+        if not state.blocks or self._is_under_way(state):
+            raise self._error(state, f"{what}; allowed are requests that run and are in no step")
+        self._items.pop(state.number, None)
+        state.num_in_step = 0
+        state.num_preemptions += 1
+        self._preempted.append(state.number)
+
+    def _is_under_way(self, state: RequestState) -> bool:
+        """Whether it is in a step that was begun before."""
+        return state.num_in_step > 0 and state.number not in self._items
+
+    def _num_there(self, state: RequestState) -> int:
+        """Its first tokens that need not be computed."""
+        return state.num_computed if state.blocks or state.host_blocks else self.num_cached(state)
+
+    @staticmethod
+    def _error(state: RequestState, what: str) -> ServeError:
+        return ServeError(f"request {state.request.name!r} is to be {what}")
 
     def _hits(self, state: RequestState) -> list[int]:
         return self._cache.find(self._keys.of(state, (state.num_tokens - 1) // self.block_tokens))

@@ -97,6 +97,7 @@ class Instance:
             or self.num_stages > 1
             or repeats == "never"
             or batch.preempted
+            or batch.copies  # what is swapped in leaves room for others to come; and copies take their time once
             or len(batch.items) < len(queues.running)
         ):
             return 1
@@ -147,6 +148,8 @@ class Instance:
             state.num_generated += 1
             if state.num_generated == 1:
                 state.first_token_s = now_s
+                if state.num_to_fork:
+                    done += self._fork(state, now_s, generated)
             if token is not None and state.request.prompt_ids:  # else nothing before it is known
                 state.tokens.append(token)
             if is_last:
@@ -156,6 +159,23 @@ class Instance:
             self.cache.give_back(state.blocks[::-1])
             state.blocks.clear()
             self.queues.leave(state)
+        return done
+
+    def _fork(self, state: RequestState, now_s: float, generated: Generated) -> list[RequestState]:
+        """A prompt is computed: its other samples get their first tokens, too; returns those that have all of theirs."""
+        others, done = state.fork(), []
+        blocks = state.blocks[: -(-state.num_computed // self.cache.block_tokens)]
+        self.queues.fork(state, others)
+        for each in others:
+            self.cache.share(blocks)
+            each.blocks = list(blocks)
+            token, is_last = generated(each)
+            each.num_tokens += 1
+            each.num_generated, each.first_token_s = 1, now_s
+            if token is not None and each.request.prompt_ids:
+                each.tokens.append(token)
+            if is_last:
+                done.append(each)
         return done
 
 

@@ -23,10 +23,11 @@ class Served(NamedTuple):
     Attributes
     ----------
     arrival_s : when it came.
-    output_tokens : that were generated for it.
+    output_tokens : that were generated for it, by all samples together.
     scheduled_s, first_token_s, finished_s : when it was first in a step, and when it had its first and its last token.
-    num_preemptions : how often it lost its blocks.
+    num_preemptions : how often it, or a sample of it, lost its blocks on the device.
     cached_tokens : of its prompt that were in the cache when it was admitted for the first time.
+    by_sample : tokens of each sample, where there are several.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class Served(NamedTuple):
     finished_s: float
     num_preemptions: int
     cached_tokens: int
+    by_sample: tuple[int, ...] = ()
 
     @property
     def ttft_s(self) -> float:
@@ -44,9 +46,14 @@ class Served(NamedTuple):
         return self.first_token_s - self.arrival_s
 
     @property
+    def longest_tokens(self) -> int:
+        """Tokens that were generated for its longest sample."""
+        return max(self.by_sample, default=self.output_tokens)
+
+    @property
     def tpot_s(self) -> float:
-        """Mean time per token after the first; 0 where there is none."""
-        return (self.finished_s - self.first_token_s) / max(self.output_tokens - 1, 1)
+        """Mean time per token after the first, of the longest sample; 0 where there is none."""
+        return (self.finished_s - self.first_token_s) / max(self.longest_tokens - 1, 1)
 
     @property
     def e2e_s(self) -> float:
@@ -85,17 +92,20 @@ class Results:
     busy_s: float = 0.0
 
     def finish(self, state: RequestState) -> None:
-        """A request has all its tokens."""
+        """A request has all its tokens, those of all samples."""
+        all_of_it, first = state.sequences, state.sequences[0]
+        by_sample = tuple(each.num_generated for each in all_of_it)
         self.served.append(
             Served(
                 state.request,
                 state.arrival_s,
-                state.num_generated,
-                state.scheduled_s,
-                state.first_token_s,
-                state.finished_s,
-                state.num_preemptions,
-                state.num_hits,
+                sum(by_sample),
+                min(each.scheduled_s for each in all_of_it),
+                min(each.first_token_s for each in all_of_it),
+                max(each.finished_s for each in all_of_it),
+                sum(each.num_preemptions for each in all_of_it),
+                first.num_hits,
+                by_sample if len(by_sample) > 1 else (),
             )
         )
 

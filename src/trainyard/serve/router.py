@@ -16,7 +16,7 @@ Router = Callable[[RequestState, Sequence[Instance]], int]
 
 def round_robin(request: RequestState, instances: Sequence[Instance]) -> int:
     """Each in its turn."""
-    return request.number % len(instances)
+    return request.request_number % len(instances)
 
 
 def least_requests(request: RequestState, instances: Sequence[Instance]) -> int:

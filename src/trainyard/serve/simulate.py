@@ -129,15 +129,16 @@ class _Simulation:
 
     def _arrive(self, arrival: Arrival) -> int:
         traced = arrival.traced
-        state = RequestState(arrival.number, traced.request, arrival.at_s)
+        state = RequestState(arrival.number, traced.request, arrival.at_s, arrival.request_number)
+        state.keys = list(arrival.keys)
         where = self._router(state, self.instances)
         why = self.instances[where].arrive(state)
         if why:
             self._refuse(traced.request, why)
             return where
-        self._output_tokens[state.number] = min(
-            traced.output_tokens, state.most_tokens - traced.request.prompt_tokens
-        )
+        most = state.most_tokens - traced.request.prompt_tokens
+        for number, output_tokens in enumerate(traced.by_sample, state.number):
+            self._output_tokens[number] = min(output_tokens, most)
         for step in self._steps[where]:
             if step.may_be_cut:
                 step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
@@ -149,11 +150,15 @@ class _Simulation:
         instance, start_s = self.instances[number], self._now_s
         batch = instance.decide(start_s)
         for state, why in instance.refused:
-            del self._output_tokens[state.number]
+            for each in range(state.request.num_samples):
+                del self._output_tokens[state.sequences[0].number + each]
             self._refuse(state.request, why)
         if not batch.launches:
             if self._seen is not None and (batch.preempted or batch.refused):
                 self._seen(number, start_s, batch)
+            if batch.copies:
+                stage_free_s = self._stage_free_s[number]
+                stage_free_s[0] = max(start_s, stage_free_s[0]) + self._step_time.cache_seconds(batch.cache_ops)
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
         num = instance.most_repeats(batch, most)
@@ -171,6 +176,8 @@ class _Simulation:
         """When a batch that starts now leaves the last stage; each takes an equal part, one batch after the other."""
         free_s, at_s = self._stage_free_s[number], self._now_s
         whole_s = self._step_time.seconds(batch.items, self.instances[number].queues.running)
+        if batch.copies:
+            whole_s += self._step_time.cache_seconds(batch.cache_ops)
         for stage, stage_free_s in enumerate(free_s):
             at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
         return at_s
@@ -199,8 +206,9 @@ class _Simulation:
         self.results.num_steps += batch.repeat
         for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
             del self._output_tokens[state.number]
-            self.results.finish(state)
-            self._arrivals.ended(state.request, state.finished_s)
+            if state.has_ended:
+                self.results.finish(state)
+                self._arrivals.ended(state.sequences[0], state.finished_s)
         return number
 
     def _refuse(self, request: Request, why: str) -> None:

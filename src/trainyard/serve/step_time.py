@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem, num_copied
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["LinearStepTime", "StepTime"]
@@ -28,6 +28,10 @@ class StepTime(Protocol):
         """Of each of several steps in a row, in which all items decode; the first one is this one."""
         ...
 
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        """Of the copies among operations on the cache, by which a step is longer; asked only where there are some."""
+        ...
+
 
 @dataclass(frozen=True)
 class LinearStepTime:
@@ -40,6 +44,8 @@ class LinearStepTime:
     decode_s : of each request that decodes.
     cached_token_s : of each token in the sequence of a request that decodes.
     attention_s : of each token of a prompt and each token before it.
+    copied_block_s : of each block of the cache that is copied on the device.
+    swapped_block_s : of each block of the cache that is copied to the host or back.
     """
 
     step_s: float
@@ -47,6 +53,8 @@ class LinearStepTime:
     decode_s: float
     cached_token_s: float = 0.0
     attention_s: float = 0.0
+    copied_block_s: float = 0.0
+    swapped_block_s: float = 0.0
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         num_prompt_tokens = num_decodes = num_cached = 0
@@ -70,3 +78,7 @@ class LinearStepTime:
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         num_cached = np.arange(num, dtype=np.float64) * len(items) + sum(item.stop for item in items)
         return self.cached_token_s * num_cached + (self.step_s + self.decode_s * len(items))
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        num_on_device, num_swapped = num_copied(ops)
+        return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped

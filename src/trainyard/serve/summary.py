@@ -71,7 +71,7 @@ class Summary:
             len(served),
             len(results.refused),
             Distribution.of(served, lambda each: each.ttft_s),
-            Distribution.of([each for each in served if each.output_tokens > 1], lambda each: each.tpot_s),
+            Distribution.of([each for each in served if each.longest_tokens > 1], lambda each: each.tpot_s),
             Distribution.of(served, lambda each: each.e2e_s),
             _share(sum(each.meets_objectives for each in served), num),
             _share(len(served), span_s),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
@@ -19,9 +19,11 @@ class AdmittingPolicy(ABC):
 
     Attributes
     ----------
+    splits_samples : whether each sample of a request computes its prompt by itself, as a request of its own.
     admission : in which order requests are admitted.
     """
 
+    splits_samples: ClassVar[bool] = False
     admission: Admission = field(default=FIRST_COME, kw_only=True)
 
     @property
@@ -33,6 +35,8 @@ class AdmittingPolicy(ABC):
         return self.admission.start()
 
     def decide(self, draft: BatchDraft, state: Any) -> None:
+        if self.splits_samples:
+            draft.split_samples()
         self.admission.begin(draft, state)
         self.make(draft, state)
         self.admission.end(draft, state)

@@ -14,7 +14,7 @@ Fidelity: exact. ``n_workers`` batches are in an instance of so many stages.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
@@ -27,11 +27,14 @@ __all__ = ["Orca"]
 class Orca(AdmittingPolicy):
     """Requests join at every iteration, with reservations.
 
+    Samples of a request share nothing: each has its own reservation.
+
     Attributes
     ----------
     max_requests : max_bs, in an iteration.
     """
 
+    splits_samples: ClassVar[bool] = True
     max_requests: int = 32
 
     def __post_init__(self) -> None:

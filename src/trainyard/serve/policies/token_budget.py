@@ -8,30 +8,9 @@ from typing import Any
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import AdmittingPolicy
-from trainyard.serve.request_state import RequestState
+from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
 
-__all__ = ["TokenBudget", "decode_or_preempt"]
-
-
-def decode_or_preempt(
-    draft: BatchDraft, state: RequestState, num_tokens: int, others: list[RequestState]
-) -> bool:
-    """The next tokens of a request that runs, for which others lose their blocks, or at last itself.
-
-    Parameters
-    ----------
-    others : those that may lose theirs, the last one first; who did is taken out.
-
-    Returns
-    -------
-    Whether it is in the batch.
-    """
-    while not draft.compute(state, num_tokens):
-        if not others:
-            draft.preempt(state)
-            return False
-        draft.preempt(others.pop())
-    return True
+__all__ = ["TokenBudget"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +24,7 @@ class TokenBudget(AdmittingPolicy):
     chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
     decodes_first : whether decodes come before prompts that were begun.
     watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
+    preempt : what becomes of requests that lose their blocks. While some are swapped out, none is admitted.
     """
 
     max_tokens: int = 2048
@@ -52,30 +32,43 @@ class TokenBudget(AdmittingPolicy):
     chunked: bool = True
     decodes_first: bool = False
     watermark: float = 0.0
+    preempt: Preempt = "recompute"
 
     def __post_init__(self) -> None:
+        check_preempt(self.preempt)
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
     def make(self, draft: BatchDraft, state: Any) -> None:
-        running, left, preempted = draft.running, self.max_tokens, False
+        running, left = draft.running, self.max_tokens
         if self.decodes_first:
             running.sort(key=lambda each: not each.decodes)
         while running and left > 0:
             each = running.pop(0)
             num = min(draft.num_left(each), left)
-            num_before = len(running)
-            if decode_or_preempt(draft, each, num, running):
+            if decode_or_preempt(draft, each, num, running, self.preempt):
                 left -= num
-            preempted = preempted or not each.num_in_step or len(running) < num_before
-        if not preempted:
+        if draft.has_preempted:
+            return
+        if draft.num_swapped:
+            left = self._resume(draft, left)
+        if not draft.num_swapped:
             self._admit(draft, left, state)
+
+    def _resume(self, draft: BatchDraft, left: int) -> int:
+        """Requests that are swapped out go on, one sample after the other; returns what is left of the budget."""
+        spare = int(self.watermark * draft.num_blocks)
+        while left > 0 and (resumed := next_swapped(draft, self.max_requests, spare)):
+            num = min(draft.num_left(resumed[0]), left)
+            draft.compute(resumed[0], num)
+            left -= num
+        return left
 
     def _admit(self, draft: BatchDraft, left: int, state: Any) -> None:
         spare = int(self.watermark * draft.num_blocks)
         while left > 0 and draft.num_running < self.max_requests:
             first = self.admission.next(draft, state)
-            if first is None:
+            if first is None or not draft.may_run(first, self.max_requests):
                 break
             num = draft.num_left(first)
             if num > left and not self.chunked and draft.items:

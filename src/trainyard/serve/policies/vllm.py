@@ -4,14 +4,17 @@ References
 ----------
 W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Section 4:
 requests get blocks as their sequences grow, so that many more run at once than if each reserved what it may need. Section
-4.4: prompts that begin alike share blocks. Section 4.5: when none is free, the request that came last loses its blocks.
+4.4: prompts that begin alike share blocks; so do samples of one prompt, until one writes in a block that others have, too,
+and copies it (copy on write). Section 4.5: when none is free, the request that came last loses its blocks, all of them and
+with all its samples together. Its tokens are computed again, or its blocks are swapped out to the host; while some are
+there, no new request is admitted.
 
 `PrefillFirst` is the scheduler of the paper and of the program's versions before 0.8 (V0): a step is either prompts,
 whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run, in
 the order in which they were admitted, then prompts of others, cut where the budget ends.
 
-Fidelity: simplified. Requests that are preempted are computed again; swapping to the host, and copy on write of sequences
-that branch (parallel sampling, beam search), are left out.
+Fidelity: simplified. Beam search, whose sequences branch and end in the middle, is left out. Samples that are computed
+again come back one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import AdmittingPolicy
-from trainyard.serve.policies.token_budget import TokenBudget, decode_or_preempt
+from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
+from trainyard.serve.policies.token_budget import TokenBudget
 
 __all__ = ["PrefillFirst", "vllm"]
 
@@ -37,29 +41,44 @@ class PrefillFirst(AdmittingPolicy):
     max_tokens : of the prompts in a step; one that is longer runs alone.
     max_requests : that run at once.
     watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
+    preempt : what becomes of requests that lose their blocks; by default those of several samples are swapped out.
     """
 
     max_tokens: int = 2048
     max_requests: int = 256
     watermark: float = 0.01
+    preempt: Preempt = "swap samples"
 
     def __post_init__(self) -> None:
+        check_preempt(self.preempt)
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
     def make(self, draft: BatchDraft, state: Any) -> None:
-        self._prefill(draft, state)
+        if not draft.num_swapped:
+            self._prefill(draft, state)
         if not draft.items:
             running = sorted(draft.running, key=lambda each: each.number)
             while running:
-                decode_or_preempt(draft, running.pop(0), 1, running)
+                decode_or_preempt(draft, running.pop(0), 1, running, self.preempt, together=True)
+            if not draft.has_preempted:
+                self._resume(draft)
+
+    def _resume(self, draft: BatchDraft) -> None:
+        """Requests that are swapped out go on."""
+        spare = int(self.watermark * draft.num_blocks)
+        while resumed := next_swapped(draft, self.max_requests, spare, together=True):
+            for each in resumed:
+                draft.compute(each, draft.num_left(each))
 
     def _prefill(self, draft: BatchDraft, state: Any) -> None:
         left = self.max_tokens
         spare = int(self.watermark * draft.num_blocks)
         while draft.num_running < self.max_requests:
             first = self.admission.next(draft, state)
-            if first is None or ((num := draft.num_left(first)) > left and draft.items):
+            if first is None or not draft.may_run(first, self.max_requests):
+                break
+            if (num := draft.num_left(first)) > left and draft.items:
                 break
             is_scarce = draft.num_free - draft.num_to_take(first, first.num_tokens) < spare
             if (is_scarce and draft.num_running) or not draft.compute(first, num):
@@ -68,7 +87,12 @@ class PrefillFirst(AdmittingPolicy):
             left -= num
 
 
-def vllm(max_tokens: int = 2048, max_requests: int = 256, admission: Admission = FIRST_COME) -> TokenBudget:
+def vllm(
+    max_tokens: int = 2048,
+    max_requests: int = 256,
+    admission: Admission = FIRST_COME,
+    preempt: Preempt = "recompute",
+) -> TokenBudget:
     """The scheduler since version 0.8 (V1).
 
     Parameters
@@ -76,5 +100,6 @@ def vllm(max_tokens: int = 2048, max_requests: int = 256, admission: Admission =
     max_tokens : in a step.
     max_requests : that run at once.
     admission : in which order requests are taken.
+    preempt : what becomes of requests that lose their blocks; samples do so one by one.
     """
-    return TokenBudget(max_tokens, max_requests, admission=admission)
+    return TokenBudget(max_tokens, max_requests, preempt=preempt, admission=admission)

@@ -94,7 +94,8 @@ class VTC(AdmissionHooks):
                 tokens += self.output_weight * self.predicted_tokens(request)
             self._charge(request, tokens, state)
             state.last = request.request.client
-            state.running.append(request)
+            if request is request.sequences[0]:  # the others are charged with it
+                state.running.append(request)
 
     def _lift(self, client: str, others: list[str], state: VirtualCounters) -> None:
         least = 0.0
@@ -115,7 +116,7 @@ class VTC(AdmissionHooks):
         """
         running = []
         for request in state.running:
-            if request.is_finished:
+            if request.has_ended:
                 client = request.request.client
                 state.settled[client] += self._generated_service(request)
             else:
@@ -128,7 +129,8 @@ class VTC(AdmissionHooks):
 
     def _generated_service(self, request: RequestState) -> float:
         predicted = 0.0 if self.predicted_tokens is None else self.predicted_tokens(request)
-        return self.output_weight * (request.num_generated - predicted) / request.request.weight
+        num = sum(each.num_generated for each in request.samples) or request.num_generated
+        return self.output_weight * (num - predicted) / request.request.weight
 
     @staticmethod
     def _charge(request: RequestState, service: float, state: VirtualCounters) -> None:

@@ -131,7 +131,7 @@ def _fitted(
     requests: Iterator[TracedRequest], most_tokens: int, longer: str, left_out: LeftOut
 ) -> Iterator[TracedRequest]:
     for traced in requests:
-        request, output_tokens = traced
+        request, output_tokens = traced.request, traced.most_output_tokens
         if request.prompt_tokens + output_tokens <= most_tokens:
             yield traced
         elif longer == "cut_prompt" and output_tokens < most_tokens:

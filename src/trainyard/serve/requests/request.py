@@ -10,6 +10,7 @@ from trainyard.serve.errors import ServeError
 __all__ = ["MAX_TOKENS", "PrefixBlocks", "Request", "TracedRequest"]
 
 _INF = float("inf")
+_MOST_SAMPLES = 1024
 
 MAX_TOKENS = 4096
 """That a client takes at most, where nothing says it; no output of the public traces is longer."""
@@ -48,8 +49,11 @@ class Request:
     e2e_s : objective: time from its arrival to its last token.
     weight : of its client: one with twice the weight has a right to twice the service.
     priority : a smaller one is more urgent.
-    parent : name of the request that it continues: it comes ``arrival_s`` after the end of that one; "" for none.
+    parent : name of the request that it continues: it comes ``arrival_s`` after the end of that one; "" for none. If its
+        prompt is long enough, and its ``prefix`` has all whole blocks of the parent's prompt, it begins with that prompt
+        and its answer.
     adapter : name of the adapter that it uses on its model; "" for none.
+    num_samples : how many answers to its prompt are wanted (n of the API; parallel sampling).
 
     Raises
     ------
@@ -72,13 +76,16 @@ class Request:
     priority: int = 0
     parent: str = ""
     adapter: str = ""
+    num_samples: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.arrival_s < _INF:
             raise self._error("arrival_s", self.arrival_s, "a time of 0 s or later")
-        for name in ("prompt_tokens", "max_tokens"):
+        for name in ("prompt_tokens", "max_tokens", "num_samples"):
             if getattr(self, name) < 1:
                 raise self._error(name, getattr(self, name), "1 or more")
+        if self.num_samples > _MOST_SAMPLES:
+            raise self._error("num_samples", self.num_samples, f"at most {_MOST_SAMPLES:,}")
         for name in ("ttft_s", "tpot_s", "e2e_s", "weight"):
             if not getattr(self, name) > 0:
                 raise self._error(name, getattr(self, name), "above 0")
@@ -112,8 +119,33 @@ class TracedRequest(NamedTuple):
     Attributes
     ----------
     request : what clients say and policies see.
-    output_tokens : how many tokens it will have, its last one with it; no policy sees this.
+    output_tokens : how many tokens it will have, its last one with it, or how many each of its samples will, where they
+        differ; no policy sees this.
     """
 
     request: Request
-    output_tokens: int
+    output_tokens: int | tuple[int, ...]
+
+    @property
+    def by_sample(self) -> tuple[int, ...]:
+        """Output tokens of each sample.
+
+        Raises
+        ------
+        ServeError
+            If there are not as many numbers as samples, or one is below 1.
+        """
+        num, given = self.request.num_samples, self.output_tokens
+        lengths = given if isinstance(given, tuple) else (given,) * num
+        if len(lengths) != num or min(lengths) < 1:
+            raise ServeError(
+                f"request {self.request.name!r}: output_tokens is {given}; allowed is 1 or more, one number or one for "
+                f"each of {num} samples"
+            )
+        return lengths
+
+    @property
+    def most_output_tokens(self) -> int:
+        """Of the sample that has most."""
+        given = self.output_tokens
+        return max(given) if isinstance(given, tuple) else given

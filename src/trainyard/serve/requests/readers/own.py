@@ -10,7 +10,8 @@ name                        of the request, unique
 arrival_s                   when it comes, seconds; of one with a parent, seconds after the
                             end of that one
 prompt_tokens               length of its prompt
-output_tokens               how many it will have; only the trace knows
+output_tokens               how many it will have, or a list of how many each of its
+                            samples will have; only the trace knows
 max_tokens                  how many its client takes at most                                given to
                                                                                              the reader
 model, client, adapter      which model answers, who asks, which adapter is used             none
@@ -21,6 +22,7 @@ ttft_s, tpot_s, e2e_s       objectives: seconds to the first token, between toke
                             end
 weight                      of its client, above 0                                           1
 priority                    a smaller one is more urgent                                     0
+num_samples                 how many answers to its prompt are wanted                        1
 parent                      name of the request that it continues, on a line before          none
 =========================== ================================================================ ===========
 
@@ -49,7 +51,7 @@ _NEEDED = ("name", "arrival_s", "prompt_tokens", "output_tokens")
 _TEXTS = ("model", "client", "parent", "adapter")
 _POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "weight")
 _PREFIX = ("prefix_keys", "prefix_tokens_per_block")
-FIELDS = (*_NEEDED, "max_tokens", *_TEXTS, *_POSITIVE, "priority", "prompt_ids", *_PREFIX)
+FIELDS = (*_NEEDED, "max_tokens", *_TEXTS, *_POSITIVE, "priority", "num_samples", "prompt_ids", *_PREFIX)
 _FARTHEST_PRIORITY = 2**53
 _DEFAULTS = {field.name: field.default for field in fields(Request)}
 _is_csv, _is_json = has_columns(*_NEEDED), has_keys(*_NEEDED)
@@ -67,12 +69,13 @@ def read_own(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> It
     comes_s: dict[str, float] = {}  # with children at the moment of the first one of the conversation
 
     def moment(row: Row) -> float | str:
-        request, output_tokens = _traced(row, max_tokens)
+        traced = _traced(row, max_tokens)
+        request = traced.request
         at_s = comes_s.get(request.parent) if request.parent else request.arrival_s
         if at_s is None:
             raise row.error("parent", "the name of a request on a line before, which can be read")
         comes_s.setdefault(request.name, at_s)
-        return too_long(output_tokens, request.max_tokens) or at_s
+        return too_long(traced.most_output_tokens, request.max_tokens) or at_s
 
     table = (JsonLines if is_json else Table)(path, _NEEDED, left_out=left_out)
     return table.in_order(moment, lambda row, _: _traced(row, max_tokens), "name")
@@ -87,11 +90,13 @@ def _traced(row: Row, max_tokens: int) -> TracedRequest:
     missing = [name for name in _NEEDED if name not in given]
     if missing:
         raise row.error(missing[0], "a name of its own" if missing[0] == "name" else "a number")
-    prompt_tokens, output_tokens = (row.count(name, 1) for name in _NEEDED[2:])
+    prompt_tokens, output_tokens = row.count("prompt_tokens", 1), _output_tokens(row)
     rest: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
     rest |= {name: row.positive(name) for name in _POSITIVE if name in given}
     if "priority" in given:
         rest["priority"] = row.count("priority", -_FARTHEST_PRIORITY)
+    if "num_samples" in given:
+        rest["num_samples"] = row.count("num_samples", 1)
     if "prompt_ids" in given:
         rest["prompt_ids"] = whole_numbers(row, "prompt_ids")
     if any(name in given for name in _PREFIX):
@@ -99,7 +104,14 @@ def _traced(row: Row, max_tokens: int) -> TracedRequest:
     with as_fault(row):
         max_tokens = row.count("max_tokens", 1) if "max_tokens" in given else max_tokens
         request = Request(given["name"], row.number("arrival_s"), prompt_tokens, max_tokens, **rest)
-    return TracedRequest(request, output_tokens)
+        traced = TracedRequest(request, output_tokens)
+        traced.by_sample  # noqa: B018  raises where there are other numbers than samples
+    return traced
+
+
+def _output_tokens(row: Row) -> int | tuple[int, ...]:
+    is_list = row.fields["output_tokens"].lstrip().startswith("[")
+    return whole_numbers(row, "output_tokens") if is_list else row.count("output_tokens", 1)
 
 
 def _prefix(row: Row) -> PrefixBlocks:

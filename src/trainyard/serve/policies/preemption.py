@@ -1,0 +1,104 @@
+"""What becomes of requests when blocks run out, and when there are some again."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
+
+__all__ = ["Preempt", "check_preempt", "decode_or_preempt", "next_swapped", "preempt_all"]
+
+Preempt = Literal["recompute", "swap", "swap samples"]
+"""Requests that lose their blocks are computed again, or are swapped out to the host; or those of which several samples
+run are swapped out, and others are computed again. Where the host has no room, all are computed again.
+"""
+
+
+def check_preempt(given: str) -> None:
+    """Refuse what is none of the ways.
+
+    Raises
+    ------
+    ServeError
+        Lists them.
+    """
+    if given not in get_args(Preempt):
+        raise ServeError(f"preempt is {given!r}; allowed is one of {', '.join(map(repr, get_args(Preempt)))}")
+
+
+def preempt_all(draft: BatchDraft, states: list[RequestState], preempt: Preempt) -> None:
+    """Some requests, or samples of one, lose their blocks together."""
+    swaps = preempt == "swap" or (preempt == "swap samples" and len(states) > 1)
+    if not (swaps and draft.swap_out(states)):
+        for each in reversed(states):  # the first of them waits before the others
+            draft.preempt(each)
+
+
+def decode_or_preempt(
+    draft: BatchDraft,
+    state: RequestState,
+    num_tokens: int,
+    others: list[RequestState],
+    preempt: Preempt = "recompute",
+    together: bool = False,
+) -> bool:
+    """The next tokens of a request that runs, for which others lose their blocks, or at last itself.
+
+    Parameters
+    ----------
+    others : those that may lose theirs, the last one first; who did is taken out.
+    preempt : what becomes of them.
+    together : whether all samples of a request lose theirs together, unless nothing else runs.
+
+    Returns
+    -------
+    Whether it is in the batch.
+    """
+    while not draft.compute(state, num_tokens):
+        last = others[-1] if others else state
+        group = draft.group(last) if together else [last]
+        if len(group) == draft.num_running:
+            group = [last]
+        preempt_all(draft, group, preempt)
+        if len(group) > 1:
+            others[:] = [each for each in others if each.blocks]
+        elif others:
+            others.pop()
+        if not state.blocks:
+            return False
+    return True
+
+
+def next_swapped(
+    draft: BatchDraft, max_requests: int, spare_blocks: int, together: bool = False
+) -> list[RequestState]:
+    """The first request that is swapped out, or all samples of it, swapped in; none if there is no room.
+
+    Parameters
+    ----------
+    max_requests : that run at once.
+    spare_blocks : that are to be free then, unless nothing else runs.
+    together : whether all samples come back together, if there is room for them on an empty device.
+    """
+    swapped = draft.swapped
+    if not swapped:
+        return []
+    group = draft.group(swapped[0]) if together else swapped[:1]
+    if not _fits(draft, group, max_requests, spare_blocks):
+        group = swapped[:1]
+        if draft.num_running or not _fits(draft, group, max_requests, spare_blocks):
+            return []
+    return group if draft.swap_in(group) else []
+
+
+def _fits(draft: BatchDraft, group: list[RequestState], max_requests: int, spare_blocks: int) -> bool:
+    """Whether there is room for requests that are swapped out, each with its next token."""
+    if len(group) == 1 and not draft.num_running:
+        return draft.num_to_take(group[0], group[0].num_tokens) <= draft.num_free
+    left = draft.num_free - len({block for each in group for block in each.host_blocks}) - len(group)
+    if not draft.num_running:
+        return left >= 0
+    num = sum(1 + each.num_to_fork for each in group)
+    return left >= spare_blocks and draft.num_running + num <= max_requests
