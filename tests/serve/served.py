@@ -25,10 +25,12 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"needs the files of {DATA}")
 
 MOST_TOKENS = 4096
-STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9)
+STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9, 1e-6, 1e-4)
 
 
-def request(number: int, arrival_s: float, prompt: int, output: int, **more: Any) -> TracedRequest:
+def request(
+    number: int, arrival_s: float, prompt: int, output: int | tuple[int, ...], **more: Any
+) -> TracedRequest:
     """One of which a policy sees that it takes up to 1000 tokens more."""
     return TracedRequest(Request(f"r{number}", arrival_s, prompt, 1000, **more), output)
 
@@ -60,7 +62,9 @@ class Checked:
         eviction: EvictionOrder = OldestFirst,
         **more: Any,
     ) -> None:
-        self.instance = _Watched(policy, BlockCache(num_blocks, block_tokens, num_host_blocks, eviction), **more)
+        self.instance = _Watched(
+            policy, BlockCache(num_blocks, block_tokens, num_host_blocks, eviction), **more
+        )
         self.batches = self.instance.batches
 
     def run(
@@ -100,13 +104,14 @@ class _Watched(Instance):
         for state in (*self.queues.waiting.values(), *self.queues.running.values()):
             if state.number not in self.known:  # samples that were split
                 self._know(state)
-        if not batch.launches:
+        if not batch.launches or self.num_stages > 1:  # batches that are never repeated
             self._check(batch)
         return batch
 
     def repeated(self, batch: Batch, num: int) -> Batch:
         batch = super().repeated(batch, num)
-        self._check(batch)
+        if self.num_stages == 1:
+            self._check(batch)
         return batch
 
     def _check(self, batch: Batch) -> None:

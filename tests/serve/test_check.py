@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,8 @@ from trainyard.serve.check import BatchChecker
 from trainyard.serve.errors import ServeError
 
 
-def _batch(
-    *ops: tuple[str, int, tuple[int, ...]], items: tuple[tuple[int, int, int], ...] = (), repeat: int = 1
-) -> Batch:
-    done = tuple(CacheOp(*op) for op in ops)  # type: ignore[arg-type]
+def _batch(*ops: tuple[Any, ...], items: tuple[tuple[int, int, int], ...] = (), repeat: int = 1) -> Batch:
+    done = tuple(CacheOp(*op) for op in ops)
     launches = (Launch(tuple(WorkItem(*item) for item in items)),) if items else ()
     return Batch(launches, done, repeat=repeat)
 
@@ -106,3 +105,95 @@ def test_right_batches_pass_and_all_is_given_back(checker: BatchChecker) -> None
     checker.leave(0)
     checker.leave(1)
     assert checker.num_held == 0
+
+
+def _out(request: int, blocks: tuple[int, ...], to: tuple[int, ...]) -> tuple[Any, ...]:
+    return ("swap out", request, blocks, "device", to, "host")
+
+
+def _in(request: int, blocks: tuple[int, ...], to: tuple[int, ...]) -> tuple[Any, ...]:
+    return ("swap in", request, blocks, "host", to, "device")
+
+
+def _copy(request: int, block: int, to: int) -> tuple[Any, ...]:
+    return ("copy", request, (block,), "device", (to,), "device")
+
+
+@pytest.fixture
+def samples() -> BatchChecker:
+    """Requests 0 and 1 are samples of a prompt of 6 tokens in blocks 0 and 1; request 3 has 4 in block 2."""
+    made = BatchChecker(num_blocks=8, block_tokens=4, num_host_blocks=4)
+    made.arrive(0, 6)
+    made.arrive(3, 4)
+    made.check(_batch(("take", 0, (0, 1)), ("take", 3, (2,)), items=((0, 0, 6), (3, 0, 4))))
+    made.fork(0, 1)
+    for number in (0, 1, 3):
+        made.generate(number)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (_batch(items=((0, 6, 7),)), "request 0 writes in block 1, which others have, too; copy it before"),
+        (_batch(_copy(0, 1, 2)), "request 0 copies to block 2 of the device, which others have"),
+        (_batch(_copy(0, 2, 3)), "request 0 copies block 2, which it has not; it has [0, 1]"),
+        (_batch(_copy(0, 1, 8)), "request 0 uses block 8; there are 8, from 0 on"),
+        (_batch(_out(0, (0, 1), (0, 4))), "request 0 uses block 4 of the host; there are 4, from 0 on"),
+        (_batch(_out(0, (0,), (0,))), "request 0 does 'swap out' with blocks [0]; it has [0, 1]"),
+        (
+            _batch(_out(0, (0, 1), (0,))),
+            "request 0 does 'swap out' with (0, 1) of the device and (0,) of the host",
+        ),
+        (
+            _batch(("swap out", 0, (0, 1))),
+            "request 0 does 'swap out' with (0, 1) of the device and () of the",
+        ),
+        (_batch(("take", 0, (3,), "host")), "request 0 does 'take' with (3,) of the host"),
+        (
+            _batch(_out(0, (0, 1), (0, 1)), _out(3, (2,), (1,))),
+            "request 3 copies to block 1 of the host, which others have",
+        ),
+        (_batch(_out(0, (0, 1), (0, 1)), items=((0, 6, 7),)), "tokens up to 7; its blocks have room for 0"),
+        (_batch(_in(0, (0,), (3,))), "request 0 does 'swap in' with blocks [0]; it has []"),
+        (
+            _batch(_out(0, (0, 1), (0, 1)), _in(0, (0, 1), (3, 2))),
+            "request 0 copies to block 2 of the device, which others have",
+        ),
+    ],
+)
+def test_a_wrong_copy_is_found(samples: BatchChecker, batch: Batch, said: str) -> None:
+    with pytest.raises(ServeError, match=re.escape(said)):
+        samples.check(batch)
+
+
+def test_samples_are_swapped_out_and_in_together(samples: BatchChecker) -> None:
+    assert samples.num_held == 3
+    samples.check(_batch(_out(0, (0, 1), (3, 1)), _out(1, (0, 1), (3, 1))))
+    assert samples.num_held == 3  # two of them on the host
+    samples.check(
+        _batch(_in(0, (3, 1), (5, 6)), _in(1, (3, 1), (5, 6)), _copy(1, 6, 0), items=((0, 6, 7), (1, 6, 7)))
+    )
+    samples.generate(0)
+    samples.generate(1)
+    samples.check(_batch(_out(1, (5, 0), (0, 1)), items=((0, 7, 8),)))
+    for number in (0, 1, 3):
+        samples.leave(number)
+    assert samples.num_held == 0
+
+
+def test_what_was_written_since_is_another_thing(samples: BatchChecker) -> None:
+    """Sample 1 is swapped out; then sample 0 writes in what was their block: that of the host has not what it wrote."""
+    samples.check(_batch(_out(1, (0, 1), (3, 1)), items=((0, 6, 7),)))
+    samples.check(_batch(_in(1, (3, 1), (5, 6)), items=((1, 6, 7),)))
+    with pytest.raises(ServeError, match="request 0 copies to block 6 of the device, which others have"):
+        samples.check(_batch(_copy(0, 1, 6)))
+
+
+def test_a_sample_of_a_prompt_that_is_not_computed_is_found() -> None:
+    checker = BatchChecker(4, 4)
+    checker.arrive(0, 6)
+    with pytest.raises(
+        ServeError, match="request 0 has another sample, where 0 of its 6 tokens are computed"
+    ):
+        checker.fork(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from served import Checked, request
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.batch import Batch
+from trainyard.serve.cache.eviction import OldestFirst, UselessFirst
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.sglang import LongestPrefix
@@ -27,6 +29,9 @@ _POLICIES: dict[str, Callable[..., BatchPolicy]] = {
     "vllm V0": partial(PrefillFirst, 64, 8),
     "sarathi": partial(sarathi, 32, 8),
     "whole prompts": partial(TokenBudget, 64, 8, False),
+    "vllm, swapping": partial(vllm, 64, 8, preempt="swap"),
+    "vllm V0, swapping": partial(PrefillFirst, 64, 8, preempt="swap"),
+    "vllm V0, recomputing samples": partial(PrefillFirst, 64, 8, preempt="recompute"),
 }
 _ADMISSIONS: dict[str, Admission] = {
     "first come": FIRST_COME,
@@ -37,40 +42,64 @@ _ADMISSIONS: dict[str, Admission] = {
     "VTC, predicted": VTC(predicted_tokens=lambda each: 10.0),
 }
 
-_NUM_BLOCKS, _BLOCK_TOKENS, _MOST = 24, 4, 96
+_NUM_BLOCKS, _BLOCK_TOKENS, _MOST, _NUM_HOST_BLOCKS = 24, 4, 96, 30
 _WORDS = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 _DRAWN = st.lists(
-    st.tuples(st.floats(0, 0.2), _WORDS, st.integers(1, 30), st.sampled_from("abc")), min_size=1, max_size=14
+    st.tuples(
+        st.floats(0, 0.2),
+        _WORDS,
+        st.lists(st.integers(1, 30), min_size=1, max_size=4).map(tuple)
+        | st.integers(1, 30).map(lambda each: (each,)),
+        st.sampled_from("abc"),
+    ),
+    min_size=1,
+    max_size=14,
 )
 
 
 def _requests(drawn, is_known):
     now_s = 0.0
-    for number, (gap_s, prompt, output, client) in enumerate(drawn):
+    for number, (gap_s, prompt, outputs, client) in enumerate(drawn):
         now_s += gap_s
         ids = tuple(prompt) if is_known else ()
-        yield request(number, now_s, len(prompt), output, client=client, prompt_ids=ids)
+        more = {"client": client, "prompt_ids": ids, "num_samples": len(outputs)}
+        yield request(number, now_s, len(prompt), outputs if len(outputs) > 1 else outputs[0], **more)
+
+
+def _instance(name: str, admission: str = "first come", num_host_blocks: int = _NUM_HOST_BLOCKS) -> Checked:
+    policy = _POLICIES[name](admission=_ADMISSIONS[admission])
+    return Checked(policy, _NUM_BLOCKS, _BLOCK_TOKENS, num_host_blocks)
 
 
 @pytest.mark.parametrize("admission", sorted(_ADMISSIONS))
 @pytest.mark.parametrize("name", sorted(_POLICIES))
-@given(drawn=_DRAWN, is_known=st.booleans())
+@given(drawn=_DRAWN, is_known=st.booleans(), num_host_blocks=st.sampled_from([0, 5, _NUM_HOST_BLOCKS]))
 @settings(max_examples=25)
-def test_every_request_gets_its_tokens_and_every_batch_is_right(name, admission, drawn, is_known):
+def test_every_request_gets_its_tokens_and_every_batch_is_right(
+    name, admission, drawn, is_known, num_host_blocks
+):
     """`Checked` checks every batch; a request that is refused, or is cut, is one that is longer than the cache."""
-    instance = Checked(_POLICIES[name](admission=_ADMISSIONS[admission]), _NUM_BLOCKS, _BLOCK_TOKENS)
-    results = instance.run(_requests(drawn, is_known), next_token=(lambda each: 1) if is_known else None)
-    assert {each.request.name: each.output_tokens for each in results.served} == {
-        f"r{number}": min(output, _MOST - len(prompt)) for number, (_, prompt, output, _) in enumerate(drawn)
+    instance = _instance(name, admission, num_host_blocks)
+    results = instance.run(
+        _requests(drawn, is_known), next_token=(lambda each: each.number % 2) if is_known else None
+    )
+    wanted = {
+        f"r{number}": tuple(min(output, _MOST - len(prompt)) for output in outputs)
+        for number, (_, prompt, outputs, _) in enumerate(drawn)
     }
+    assert {each.request.name: each.by_sample or (each.output_tokens,) for each in results.served} == wanted
+    assert all(each.output_tokens == sum(wanted[each.request.name]) for each in results.served)
     for each in results.served:
         assert each.request.arrival_s <= each.scheduled_s < each.first_token_s <= each.finished_s
 
 
 @pytest.mark.parametrize("name", sorted(_POLICIES))
 def test_the_same_requests_give_the_same_batches(name):
-    drawn = [(0.01, [number % 2] * (5 * number + 1), 20 + number, "ab"[number % 2]) for number in range(10)]
-    first, second = (Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS) for _ in range(2))
+    drawn = [
+        (0.01, [number % 2] * (5 * number + 1), (20 + number,) * (number % 3 + 1), "ab"[number % 2])
+        for number in range(10)
+    ]
+    first, second = (_instance(name) for _ in range(2))
     first.run(_requests(drawn, True), next_token=lambda each: each.number)
     second.run(_requests(drawn, True), next_token=lambda each: each.number)
     assert first.batches == second.batches
@@ -83,10 +112,7 @@ def test_the_same_requests_give_the_same_batches(name):
 @settings(max_examples=25)
 def test_a_batch_is_repeated_only_where_it_would_be_decided_again(name, admission, drawn):
     """Times, blocks and all else are those of a run in which every step is decided by itself."""
-    runs = [
-        Checked(_POLICIES[name](admission=_ADMISSIONS[admission]), _NUM_BLOCKS, _BLOCK_TOKENS)
-        for _ in range(2)
-    ]
+    runs = [_instance(name, admission) for _ in range(2)]
     repeated, single = (
         each.run(_requests(drawn, False), one_by_one=one_by_one)
         for each, one_by_one in zip(runs, [False, True], strict=True)
@@ -97,11 +123,27 @@ def test_a_batch_is_repeated_only_where_it_would_be_decided_again(name, admissio
     assert ops[0] == ops[1]
 
 
+@pytest.mark.parametrize("eviction", [OldestFirst, UselessFirst])
+@pytest.mark.parametrize("name", sorted(_POLICIES))
+@given(drawn=_DRAWN, num_stages=st.integers(1, 3), finds_prefixes=st.booleans())
+@settings(max_examples=15)
+def test_pipelines_and_other_caches_serve_all(name, eviction, drawn, num_stages, finds_prefixes):
+    more = {"num_stages": num_stages, "finds_prefixes": finds_prefixes, "eviction": eviction}
+    instance = Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS, _NUM_HOST_BLOCKS, **more)
+    results = instance.run(_requests(drawn, True), next_token=lambda each: 1)
+    assert sorted(each.request.name for each in results.served) == sorted(
+        f"r{number}" for number in range(len(drawn))
+    )
+
+
 def _flat(batches: list[Batch], what: str) -> list[tuple[object, ...]]:
     """All items, or all operations block by block, in order."""
     if what == "ops":
         return [
-            (op.kind, op.request, block) for each in batches for op in each.cache_ops for block in op.blocks
+            (op.kind, op.request, *pair)
+            for each in batches
+            for op in each.cache_ops
+            for pair in zip_longest(op.blocks, op.to)
         ]
     return [
         (item.request, item.start + step, item.stop + step)

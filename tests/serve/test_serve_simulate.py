@@ -19,6 +19,7 @@ from trainyard.serve.requests.generate import (
     IndependentLengths,
     generate_requests,
 )
+from trainyard.serve.requests.request import PrefixBlocks
 from trainyard.serve.router import least_requests
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
@@ -63,6 +64,91 @@ def test_conversations_find_what_was_said_before_in_the_cache():
     followed = [each for each in results.served if each.request.parent]
     assert len(followed) > 10
     assert all(each.cached_tokens > 0 for each in followed)
+
+
+def test_what_continues_a_request_finds_its_answer_too():
+    """A prompt of 40 tokens and its answer of 30: 69 are in the cache, of which 4 blocks of 16 are full."""
+    turns = Conversations(Constant(2), 2.0, 16)
+    lengths = IndependentLengths(Constant(40), Constant(30))
+    results = Checked(vllm(), 1000).run(generate_requests(2, ConstantGaps(1.0), lengths, conversations=turns))
+    assert [each.cached_tokens for each in results.served] == [0, 64]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "keys", "found"),
+    [
+        (80, (1, 2, 3, 4, 5), 64),
+        (80, (1, 9, 3, 4, 5), 16),
+        (69, (1, 2, 3, 4, 5), 32),
+        (70, (1, 2, 3, 4, 5), 64),
+    ],
+)
+def test_it_does_so_where_its_prompt_is_long_enough_and_begins_alike(prompt, keys, found):
+    first = request(0, 0.0, 40, 30, prefix=PrefixBlocks((1, 2, 7), 16))
+    second = request(1, 1.0, prompt, 1, prefix=PrefixBlocks(keys, 16), parent="r0")
+    results = Checked(vllm(), 1000).run([first, second])
+    assert [each.cached_tokens for each in results.served] == [0, found]
+
+
+def test_a_request_of_several_samples_ends_with_the_last_one():
+    given = [request(0, 0.0, 20, (2, 5, 1), num_samples=3), request(1, 1.0, 30, 4, parent="r0")]
+    instance = Checked(vllm(), 100)
+    first, second = instance.run(given).served
+    assert (first.by_sample, first.output_tokens, first.longest_tokens) == ((2, 5, 1), 8, 5)
+    assert first.tpot_s == pytest.approx((first.finished_s - first.first_token_s) / 4)
+    assert second.arrival_s == first.finished_s + 1.0
+    assert [len(each.items) for each in instance.batches if each.items][:3] == [1, 2, 1]
+
+
+def test_requests_go_to_instances_in_turn_however_many_samples_they_have():
+    instances = [Instance(vllm(), BlockCache(100, 16)) for _ in range(2)]
+    where = []
+    given = [request(number, 0.0, 20, 1, num_samples=2) for number in range(4)]
+    simulate_requests(
+        given, instances, STEP, seen=lambda number, _, batch: where.append((number, len(batch.items)))
+    )
+    assert sorted(each for each in where if each[1]) == [(0, 2), (1, 2)]
+
+
+def test_copies_of_the_cache_take_their_time():
+    """Two samples copy the last block of their prompt once; of two requests, one is swapped out and in."""
+    plain, copies = (
+        LinearStepTime(1.0, 0.0, 0.0),
+        LinearStepTime(1.0, 0.0, 0.0, copied_block_s=5.0, swapped_block_s=0.25),
+    )
+    for policy, given, extra_s in (
+        (vllm(), [request(0, 0.0, 22, 3, num_samples=2)], 5.0),
+        (vllm(preempt="swap"), [request(number, 0.0, 8, 16) for number in range(2)], 0.25 * 2 * 5),
+    ):
+        ends_s = [
+            simulate_requests(given, [Instance(policy, BlockCache(10, 4, 10))], step_time).end_s
+            for step_time in (plain, copies)
+        ]
+        assert ends_s[1] - ends_s[0] == extra_s
+
+
+@pytest.mark.parametrize("wrong", ["computed", "swapped out", "swapped in"])
+def test_only_what_is_there_is_swapped(wrong):
+    class Wrong(_OneByOne):
+        def decide(self, draft, state):
+            first = draft.first_waiting
+            if first is not None and wrong == "swapped out":
+                draft.swap_out([first])
+            if first is None and not draft.swapped:
+                first = draft.running[0]
+                if wrong == "swapped in":
+                    draft.swap_in([first])
+                assert draft.swap_out([first])
+                assert not draft.swap_in([first]) or draft.swap_out([first])
+            draft.compute(first, draft.num_left(first))
+
+    said = (
+        "has 1 left, of which 0 are in a step; it is swapped out"
+        if wrong == "computed"
+        else f"'r0' is to be {wrong}"
+    )
+    with pytest.raises(ServeError, match=said):
+        Checked(Wrong(), 10, 4, 10).run([request(0, 0.0, 9, 5)])
 
 
 def test_what_continues_a_refused_request_is_refused():

@@ -91,8 +91,9 @@ class BatchChecker:
         ------
         ServeError
             If a block is used that somebody else has, or that its request has not; if what is shared was not computed, or
-            is of other tokens; if a request writes in a block that others have, too; if tokens are skipped, computed twice
-            or not there; if a request is in the batch twice; or if one that is preempted keeps a block on the device.
+            is of other tokens; if a request writes in a block that others have, too; if tokens are skipped, computed
+            twice or not there; if a request is in the batch twice; or if one that is preempted keeps a block on the
+            device.
         """
         if batch.repeat < 1:
             raise ServeError(f"batch: it is computed {batch.repeat} times; allowed is 1 or more")
@@ -119,7 +120,9 @@ class BatchChecker:
         """
         computed, known = self._computed.get(request, 0), self._num_tokens[request]
         if computed != known:
-            raise self._error(request, f"has another sample, where {computed} of its {known} tokens are computed")
+            raise self._error(
+                request, f"has another sample, where {computed} of its {known} tokens are computed"
+            )
         self.arrive(sample, known, self._tokens[request])
         self._computed[sample] = computed
         for block in self._device.of[request][: -(-computed // self._block_tokens)]:
@@ -169,7 +172,8 @@ class BatchChecker:
         held = self._device.of.setdefault(op.request, [])
         if _TIERS[op.kind] != (op.tier, op.to_tier, bool(op.to)) or (op.to and len(op.to) != len(op.blocks)):
             raise self._error(
-                op.request, f"does {op.kind!r} with {op.blocks} of the {op.tier} and {op.to} of the {op.to_tier}"
+                op.request,
+                f"does {op.kind!r} with {op.blocks} of the {op.tier} and {op.to} of the {op.to_tier}",
             )
         if op.to:
             self._replace(op)
@@ -204,7 +208,9 @@ class BatchChecker:
             if not after.num_holders[copy]:
                 after.copy(copy, before, block)
             elif op.kind == "copy" or after.version[copy] != before.version[block]:
-                raise self._error(op.request, f"copies to block {copy} of the {op.to_tier}, which others have")
+                raise self._error(
+                    op.request, f"copies to block {copy} of the {op.to_tier}, which others have"
+                )
             if op.kind == "copy":
                 held[held.index(block)] = copy
                 before.num_holders[block] -= 1

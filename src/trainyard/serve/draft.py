@@ -81,7 +81,7 @@ class BatchDraft:
 
     @property
     def num_running(self) -> int:
-        """How many requests have blocks on the device, in whatever step they are; one of several samples counts as many."""
+        """How many requests, or samples of them, have blocks on the device or will have, in whatever step they are."""
         return len(self._queues.running) + self._queues.num_to_fork
 
     def may_run(self, state: RequestState, max_requests: int) -> bool:
@@ -105,7 +105,7 @@ class BatchDraft:
         return len(self._queues.swapped)
 
     def group(self, state: RequestState) -> list[RequestState]:
-        """A request with the other samples of it that are where it is: that run and are in no step, or are swapped out."""
+        """A request and the other samples of it where it is: those that run and are in no step, or are swapped out."""
         if not state.samples:
             return [state]
         there = self._queues.swapped if state.host_blocks else self._queues.running
@@ -132,7 +132,7 @@ class BatchDraft:
 
     def num_left(self, state: RequestState) -> int:
         """Tokens of a request that are to be computed, after those that are in the cache."""
-        return state.num_tokens - self._num_there(state)
+        return state.num_tokens - (state.num_computed if state.blocks else self._num_there(state))
 
     def num_cached(self, state: RequestState) -> int:
         """Tokens of a request that waits which are in the cache.
@@ -147,7 +147,8 @@ class BatchDraft:
         Of a request that is swapped out, that is with those that it gets when it is swapped in by itself.
         """
         if state.blocks:
-            return max(0, self.blocks_of(num_tokens) - len(state.blocks)) + self._is_to_copy(state)
+            num = max(0, self.blocks_of(num_tokens) - len(state.blocks))
+            return num + self._is_to_copy(state) if state.samples else num
         if state.host_blocks:
             return max(self.blocks_of(num_tokens), len(state.host_blocks))
         hits = self._hits(state)
@@ -172,7 +173,7 @@ class BatchDraft:
         ServeError
             If it has not so many tokens left, is in a step, or is swapped out.
         """
-        start = self._num_there(state)
+        start = state.num_computed if state.blocks else self._num_there(state)
         stop = start + num_tokens
         if num_tokens < 1 or stop > state.num_tokens or state.num_in_step or state.host_blocks:
             where = "; it is swapped out" if state.host_blocks else ""
@@ -185,7 +186,7 @@ class BatchDraft:
             return False
         if not state.blocks:
             num -= self._admit(state)
-        elif self._is_to_copy(state):
+        elif state.samples and self._is_to_copy(state):
             self._copy(state, start // self.block_tokens)
         if num > 0:
             blocks = self._cache.next_free(num)
@@ -236,7 +237,9 @@ class BatchDraft:
             each.host_blocks = [to[block] for block in each.blocks]
             host.share([block for block in each.host_blocks if block in shared])
             shared.update(each.host_blocks)
-            op = CacheOp("swap out", each.number, tuple(each.blocks), "device", tuple(each.host_blocks), "host")
+            op = CacheOp(
+                "swap out", each.number, tuple(each.blocks), "device", tuple(each.host_blocks), "host"
+            )
             self._ops.append(op)
             self._cache.give_back(each.blocks[::-1])
             each.blocks.clear()
@@ -271,7 +274,9 @@ class BatchDraft:
             each.blocks = [to[block] for block in each.host_blocks]
             self._cache.share([block for block in each.blocks if block in shared])
             shared.update(each.blocks)
-            op = CacheOp("swap in", each.number, tuple(each.host_blocks), "host", tuple(each.blocks), "device")
+            op = CacheOp(
+                "swap in", each.number, tuple(each.host_blocks), "host", tuple(each.blocks), "device"
+            )
             self._ops.append(op)
             host.give_back(each.host_blocks[::-1])
             each.host_blocks.clear()
@@ -297,7 +302,9 @@ class BatchDraft:
         """Requests that came and have several samples become these at once: each computes the prompt by itself."""
         if not any(each.num_to_fork for each in self.arrived):
             return
-        arrived = [each for state in self.arrived for each in (state, *(state.fork() if state.num_to_fork else ()))]
+        arrived = [
+            each for state in self.arrived for each in (state, *(state.fork() if state.num_to_fork else ()))
+        ]
         for state in self.arrived:
             self._queues.leave(state)
         for each in arrived:
@@ -338,9 +345,7 @@ class BatchDraft:
         self._ops.append(CacheOp("copy", state.number, (block,), to=(copy,)))
 
     def _is_to_copy(self, state: RequestState) -> bool:
-        """Whether a sample that runs writes next in a block that others have, too."""
-        if not state.samples:
-            return False
+        """Whether one that runs writes next in a block that others have, too, as only samples may."""
         place = state.num_computed // self.block_tokens
         return place < len(state.blocks) and self._cache.num_holders(state.blocks[place]) > 1
 
@@ -358,8 +363,8 @@ class BatchDraft:
         return state.num_in_step > 0 and state.number not in self._items
 
     def _num_there(self, state: RequestState) -> int:
-        """Its first tokens that need not be computed."""
-        return state.num_computed if state.blocks or state.host_blocks else self.num_cached(state)
+        """Tokens in the cache of a request that does not run."""
+        return state.num_computed if state.host_blocks else self.num_cached(state)
 
     @staticmethod
     def _error(state: RequestState, what: str) -> ServeError:

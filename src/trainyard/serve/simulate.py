@@ -94,6 +94,9 @@ class _Simulation:
         self.instances, self.results = instances, Results()
         self._step_time, self._router, self._seen = step_time, router, seen
         self._next_token, self._repeats = next_token, repeats
+        self._alike = (
+            len({each.cache.block_tokens for each in instances}) == 1
+        )  # so keys of one are those of others
         self._output_tokens: dict[int, int] = {}
         self._steps: list[deque[_Step]] = [deque() for _ in instances]
         self._busy_since_s: list[float | None] = [None] * len(instances)
@@ -130,7 +133,8 @@ class _Simulation:
     def _arrive(self, arrival: Arrival) -> int:
         traced = arrival.traced
         state = RequestState(arrival.number, traced.request, arrival.at_s, arrival.request_number)
-        state.keys = list(arrival.keys)
+        if self._alike:
+            state.keys = list(arrival.keys)
         where = self._router(state, self.instances)
         why = self.instances[where].arrive(state)
         if why:
@@ -158,7 +162,9 @@ class _Simulation:
                 self._seen(number, start_s, batch)
             if batch.copies:
                 stage_free_s = self._stage_free_s[number]
-                stage_free_s[0] = max(start_s, stage_free_s[0]) + self._step_time.cache_seconds(batch.cache_ops)
+                stage_free_s[0] = max(start_s, stage_free_s[0]) + self._step_time.cache_seconds(
+                    batch.cache_ops
+                )
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
         num = instance.most_repeats(batch, most)
@@ -204,11 +210,14 @@ class _Simulation:
         if self._seen is not None:
             self._seen(number, step.start_s, batch)
         self.results.num_steps += batch.repeat
-        for state in instance.complete(batch, float(step.ends_s[-1]), self._generated):
+        end_s, ended = float(step.ends_s[-1]), {}
+        for state in instance.complete(batch, end_s, self._generated):
             del self._output_tokens[state.number]
-            if state.has_ended:
-                self.results.finish(state)
-                self._arrivals.ended(state.sequences[0], state.finished_s)
+            if state.has_ended:  # several samples may have in the same step
+                ended[state.sequences[0].number] = state.sequences[0]
+        for state in ended.values():
+            self.results.finish(state)
+            self._arrivals.ended(state, end_s)
         return number
 
     def _refuse(self, request: Request, why: str) -> None:

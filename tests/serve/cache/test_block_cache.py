@@ -11,6 +11,7 @@ from served import DATA, needs_data, table
 
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
+from trainyard.serve.cache.eviction import OldestFirst, UselessFirst
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import PrefixBlocks, Request
@@ -97,6 +98,45 @@ def test_a_cache_without_room_is_refused(num_blocks, block_tokens):
 def test_more_blocks_than_are_free_are_refused():
     with pytest.raises(ServeError, match="5 blocks are asked for; 4 of 4 are free"):
         BlockCache(4, 16).next_free(5)
+
+
+def _with_keys(eviction):
+    """Blocks 0 to 3, of which 0 and 2 have keys, given back in this order."""
+    cache = BlockCache(4, 16, eviction=eviction)
+    cache.take([0, 1, 2, 3])
+    cache.enter(0, "a")
+    cache.enter(2, "c")
+    cache.give_back([0, 1, 2, 3])
+    return cache
+
+
+def test_blocks_that_nobody_finds_may_be_lost_first():
+    assert _with_keys(OldestFirst).next_free(4) == [0, 1, 2, 3]
+    cache = _with_keys(UselessFirst)
+    assert (cache.num_free, cache.next_free(4)) == (4, [1, 3, 0, 2])
+    cache.share(cache.find(["a"]))
+    cache.take([1])
+    assert cache.next_free(2) == [3, 2]
+    cache.give_back([1, 0])
+    assert cache.next_free(4) == [3, 1, 2, 0]
+
+
+def test_copies_are_found_by_the_keys_of_what_is_in_them():
+    cache = BlockCache(4, 16, num_host_blocks=3)
+    cache.take([0, 1])
+    cache.enter(0, "a")
+    assert cache.host is not None
+    copies = cache.host.take_copies([0, 1, 0], cache)
+    assert copies == {0: 0, 1: 1}
+    cache.give_back([0, 1])
+    cache.take([2, 3, 0, 1])
+    cache.give_back([2, 3])
+    assert cache.find(["a"]) == []
+    assert cache.take_copies([0, 1], cache.host) == {0: 2, 1: 3}
+    assert cache.find(["a"]) == [2]
+    assert (cache.num_free, cache.host.num_free) == (0, 1)
+    with pytest.raises(ServeError, match="a cache with -1 blocks on the host; allowed is 0 or more"):
+        BlockCache(4, 16, -1)
 
 
 _TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)

@@ -4,10 +4,10 @@ References
 ----------
 W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Section 4:
 requests get blocks as their sequences grow, so that many more run at once than if each reserved what it may need. Section
-4.4: prompts that begin alike share blocks; so do samples of one prompt, until one writes in a block that others have, too,
-and copies it (copy on write). Section 4.5: when none is free, the request that came last loses its blocks, all of them and
-with all its samples together. Its tokens are computed again, or its blocks are swapped out to the host; while some are
-there, no new request is admitted.
+4.4: prompts that begin alike share blocks. So do samples of one prompt, until one of them writes in a block that others
+have, too: it copies that block (copy on write). Section 4.5: when no block is free, the request that came last loses all
+of its blocks, with all of its samples. Its tokens are computed again, or its blocks are swapped out to the host; while
+some are there, no new request is admitted.
 
 `PrefillFirst` is the scheduler of the paper and of the program's versions before 0.8 (V0): a step is either prompts,
 whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run, in

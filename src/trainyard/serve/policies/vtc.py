@@ -129,7 +129,9 @@ class VTC(AdmissionHooks):
 
     def _generated_service(self, request: RequestState) -> float:
         predicted = 0.0 if self.predicted_tokens is None else self.predicted_tokens(request)
-        num = sum(each.num_generated for each in request.samples) or request.num_generated
+        num = request.num_generated
+        if request.samples:
+            num = sum(each.num_generated for each in request.samples)
         return self.output_weight * (num - predicted) / request.request.weight
 
     @staticmethod

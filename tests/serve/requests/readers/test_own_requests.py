@@ -24,7 +24,9 @@ FIRST = {"name": "a", "arrival_s": 1, "prompt_tokens": 2, "output_tokens": 3}
 
 @st.composite
 def traced(draw: st.DrawFn, name: str, earlier: int) -> TracedRequest:
-    prompt_tokens, output_tokens = draw(st.integers(1, 12)), draw(st.integers(1, 9))
+    prompt_tokens, num_samples = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    lengths = tuple(draw(st.lists(st.integers(1, 9), min_size=num_samples, max_size=num_samples)))
+    output_tokens = draw(st.sampled_from([lengths[0], lengths]))
     size = draw(st.integers(1, 5))
     num_blocks = -(-prompt_tokens // size)
     keys = draw(st.none() | st.lists(st.integers(-(2**63), 2**64), min_size=num_blocks, max_size=num_blocks))
@@ -34,7 +36,7 @@ def traced(draw: st.DrawFn, name: str, earlier: int) -> TracedRequest:
         name,
         draw(st.floats(0, 1e9)),
         prompt_tokens,
-        draw(st.integers(output_tokens, 100)),
+        draw(st.integers(max(lengths), 100)),
         **{what: draw(TEXTS) for what in ("model", "client", "adapter")},
         prompt_ids=tuple(draw(st.lists(st.integers(0, 2**17), min_size=num_ids, max_size=num_ids))),
         prefix=None if keys is None else PrefixBlocks(tuple(keys), size),
@@ -42,6 +44,7 @@ def traced(draw: st.DrawFn, name: str, earlier: int) -> TracedRequest:
         weight=draw(st.floats(1e-3, 1e3)),
         priority=draw(st.integers(-(2**53), 2**53)),
         parent="" if parent is None else f"r{parent}",
+        num_samples=num_samples,
     )
     return TracedRequest(request, output_tokens)
 
@@ -93,6 +96,10 @@ def test_csv_and_defaults(tmp_path: Path) -> None:
         ({"output_tokens": None}, "no field output_tokens; it has name, arrival_s, prompt_tokens"),
         ({"output_tokens": 0}, "field 'output_tokens': got '0', allowed is a whole number of at least 1"),
         ({"arrival_s": -1}, "field 'arrival_s': got '-1', allowed is a number of at least 0"),
+        ({"output_tokens": [3, 4]}, "request 'a': output_tokens is (3, 4); allowed is 1 or more, one number or one"),
+        ({"output_tokens": [3, 0], "num_samples": 2}, "request 'a': output_tokens is (3, 0); allowed is 1 or more"),
+        ({"output_tokens": "[3"}, "field 'output_tokens': got '[3', allowed is a list of whole numbers"),
+        ({"num_samples": 2000}, "request 'a': num_samples is 2000; allowed is at most 1,024"),
         ({"max_tokens": 0}, "field 'max_tokens': got '0', allowed is a whole number of at least 1"),
         ({"weight": 0}, "field 'weight': got '0', allowed is a finite number above 0"),
         ({"priority": 1.5}, "field 'priority': got '1.5', allowed is a whole number"),
