@@ -8,6 +8,7 @@ written down. What was written down is the batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 from trainyard.serve.batch import Batch, CacheOp, Launch, WorkItem
 from trainyard.serve.cache.block_cache import BlockCache
@@ -226,24 +227,11 @@ class BatchDraft:
         ServeError
             If one of them has no blocks on the device, or is in a step that is under way.
         """
-        host, blocks = self._cache.host, [block for each in states for block in each.blocks]
-        if host is None or len(set(blocks)) > host.num_free:
+        if not self._has_room(states, out=True):
             return False
         for each in states:
             self._stop(each, "swapped out")
-        to = host.take_copies(blocks, self._cache)
-        shared: set[int] = set()
-        for each in states:
-            each.host_blocks = [to[block] for block in each.blocks]
-            host.share([block for block in each.host_blocks if block in shared])
-            shared.update(each.host_blocks)
-            op = CacheOp(
-                "swap out", each.number, tuple(each.blocks), "device", tuple(each.host_blocks), "host"
-            )
-            self._ops.append(op)
-            self._cache.give_back(each.blocks[::-1])
-            each.blocks.clear()
-            self._queues.swap_out(each)
+        self._swap(states, out=True)
         return True
 
     def swap_in(self, states: Sequence[RequestState]) -> bool:
@@ -262,25 +250,12 @@ class BatchDraft:
         ServeError
             If one of them is not swapped out.
         """
-        host, blocks = self._cache.host, [block for each in states for block in each.host_blocks]
         for each in states:
-            if host is None or each.number not in self._queues.swapped:
+            if not each.host_blocks:
                 raise self._error(each, "swapped in; allowed are requests that are swapped out")
-        if host is None or len(set(blocks)) > self.num_free:
+        if not self._has_room(states, out=False):
             return False
-        to = self._cache.take_copies(blocks, host)
-        shared: set[int] = set()
-        for each in states:
-            each.blocks = [to[block] for block in each.host_blocks]
-            self._cache.share([block for block in each.blocks if block in shared])
-            shared.update(each.blocks)
-            op = CacheOp(
-                "swap in", each.number, tuple(each.host_blocks), "host", tuple(each.blocks), "device"
-            )
-            self._ops.append(op)
-            host.give_back(each.host_blocks[::-1])
-            each.host_blocks.clear()
-            self._queues.swap_in(each)
+        self._swap(states, out=False)
         return True
 
     def refuse(self, state: RequestState, why: str) -> None:
@@ -291,10 +266,9 @@ class BatchDraft:
         ServeError
             If it does not wait.
         """
-        sequences = state.sequences
-        if not all(map(self.waits, sequences)):
+        if not all(map(self.waits, state.sequences)):
             raise self._error(state, "refused; allowed are requests that wait")
-        for each in sequences:
+        for each in state.sequences:
             self._queues.leave(each)
         self.refused.append((state, why))
 
@@ -302,14 +276,12 @@ class BatchDraft:
         """Requests that came and have several samples become these at once: each computes the prompt by itself."""
         if not any(each.num_to_fork for each in self.arrived):
             return
-        arrived = [
-            each for state in self.arrived for each in (state, *(state.fork() if state.num_to_fork else ()))
-        ]
         for state in self.arrived:
             self._queues.leave(state)
-        for each in arrived:
+            state.fork()
+        self.arrived = [each for state in self.arrived for each in state.sequences]
+        for each in self.arrived:
             self._queues.arrive(each)
-        self.arrived = arrived
 
     def batch(self) -> Batch:
         """What was done."""
@@ -335,6 +307,34 @@ class BatchDraft:
         self._cache.give_back(blocks)
         self._ops.append(CacheOp("give back", state.number, blocks))
         state.blocks.clear()
+
+    def _has_room(self, states: Sequence[RequestState], out: bool) -> bool:
+        """Whether there are free blocks for those of some requests, on the host or on the device."""
+        to = self._cache.host if out else self._cache
+        held = {block for each in states for block in (each.blocks if out else each.host_blocks)}
+        return to is not None and len(held) <= to.num_free
+
+    def _swap(self, states: Sequence[RequestState], out: bool) -> None:
+        """Blocks of some requests are copied to the host or back, and the copies are in their place."""
+        device, host, shared = self._cache, self._cache.host, set[int]()
+        assert host is not None
+        before, after = (device, host) if out else (host, device)
+        held = [each.blocks if out else each.host_blocks for each in states]
+        copy_of = after.take_copies(chain.from_iterable(held), before)
+        for each, blocks in zip(states, held, strict=True):
+            copies = [copy_of[block] for block in blocks]
+            after.share([copy for copy in copies if copy in shared])
+            shared.update(copies)
+            before.give_back(blocks[::-1])
+            op = CacheOp("swap out", each.number, tuple(blocks), "device", tuple(copies), "host")
+            if out:
+                each.blocks, each.host_blocks = [], copies
+                self._queues.swap_out(each)
+            else:
+                op = op._replace(kind="swap in", tier="host", to_tier="device")
+                each.blocks, each.host_blocks = copies, []
+                self._queues.swap_in(each)
+            self._ops.append(op)
 
     def _copy(self, state: RequestState, place: int) -> None:
         """It gets a block by itself in place of one that others have, too."""

@@ -108,9 +108,9 @@ class RequestState:
             each.num_computed, each.num_hits = self.num_computed, self.num_hits
             each.most_tokens, each.scheduled_s = self.most_tokens, self.scheduled_s
             each.keys = list(self.keys)
-        self.samples = (self, *others)
-        for each in others:
-            each.samples = self.samples
+        if others:
+            for each in (self, *others):
+                each.samples = (self, *others)
         return others
 
     @property

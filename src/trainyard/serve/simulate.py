@@ -94,9 +94,7 @@ class _Simulation:
         self.instances, self.results = instances, Results()
         self._step_time, self._router, self._seen = step_time, router, seen
         self._next_token, self._repeats = next_token, repeats
-        self._alike = (
-            len({each.cache.block_tokens for each in instances}) == 1
-        )  # so keys of one are those of others
+        self._blocks_alike = len({each.cache.block_tokens for each in instances}) == 1
         self._output_tokens: dict[int, int] = {}
         self._steps: list[deque[_Step]] = [deque() for _ in instances]
         self._busy_since_s: list[float | None] = [None] * len(instances)
@@ -133,7 +131,7 @@ class _Simulation:
     def _arrive(self, arrival: Arrival) -> int:
         traced = arrival.traced
         state = RequestState(arrival.number, traced.request, arrival.at_s, arrival.request_number)
-        if self._alike:
+        if self._blocks_alike:  # so that keys of one instance are those of the others
             state.keys = list(arrival.keys)
         where = self._router(state, self.instances)
         why = self.instances[where].arrive(state)
@@ -160,11 +158,9 @@ class _Simulation:
         if not batch.launches:
             if self._seen is not None and (batch.preempted or batch.refused):
                 self._seen(number, start_s, batch)
-            if batch.copies:
-                stage_free_s = self._stage_free_s[number]
-                stage_free_s[0] = max(start_s, stage_free_s[0]) + self._step_time.cache_seconds(
-                    batch.cache_ops
-                )
+            if batch.copies:  # the next step waits for them
+                free_s, copy_s = self._stage_free_s[number], self._step_time.cache_seconds(batch.cache_ops)
+                free_s[0] = max(start_s, free_s[0]) + copy_s
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
         num = instance.most_repeats(batch, most)

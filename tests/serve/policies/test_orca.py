@@ -40,3 +40,15 @@ def test_what_may_be_needed_is_reserved_and_the_first_that_finds_too_few_slots_h
     assert steps[0] == "0[0:16] 1[0:16]"
     assert steps[40] == "2[0:16] 3[0:16]"
     assert all(not each.preempted for each in instance.batches)
+
+
+def test_samples_of_a_prompt_are_computed_by_themselves_each_with_its_reservation():
+    instance = Checked(Orca(max_requests=8), num_blocks=160)
+    instance.run([request(0, 0.0, 16, 3, num_samples=3), request(1, 0.0, 16, 2)], one_by_one=True)
+    assert _requests_by_step(instance)[:4] == [
+        "0[0:16] 1[0:16]",
+        "0[16:17] 1[16:17]",
+        "0[17:18] 1[17:18]",
+        "2[0:16] 3[0:16]",
+    ]
+    assert not any(each.copies for each in instance.batches)

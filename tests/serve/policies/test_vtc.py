@@ -120,3 +120,22 @@ def test_a_client_that_comes_back_has_saved_up_nothing():
     service = _service(VTC(), requests)
     assert service[0].get("a", 0.0) > 4 * _bound() / 2
     assert _largest_gap(service, "a", "b") < _bound()
+
+
+@pytest.mark.parametrize(("policy", "num_prompts"), [(vllm, 1), (Orca, 3)])
+def test_all_samples_of_a_request_are_charged(policy, num_prompts):
+    """ORCA computes the prompt for each sample."""
+    kept = []
+
+    class Kept(VTC):
+        def start(self):
+            kept.append(super().start())
+            return kept[0]
+
+    instance = Instance(policy(max_requests=8, admission=Kept()), BlockCache(_NUM_BLOCKS, 16))
+    given = [
+        request(0, 0.0, 20, (3, 9, 1), client="a", num_samples=3),
+        request(1, 0.0, 30, 5, client="b"),
+    ]
+    simulate_requests(given, [instance], STEP)
+    assert kept[0].settled == {"a": 20 * num_prompts + 2 * 13, "b": 30 + 2 * 5}

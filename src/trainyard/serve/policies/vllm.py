@@ -13,8 +13,9 @@ some are there, no new request is admitted.
 whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run, in
 the order in which they were admitted, then prompts of others, cut where the budget ends.
 
-Fidelity: simplified. Beam search, whose sequences branch and end in the middle, is left out. Samples that are computed
-again come back one by one.
+Fidelity: simplified. Beam search, whose sequences branch and end in the middle, is left out. Samples whose tokens are
+computed again come back one by one. In V1, each sample computes the last block of its prompt by itself where it is not
+full; here it is copied, as in the paper.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class PrefillFirst(AdmittingPolicy):
             running = sorted(draft.running, key=lambda each: each.number)
             while running:
                 decode_or_preempt(draft, running.pop(0), 1, running, self.preempt, together=True)
-            if not draft.has_preempted:
+            if draft.num_swapped and not draft.has_preempted:
                 self._resume(draft)
 
     def _resume(self, draft: BatchDraft) -> None:
