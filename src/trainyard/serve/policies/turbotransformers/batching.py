@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policy import Repeats
@@ -171,3 +171,6 @@ class PaddedStepTime:
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         longest = max(item.stop for item in items)
         return np.array([self.cost(longest + step, len(items)) for step in range(num)], dtype=np.float64)
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        return 0.0  # no request has a second step, before which something could be copied
