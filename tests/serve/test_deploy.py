@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.hardware.parse import parse_cluster
+from trainyard.serve.batch import CacheOp
 from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.deployment import cache_blocks_of
 from trainyard.serve.errors import ServeError
@@ -53,3 +54,16 @@ def test_half_the_bytes_for_weights_leave_more_for_the_cache():
     assert 2 * narrow.weight_bytes == wide.weight_bytes
     assert narrow.cache_bytes > wide.cache_bytes
     assert narrow.cache_bytes_per_token == wide.cache_bytes_per_token
+
+
+def test_requests_may_be_swapped_out_to_the_host():
+    """A block crosses the host's link once, and is read and written on the device."""
+    found = deploy("llama3-8b", _A100, host_cache_bytes=10**9)
+    assert found.num_host_blocks == 10**9 // (16 * 131072)
+    copy, swap = (CacheOp(kind, 0, (1, 2), to=(3, 4), to_tier=tier) for kind, tier in _COPIES)
+    device, seconds = _A100.devices[0], found.model.step_time.cache_seconds
+    assert seconds([swap]) == pytest.approx(2 * 16 * 131072 / device.host_bandwidth_bytes_per_s)
+    assert 0 < seconds([copy]) < seconds([swap])
+
+
+_COPIES = (("copy", "device"), ("swap out", "host"))

@@ -38,6 +38,7 @@ def deploy(
     cache_blocks: int | None = None,
     cache_bytes: int | None = None,
     block_tokens: int = 16,
+    host_cache_bytes: int = 0,
     max_model_len: int | None = None,
 ) -> Deployment:
     """Replicas of a model on a cluster.
@@ -54,6 +55,7 @@ def deploy(
     cache_blocks : of each replica.
     cache_bytes : memory of a device for the cache, where blocks are not given; by default what is left.
     block_tokens : that a block has room for.
+    host_cache_bytes : memory of a device's host to which requests may be swapped out.
     max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
 
     Raises
@@ -68,6 +70,7 @@ def deploy(
         pipeline_stages=pipeline_stages,
         dtype=dtype,
         kernels=kernels,
+        block_tokens=block_tokens,
     )
     most = cluster.num_devices // served.num_devices
     replicas = most if num_replicas is None else num_replicas
@@ -77,12 +80,20 @@ def deploy(
             f"devices of {cluster.name}; use a larger cluster"
         )
     num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
-    length = min(served.context, num_blocks * block_tokens) if max_model_len is None else max_model_len
-    if length > served.context:
+    length = _length(served, num_blocks * block_tokens, max_model_len)
+    num_host_blocks = host_cache_bytes // (block_tokens * served.cache_bytes_per_token)
+    return Deployment(served, replicas, num_blocks, length, block_tokens, num_host_blocks)
+
+
+def _length(served: ServedModel, cached_tokens: int, asked: int | None) -> int:
+    """The longest sequence."""
+    if asked is None:
+        return min(served.context, cached_tokens)
+    if asked > served.context:
         raise ServeError(
-            f"max_model_len {length}; {model} was made for {served.context} tokens at most; give that or less"
+            f"max_model_len {asked}; {served.name} was made for {served.context} tokens at most; give that or less"
         )
-    return Deployment(served, replicas, num_blocks, length, block_tokens)
+    return asked
 
 
 def served_model(
@@ -93,6 +104,7 @@ def served_model(
     pipeline_stages: int = 1,
     dtype: str = "bfloat16",
     kernels: Path | None = None,
+    block_tokens: int = 16,
 ) -> ServedModel:
     """A model on the first devices of a cluster; parameters and errors as of `deploy`."""
     if dtype not in FORMATS:
@@ -108,15 +120,22 @@ def served_model(
     cluster.require_known()
     graph = step_graph(_program(model), tensor_parallel)
     costs, source = step_costs(model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels)
-    form = FORMATS[dtype]
+    form, device = FORMATS[dtype], cluster.devices[0]
+    token_bytes = int(graph.cached_per_token * form.cache_bytes / pipeline_stages)
+    block_bytes = block_tokens * token_bytes
+    step_time = ModelStepTime(
+        costs,
+        copied_block_s=2 * block_bytes / device.memory_rate_bytes_per_s(2 * block_bytes),
+        swapped_block_s=block_bytes / device.host_bandwidth_bytes_per_s,
+    )
     return ServedModel(
         model,
-        ModelStepTime(costs),
+        step_time,
         tensor_parallel,
         pipeline_stages,
         int(graph.num_weights * form.num_bytes / pipeline_stages),
-        int(graph.cached_per_token * form.cache_bytes / pipeline_stages),
-        _usable_bytes(cluster.devices[0]),
+        token_bytes,
+        _usable_bytes(device),
         _activation_bytes(graph),
         _context(model),
         source,

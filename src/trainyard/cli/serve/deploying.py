@@ -26,7 +26,8 @@ class DeployOptions:
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Measured times of kernels; by default seconds are predicted from what is known of the device."""
+    """Folder of measured times: profiles of layers, or an installed aiconfigurator_core; by default seconds are predicted
+    from what is known of the device. After a colon may stand which model or server of it is meant."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Of weights: float32, float16, bfloat16 or float8; keys and values have at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
@@ -39,6 +40,8 @@ class DeployOptions:
     """Blocks of the cache of a replica; by default as many as fit beside the weights."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """The same as memory of each device, such as 40GB."""
+    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Memory of the host, for each device, to which policies that swap may swap requests out; by default none."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Tokens of a block."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
@@ -64,6 +67,9 @@ class DeployOptions:
                 raise ServeError(
                     "--cache-blocks and --cache-memory both say how large the cache is; give one"
                 )
+        host_bytes = 0
+        if self.host_cache_memory is not None:
+            host_bytes = quantity("--host-cache-memory", self.host_cache_memory, parse_bytes)
         return deploy(
             self.model,
             parse_cluster(self.cluster),
@@ -75,6 +81,7 @@ class DeployOptions:
             cache_blocks=self.cache_blocks,
             cache_bytes=cache_bytes,
             block_tokens=self.block_tokens,
+            host_cache_bytes=host_bytes,
             max_model_len=self.max_model_len,
         )
 
@@ -89,6 +96,7 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "tensor_parallel": model.tensor_parallel,
         "pipeline_stages": model.pipeline_stages,
         "num_blocks": deployment.num_blocks,
+        "num_host_blocks": deployment.num_host_blocks,
         "block_tokens": deployment.block_tokens,
         "max_model_len": deployment.max_model_len,
         "weight_bytes": model.weight_bytes,

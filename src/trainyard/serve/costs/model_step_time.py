@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem, num_copied
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.request_state import RequestState
 
@@ -95,10 +95,18 @@ class ModelStepTime:
     ----------
     costs : of the parts of a step.
     overhead_s : of every step, beside what the devices compute.
+    copied_block_s, swapped_block_s : of each block of the cache that is copied on the device, and to the host or back.
     """
 
-    def __init__(self, costs: StepCosts, overhead_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        overhead_s: float = 0.0,
+        copied_block_s: float = 0.0,
+        swapped_block_s: float = 0.0,
+    ) -> None:
         self.costs, self.overhead_s = costs, overhead_s
+        self.copied_block_s, self.swapped_block_s = copied_block_s, swapped_block_s
         self._tokens_s: dict[int, float] = {}
         self._sequences_s: dict[int, float] = {}
 
@@ -122,6 +130,11 @@ class ModelStepTime:
         count = len(items)
         mean = (sum(item.stop for item in items) + np.arange(num, dtype=np.float64) * count) / count
         return self.costs.attention_s((), count, mean) + self._others_s(count, count)
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        """Of copies of blocks."""
+        num_on_device, num_swapped = num_copied(ops)
+        return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped
 
     def _others_s(self, num_tokens: int, num_sequences: int) -> float:
         if num_tokens not in self._tokens_s:
