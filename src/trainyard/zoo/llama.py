@@ -1,5 +1,8 @@
 """Llama: a decoder-only transformer with rotary positions, grouped-query attention and a gated MLP.
 
+Mistral, Qwen2 and Qwen3 are the same but for heads of another width, a norm of queries and keys, and biases. Positions
+are not scaled beyond the context of pre-training (``rope_scaling``), which changes values and no shape.
+
 References
 ----------
 Touvron et al., "Llama 2: Open Foundation and Fine-Tuned Chat Models", arXiv 2307.09288.
@@ -28,6 +31,12 @@ class LlamaConfig:
     kv_heads : heads of keys and values, each shared by ``heads / kv_heads`` heads of queries.
     ffn : width of the MLP.
     theta : base of the rotary wavelengths.
+    head_width : elements of a head; 0 is ``hidden / heads``.
+    qk_norm : whether heads of queries and keys are normalised, as Qwen3 does.
+    qkv_bias, out_bias : whether the products of attention add a bias: that of queries, keys and values (Qwen2), and the
+        last one.
+    tied : whether the scores of words are products with the look-up table.
+    epsilon : added to mean squares before a root is taken.
     """
 
     vocab: int = 128256
@@ -38,6 +47,17 @@ class LlamaConfig:
     kv_heads: int = 8
     ffn: int = 14336
     theta: float = 500000.0
+    head_width: int = 0
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    tied: bool = False
+    epsilon: float = 1e-5
+
+    @property
+    def width(self) -> int:
+        """Elements of a head."""
+        return self.head_width or self.hidden // self.heads
 
 
 class RMSNorm(nn.Module):
@@ -54,12 +74,12 @@ class RMSNorm(nn.Module):
         return normal.to(x.dtype) * self.weight
 
 
-def rotations(config: LlamaConfig, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, each [length, head width / 2], in the type of ``like``."""
-    half = config.hidden // config.heads // 2
+def rotations(width: int, theta: float, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, each [length, width / 2], in the type of ``like``."""
+    half = width // 2
     exponents = torch.arange(half, device=like.device, dtype=torch.float32) / half
     positions = torch.arange(length, device=like.device, dtype=torch.float32)
-    angles = positions[:, None] * (config.theta**-exponents)
+    angles = positions[:, None] * (theta**-exponents)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
@@ -74,15 +94,19 @@ class Attention(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.width = config.hidden // config.heads
+        self.width = config.width
         self.group = config.heads // config.kv_heads
-        self.q = nn.Linear(config.hidden, config.hidden, bias=False)
-        self.k = nn.Linear(config.hidden, config.kv_heads * self.width, bias=False)
-        self.v = nn.Linear(config.hidden, config.kv_heads * self.width, bias=False)
-        self.out = nn.Linear(config.hidden, config.hidden, bias=False)
+        self.q = nn.Linear(config.hidden, config.heads * self.width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.heads * self.width, config.hidden, bias=config.out_bias)
+        self.norm_q = RMSNorm(self.width, config.epsilon) if config.qk_norm else None
+        self.norm_k = RMSNorm(self.width, config.epsilon) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        if self.norm_q is not None and self.norm_k is not None:
+            q, k = self.norm_q(q), self.norm_k(k)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if self.group > 1:
             k, v = (t.unsqueeze(2).expand(-1, -1, self.group, -1, -1).flatten(1, 2) for t in (k, v))
@@ -96,9 +120,9 @@ class Block(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.norm_1 = RMSNorm(config.hidden)
+        self.norm_1 = RMSNorm(config.hidden, config.epsilon)
         self.attention = Attention(config)
-        self.norm_2 = RMSNorm(config.hidden)
+        self.norm_2 = RMSNorm(config.hidden, config.epsilon)
         self.gate = nn.Linear(config.hidden, config.ffn, bias=False)
         self.up = nn.Linear(config.hidden, config.ffn, bias=False)
         self.down = nn.Linear(config.ffn, config.hidden, bias=False)
@@ -118,15 +142,16 @@ class Llama(nn.Module):
         self.config = config
         self.tokens = nn.Embedding(config.vocab, config.hidden)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.hidden)
-        self.head = nn.Linear(config.hidden, config.vocab, bias=False)
+        self.norm = RMSNorm(config.hidden, config.epsilon)
+        self.head = None if config.tied else nn.Linear(config.hidden, config.vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
-        cos, sin = rotations(self.config, tokens.shape[1], x)
+        cos, sin = rotations(self.config.width, self.config.theta, tokens.shape[1], x)
         for block in self.blocks:
             x = block(x, cos, sin)
-        result: Tensor = self.head(self.norm(x))
+        x = self.norm(x)
+        result: Tensor = F.linear(x, self.tokens.weight) if self.head is None else self.head(x)
         return result
 
 

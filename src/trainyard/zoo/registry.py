@@ -51,7 +51,19 @@ def _wide(base: int, factor: int, third_stage: int = 6) -> Entry:
     return Entry(resnet.build, config, 32)
 
 
+def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> LlamaConfig:
+    """Yang et al. 2025 (arXiv 2505.09388), table 1."""
+    return LlamaConfig(
+        151936, 40960, layers, hidden, heads, 8, ffn, 1e6, head_width=128, qk_norm=True, epsilon=1e-6
+    )
+
+
 _LLAMA_2_7B = LlamaConfig(32000, 4096, kv_heads=32, ffn=11008, theta=10000.0)
+_LLAMA_2_70B = LlamaConfig(32000, 4096, 80, 8192, 64, 8, 28672, 10000.0)
+# Roziere et al. 2023 (arXiv 2308.12950), section 2.4: wavelengths of base 10^6, sequences of 16,384 in fine-tuning.
+_CODE_LLAMA_34B = LlamaConfig(32000, 16384, 48, 8192, 64, 8, 22016, 1e6)
+# Version 0.3, whose attention has no window and whose vocabulary is larger than that of Jiang et al. 2023.
+_MISTRAL_7B = LlamaConfig(32768, 32768, 32, 4096, 32, 8, 14336, 1e6)
 _LLAMA_3_70B = LlamaConfig(layers=80, hidden=8192, heads=64, ffn=28672)
 _BERT_LARGE = BertConfig(layers=24, hidden=1024, heads=16)
 
@@ -90,8 +102,13 @@ ENTRIES: dict[str, Entry] = {
     "megatron-530b": _gpt(105, 20480, 128, rows=280),
     "megatron-1t": _gpt(128, 25600, 160, rows=512),
     "llama2-7b": Entry(llama.build, _LLAMA_2_7B, 4),
+    "llama2-70b": Entry(llama.build, _LLAMA_2_70B, 4),
+    "codellama-34b": Entry(llama.build, _CODE_LLAMA_34B, 4),
     "llama3-8b": Entry(llama.build, LlamaConfig(), 4),
     "llama3-70b": Entry(llama.build, _LLAMA_3_70B, 4),
+    "mistral-7b": Entry(llama.build, _MISTRAL_7B, 4),
+    "qwen3-8b": Entry(llama.build, _qwen3(36, 4096, 32, 12288), 4),
+    "qwen3-32b": Entry(llama.build, _qwen3(64, 5120, 64, 25600), 4),
     "bert-base": Entry(bert.build, BertConfig(), 16),
     "bert-large": Entry(bert.build, _BERT_LARGE, 16),
     "resnet18": Entry(resnet.build, ResNetConfig(blocks=(2, 2, 2, 2), bottleneck=False), 32),
