@@ -21,12 +21,15 @@ from torch import fx
 
 from trainyard.program.algebra.notation import Choice, blocks_at, choices
 from trainyard.program.algebra.rules import axes_of, tensor_args
+from trainyard.program.grouped_product import GROUPED_PRODUCT
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program, output_args, tensors_of
 
 aten = torch.ops.aten
 
-PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
+PRODUCTS = frozenset(
+    {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, GROUPED_PRODUCT}
+)
 _SOFTMAX = frozenset({aten._softmax.default, aten._safe_softmax.default})
 FUSED_ATTENTION = frozenset(
     {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from algebra_cases.drawing import Draw, case
+from trainyard.program.grouped_product import GROUPED_PRODUCT
 
 aten = torch.ops.aten
 
@@ -134,3 +135,11 @@ def _lu_solve(d: Draw) -> tuple[Any, ...]:
     x, right = _solve(d)
     lu, pivots, _ = torch.linalg.lu_factor_ex(x)
     return lu, pivots, right
+
+
+@case(GROUPED_PRODUCT)
+def _grouped_product(d: Draw) -> tuple[Any, ...]:
+    groups, m, k, n = d.size(), d.size(), d.size(), d.size()
+    ends = d.index(m + 1, groups).sort().values
+    ends[-1] = m
+    return ends.to(torch.int32), d.real(m, k), d.real(groups, k, n)

@@ -17,6 +17,7 @@ from trainyard.program.algebra.rules import (
     sizes_of,
     text_rule,
 )
+from trainyard.program.grouped_product import GROUPED_PRODUCT
 
 aten = torch.ops.aten
 
@@ -26,6 +27,10 @@ text_rule(aten.mm.default, "m k, k n -> m n", linear=_EACH)
 text_rule(aten.bmm.default, "b m k, b k n -> b m n", linear=_EACH)
 text_rule(aten.dot.default, "k, k -> ", linear=_EACH)
 text_rule(aten.mv.default, "m k, k -> m", linear=_EACH)
+# Where the rows of a group end says it of all rows and all groups.
+text_rule(
+    GROUPED_PRODUCT, "g, m k, g k n -> m n", whole="g m", linear=(frozenset({1}), frozenset({2}))
+)
 
 
 @rule(aten.addmm.default)

@@ -1,0 +1,132 @@
+"""Decoders of today that are served: mixtures of experts in most layers, latent attention, windows.
+
+Positions are not scaled beyond the context of pre-training (``rope_scaling``), which changes values and no shape.
+
+References
+----------
+Jiang et al., "Mixtral of Experts", arXiv 2401.04088.
+Yang et al., "Qwen3 Technical Report", arXiv 2505.09388, table 2.
+DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437.
+OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.program.model import Model
+from trainyard.zoo.common import next_token_loss, token_batch
+from trainyard.zoo.latent import LatentAttention, LatentConfig
+from trainyard.zoo.llama import Attention, LlamaConfig, RMSNorm, rotate, rotations
+from trainyard.zoo.mixture import GatedMLP, Mixture, MixtureConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LlamaConfig):
+    """Sizes of a decoder; ``ffn`` is the width of the MLP of layers without a mixture.
+
+    Attributes
+    ----------
+    mixture : of the layers that have one.
+    dense_layers : numbers of the layers that have none.
+    latent : widths of latent attention; by default attention is as in Llama.
+    windows : of each layer, how many tokens a token sees, itself included; 0 is all. By default all see all.
+    sinks : whether every head of queries has a score for no token, as in gpt-oss.
+    """
+
+    mixture: MixtureConfig
+    dense_layers: tuple[int, ...] = ()
+    latent: LatentConfig | None = None
+    windows: tuple[int, ...] = ()
+    sinks: bool = False
+
+
+class SinkAttention(Attention):
+    """Causal attention within a window, in which a part of every token's weights may go to no token."""
+
+    def __init__(self, config: DecoderConfig, window: int) -> None:
+        super().__init__(config)
+        self.window = window
+        self.sinks = nn.Parameter(torch.zeros(config.heads))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        # A key and a value of zeros stand for no token; its score is that of the sink.
+        k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
+        if self.group > 1:
+            k, v = (t.unsqueeze(2).expand(-1, -1, self.group, -1, -1).flatten(1, 2) for t in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self._scores(x.shape[1], q))
+        result: Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return result
+
+    def _scores(self, length: int, like: Tensor) -> Tensor:
+        """What is added to the scores, [1, heads, length, length + 1]."""
+        positions = torch.arange(length, device=like.device)
+        back = positions[:, None] - positions
+        seen = back >= 0
+        if self.window:
+            seen = seen & (back < self.window)
+        tokens = torch.zeros_like(back, dtype=like.dtype).masked_fill(~seen, float("-inf"))
+        heads = self.sinks.shape[0]
+        sinks = self.sinks.to(like.dtype).view(1, heads, 1, 1).expand(1, heads, length, 1)
+        return torch.cat((tokens.expand(1, heads, length, length), sinks), -1)
+
+
+class DecoderBlock(nn.Module):
+    """Attention and an MLP or a mixture, each normalised before and added to its input."""
+
+    def __init__(self, config: DecoderConfig, number: int) -> None:
+        super().__init__()
+        self.norm_1 = RMSNorm(config.hidden, config.epsilon)
+        self.attention = _attention(config, number)
+        self.norm_2 = RMSNorm(config.hidden, config.epsilon)
+        self.mlp: nn.Module = (
+            GatedMLP(config.hidden, config.ffn)
+            if number in config.dense_layers
+            else Mixture(config.hidden, config.mixture)
+        )
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x), cos, sin)
+        result: Tensor = x + self.mlp(self.norm_2(x))
+        return result
+
+
+def _attention(config: DecoderConfig, number: int) -> nn.Module:
+    if config.latent is not None:
+        return LatentAttention(config.hidden, config.heads, config.latent, config.epsilon)
+    if config.sinks:
+        return SinkAttention(config, config.windows[number] if config.windows else 0)
+    return Attention(config)
+
+
+class Decoder(nn.Module):
+    """Tokens [rows, length] to logits [rows, length, vocab]."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab, config.hidden)
+        self.blocks = nn.ModuleList(DecoderBlock(config, number) for number in range(config.layers))
+        self.norm = RMSNorm(config.hidden, config.epsilon)
+        self.head = None if config.tied else nn.Linear(config.hidden, config.vocab, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        turning = self.config.latent.rotary if self.config.latent is not None else self.config.width
+        cos, sin = rotations(turning, self.config.theta, tokens.shape[1], x)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        x = self.norm(x)
+        result: Tensor = F.linear(x, self.tokens.weight) if self.head is None else self.head(x)
+        return result
+
+
+def build(name: str, config: DecoderConfig, rows: int) -> Model:
+    """A decoder with next-token cross-entropy on ``rows`` sequences of full length."""
+    return Model(name, Decoder(config), next_token_loss, token_batch(rows, config.context, config.vocab))
