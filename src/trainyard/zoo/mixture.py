@@ -128,7 +128,7 @@ class Mixture(nn.Module):
         rows = tokens[order // top]
         y = grouped_product(ends, self._gated(ends, experts, rows), self.down)
         back = y[order.argsort()].unflatten(0, (-1, top))
-        mixed = (back * weights.unsqueeze(-1)).sum(1)
+        mixed = (back * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # autocast adds up in 32 bits
         if self.shared is not None:
             mixed = mixed + self.shared(tokens)
         if self.config.bounded:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Attention", "KernelTimes", "Product", "StepGraph"]
+__all__ = ["Attention", "Experts", "KernelTimes", "Product", "StepGraph"]
 
 Floats = NDArray[np.float64]
 
@@ -34,17 +34,64 @@ class Attention(NamedTuple):
     Attributes
     ----------
     num_heads, num_kv_heads : of queries, and of keys and values.
-    head_width : elements of a head.
+    head_width : elements of a head; in the mean of keys and values, where they differ.
+    window : tokens that a token sees, itself included; 0 is all.
+    latent : elements of the vector that a server keeps of a token in place of its keys and values, where these follow
+        from it (DeepSeek-V2, arXiv 2405.04434); 0 where there is none.
+    rotary : elements of a key that turn with its position and are the same in all heads, which are kept beside it.
     """
 
     num_heads: int
     num_kv_heads: int
     head_width: int
+    window: int = 0
+    latent: int = 0
+    rotary: int = 0
 
     @property
     def cached_per_token(self) -> int:
-        """Elements of keys and values of a token."""
-        return 2 * self.num_kv_heads * self.head_width
+        """Elements of keys and values of a token, or of what they follow from."""
+        return self.latent + self.rotary or 2 * self.num_kv_heads * self.head_width
+
+    @property
+    def decode_flops_per_cached(self) -> int:
+        """Flops of a decoding token for each token that it sees.
+
+        Where there is a latent vector, all heads multiply by it: queries go through the weights that would make keys.
+        """
+        if self.latent:
+            return 2 * self.num_heads * (2 * self.latent + self.rotary)
+        return 4 * self.num_heads * self.head_width
+
+    def num_pairs(self, num_tokens: int, before: int) -> float:
+        """Pairs of a token of a prompt and one that it sees, of so many tokens after so many others."""
+        growing = min(max(self.window - before, 0), num_tokens) if self.window else num_tokens
+        return growing * (before + (growing + 1) / 2) + (num_tokens - growing) * self.window
+
+
+class Experts(NamedTuple):
+    """The experts of one layer, of which each token goes to a few.
+
+    Attributes
+    ----------
+    num_experts, num_used : of the layer, and of a token.
+    hidden : elements of a token.
+    width : of an expert on one device.
+    is_gated : whether an expert has three matrices (gate, up and down), or two.
+    num_devices : that the experts are dealt out to; 1 where every device has a part of each.
+    """
+
+    num_experts: int
+    num_used: int
+    hidden: int
+    width: int
+    is_gated: bool
+    num_devices: int = 1
+
+    def mean_touched(self, num_tokens: int) -> float:
+        """Experts on a device that at least one of so many tokens goes to, if they choose at random."""
+        missed = (1 - self.num_used / self.num_experts) ** num_tokens
+        return self.num_experts * (1 - missed) / self.num_devices
 
 
 @dataclass(frozen=True)
@@ -60,6 +107,7 @@ class StepGraph:
         the whole result), with how often each is launched.
     hidden : elements of a token that go from stage to stage of a pipeline.
     num_weights : elements of weights on a device.
+    experts : of mixtures, with the number of layers of each kind.
     """
 
     products: tuple[tuple[Product, int], ...]
@@ -69,6 +117,7 @@ class StepGraph:
     all_gathers: tuple[tuple[int, int], ...]
     hidden: int
     num_weights: int
+    experts: tuple[tuple[Experts, int], ...] = ()
 
     @property
     def cached_per_token(self) -> int:
@@ -81,6 +130,10 @@ class KernelTimes(Protocol):
 
     def product_s(self, num_rows: int, product: Product) -> float:
         """Of a product."""
+        ...
+
+    def experts_s(self, num_tokens: int, experts: Experts) -> float:
+        """Of all products of the experts of a layer."""
         ...
 
     def pointwise_s(self, num_elements: int) -> float:

@@ -52,10 +52,10 @@ class GraphCosts:
         self.graph, self.kernels, self.num_stages = graph, kernels, num_stages
 
     def tokens_s(self, num: int) -> float:
+        graph, kernels = self.graph, self.kernels
         seconds = self._products_s(num, of_last_tokens=False) + self.exchanged_s(num)
-        return seconds + sum(
-            count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise
-        )
+        seconds += sum(count * kernels.experts_s(num, each) for each, count in graph.experts)
+        return seconds + sum(count * kernels.pointwise_s(num * each) for each, count in graph.pointwise)
 
     def exchanged_s(self, num: int) -> float:
         """In which devices exchange what they computed for so many tokens."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.serve.costs.kernels import Attention, Product
+from trainyard.serve.costs.kernels import Attention, Experts, Product
 
 __all__ = ["PredictedKernels"]
 
@@ -49,15 +49,26 @@ class PredictedKernels:
         return self.cluster.devices[0]
 
     def product_s(self, num_rows: int, product: Product) -> float:
-        width, columns, _ = product
-        computed_s = self._computed_s(num_rows, width, columns)
+        return self._product_s(num_rows, product.width, product.columns, 1)
+
+    def experts_s(self, num_tokens: int, experts: Experts) -> float:
+        """Of a layer whose tokens choose at random: weights of the experts that are chosen are read once."""
+        num_rows = num_tokens * experts.num_used / experts.num_devices
+        touched = experts.mean_touched(num_tokens)
+        columns = experts.width * (2 if experts.is_gated else 1)
+        into_s = self._product_s(num_rows, experts.hidden, columns, touched)
+        return into_s + self._product_s(num_rows, experts.width, experts.hidden, touched)
+
+    def _product_s(self, num_rows: float, width: int, columns: int, num_matrices: float) -> float:
+        computed_s = self._computed_s(num_rows, width, columns, num_matrices)
         if self.weight_bytes >= _ACTIVATION_BYTES:
             return computed_s
         # Activations are brought to the format of the weights by a kernel of its own.
         return computed_s + self._moved_s(num_rows * width * (_ACTIVATION_BYTES + self.weight_bytes))
 
-    def _computed_s(self, num_rows: int, width: int, columns: int) -> float:
-        num_bytes = width * columns * self.weight_bytes + num_rows * (width + columns) * _ACTIVATION_BYTES
+    def _computed_s(self, num_rows: float, width: int, columns: int, num_matrices: float) -> float:
+        num_bytes = num_matrices * width * columns * self.weight_bytes
+        num_bytes += num_rows * (width + columns) * _ACTIVATION_BYTES
         flops = 2.0 * num_rows * width * columns
         computing_s = flops / self.device.matmul_flops_per_s(flops, self.weights)
         return max(computing_s, self._moved_s(num_bytes))
@@ -66,21 +77,26 @@ class PredictedKernels:
         return self._moved_s(num_elements * _ACTIVATION_BYTES)
 
     def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        heads, _, width = attention
-        pairs = sum(num * (before + (num + 1) / 2) for num, before in chunks)
+        heads, width = attention.num_heads, attention.head_width
+        pairs = sum(attention.num_pairs(num, before) for num, before in chunks)
         tokens, cached = sum(num for num, _ in chunks), sum(num + before for num, before in chunks)
+        if attention.window:
+            cached = sum(num + min(before, attention.window) for num, before in chunks)
         flops = 4.0 * heads * width * pairs
         num_bytes = float(2 * tokens * heads * width * _ACTIVATION_BYTES)
         num_bytes += cached * attention.cached_per_token * self.cache_bytes
         return max(flops / self.device.matmul_flops_per_s(flops, "bfloat16"), self._moved_s(num_bytes))
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
-        heads, _, width = attention
-        num_bytes = num * mean_tokens * (attention.cached_per_token * self.cache_bytes)
-        num_bytes += 2 * num * heads * width * _ACTIVATION_BYTES
+        seen = num * (np.minimum(mean_tokens, attention.window) if attention.window else mean_tokens)
+        width = attention.latent + attention.rotary / 2 if attention.latent else attention.head_width
+        num_bytes = seen * (attention.cached_per_token * self.cache_bytes)
+        num_bytes += 2 * num * attention.num_heads * width * _ACTIVATION_BYTES
         efficiency = self.device.efficiency
         rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
-        return (num_bytes + efficiency.half_memory_bytes) / rate
+        moving_s = (num_bytes + efficiency.half_memory_bytes) / rate
+        flops_per_s = self.device.peak("bfloat16") * efficiency.max_matmul_fraction
+        return np.maximum(moving_s, seen * attention.decode_flops_per_cached / flops_per_s)
 
     def all_reduce_s(self, num_elements: int) -> float:
         return self._collective_s("all_reduce", num_elements)

@@ -3,13 +3,15 @@
 The graph is captured once, for one sequence of a length that divides no size of the model: so every dimension that it
 divides counts tokens. It is cut over the devices of a tensor-parallel group by level 1's algebra, as Megatron cuts it.
 Servers fuse what lies between products: ops that only read and write are one kernel where they follow each other, and
-products of the same operand (queries, keys and values; gate and up) are one product.
+products of the same operand (queries, keys and values; gate and up) are one product. The grouped products of a mixture
+of experts are one kernel, which fetches the tokens of each expert itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -20,13 +22,14 @@ from trainyard.job.plan import PlanError
 from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS, tensor_parallel_regions
 from trainyard.program import spmd
-from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.forward import capture_forward, shortened_sequences
+from trainyard.program.grouped_product import GROUPED_PRODUCT
 from trainyard.program.model import Model
 from trainyard.program.placement import REPLICATE, Shard
 from trainyard.program.program import Program, output_args, tensor_of, tensors_of
 from trainyard.program.propagate import Axis
-from trainyard.serve.costs.kernels import Attention, Product, StepGraph
+from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.errors import ServeError
 
 __all__ = ["forward_program", "step_graph"]
@@ -35,7 +38,7 @@ aten = torch.ops.aten
 
 _PRIMES = (157, 127, 101, 97, 89, 79, 67, 61, 53, 43, 37, 31, 23, 19, 17, 13, 11, 7, 5)
 _LOOKS_UP = {aten.embedding.default, spmd.embed_part}
-_COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default}
+_COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default, aten.constant_pad_nd.default}
 
 
 def forward_program(model: Model) -> Program:
@@ -57,13 +60,15 @@ def forward_program(model: Model) -> Program:
     return capture_forward(shortened_sequences(model, fitting[0]), 1, torch.bfloat16)
 
 
-def step_graph(program: Program, tensor_parallel: int = 1) -> StepGraph:
+def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: bool = False) -> StepGraph:
     """What a device of a tensor-parallel group launches.
 
     Parameters
     ----------
     program : of `forward_program`.
     tensor_parallel : devices of the group.
+    expert_parallel : whether the experts of a mixture are dealt out to the devices of the group; otherwise every device
+        has a part of each.
 
     Raises
     ------
@@ -86,7 +91,23 @@ def step_graph(program: Program, tensor_parallel: int = 1) -> StepGraph:
     wanted = {entry.path: REPLICATE for entry in program.inputs} | placements
     sharded = shard(program, axis, wanted)
     is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
-    return _Reader(sharded.program, tensor_parallel if is_gathered else 1).read()
+    graph = _Reader(sharded.program, tensor_parallel if is_gathered else 1).read()
+    return _with_dealt_experts(program.name, graph, tensor_parallel) if expert_parallel else graph
+
+
+def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int) -> StepGraph:
+    """The same with whole experts on each device; a device has as many weights, and adds up the same, as before."""
+    for each, _ in graph.experts:
+        if each.num_experts % num_devices:
+            raise ServeError(
+                f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices} devices; use a number of shards "
+                "that divides them, or leave out expert_parallel"
+            )
+    dealt = tuple(
+        (each._replace(width=each.width * num_devices, num_devices=num_devices), count)
+        for each, count in graph.experts
+    )
+    return replace(graph, experts=dealt)
 
 
 def _tensors(batch: object) -> Iterator[torch.Tensor]:
@@ -125,6 +146,7 @@ class _Reader:
             self._all_gathers(),
             hidden,
             sum(tensor_of(node).numel() for node in weights),
+            self._experts(),
         )
 
     def source(self, node: fx.Node) -> fx.Node:
@@ -142,8 +164,11 @@ class _Reader:
         return found - set(batch)
 
     def _is_passed(self, node: fx.Node) -> bool:
-        """Whether a node moves nothing in a server's kernels: a view, or a copy into another layout."""
-        return node.op == "call_function" and (is_free(node) or node.target in _COPIES)
+        """Whether a node moves nothing in a server's kernels: a view, a copy into another layout, rows of experts."""
+        if node.op != "call_function":
+            return False
+        fetches = node.target is aten.index.Tensor and {user.target for user in node.users} == {GROUPED_PRODUCT}
+        return fetches or is_free(node) or node.target in _COPIES
 
     def _per_token(self, node: fx.Node) -> int:
         """Elements of a node's result for each token."""
@@ -164,7 +189,7 @@ class _Reader:
         ends = {self.source(node) for node in output_args(self.program.graph) if node is not None}
         together: dict[tuple[fx.Node, bool], list[tuple[int, int]]] = defaultdict(list)
         for node in self.ops:
-            if node.target in PRODUCTS:
+            if node.target in PRODUCTS and node.target is not GROUPED_PRODUCT:
                 left, right = tensor_args(node)[-2:]
                 if right in self.varies:
                     raise ServeError(
@@ -183,9 +208,51 @@ class _Reader:
         found = []
         for node in self.ops:
             if node.target in FUSED_ATTENTION:
-                query, key = node.all_input_nodes[:2]
-                _, num_heads, _, width = tensor_of(query).shape
-                found.append(Attention(int(num_heads), self._num_kv_heads(key, int(width)), int(width)))
+                query, key, value, *masks = tensor_args(node)
+                num_heads, key_width = int(tensor_of(query).shape[1]), int(tensor_of(query).shape[3])
+                latent, rotary = self._latent(key)
+                found.append(
+                    Attention(
+                        num_heads,
+                        self._num_kv_heads(key, key_width),
+                        (key_width + self._width(value)) // 2,
+                        max((_window(mask) for mask in masks), default=0),
+                        latent,
+                        rotary,
+                    )
+                )
+        return tuple(sorted(Counter(found).items()))
+
+    def _width(self, value: fx.Node) -> int:
+        """Elements of a head of values, before they are filled up to the width of keys."""
+        fewest = int(tensor_of(value).shape[-1])
+        while value.target is not aten.constant_pad_nd.default and self._is_passed(value):
+            value = value.all_input_nodes[0]
+        return fewest if not self._is_passed(value) else int(tensor_of(value.all_input_nodes[0]).shape[-1])
+
+    def _latent(self, key: fx.Node) -> tuple[int, int]:
+        """Widths of what keys follow from: a vector that goes through a product, and elements that heads share."""
+        joined = self.source(key)
+        parts = tensor_args(joined) if joined.target is aten.cat.default else []
+        behind = [_products_behind(part) for part in parts]
+        if len(parts) != 2 or behind[0] == behind[1]:
+            return 0, 0
+        (expanding,) = behind[0]
+        return int(tensor_of(tensor_args(expanding)[-1]).shape[-2]), int(tensor_of(parts[1]).shape[-1])
+
+    def _experts(self) -> tuple[tuple[Experts, int], ...]:
+        mixtures: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        for node in self.ops:
+            if node.target is GROUPED_PRODUCT:
+                mixtures[self.source(tensor_args(node)[0])].append(node)
+        found = []
+        for products in mixtures.values():
+            _, rows, weights = tensor_args(products[0])
+            num_experts, hidden, _ = tensor_of(weights).shape
+            width = tensor_of(tensor_args(products[-1])[2]).shape[1]
+            found.append(
+                Experts(num_experts, self._per_token(rows) // hidden, hidden, width, len(products) == 3)
+            )
         return tuple(sorted(Counter(found).items()))
 
     def _num_kv_heads(self, key: fx.Node, width: int) -> int:
@@ -258,3 +325,29 @@ class _Reader:
 def _is_kernel(node: fx.Node) -> bool:
     """Whether an op is launched by itself, and nothing is fused over it."""
     return node.target in PRODUCTS or node.target in FUSED_ATTENTION or node.target in spmd.COLLECTIVES
+
+
+def _products_behind(node: fx.Node) -> set[fx.Node]:
+    """The nearest products that a value follows from."""
+    found: set[fx.Node] = set()
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        if each.target in PRODUCTS:
+            found.add(each)
+        else:
+            stack += each.all_input_nodes
+    return found
+
+
+def _window(mask: fx.Node) -> int:
+    """How many tokens a token sees by a mask that compares their distance with a number; 0 if it does not."""
+    seen, stack = {mask}, [mask]
+    while stack:
+        node = stack.pop()
+        if node.target is aten.lt.Scalar:
+            return int(args_of(node)[1])
+        fresh = [each for each in node.all_input_nodes if each not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return 0
