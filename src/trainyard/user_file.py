@@ -12,8 +12,13 @@ from typing import Any
 
 
 def is_file(spec: str) -> bool:
-    """Whether a model is given as a Python file, not by a name."""
-    return spec.endswith(".py") or "/" in spec
+    """Whether a model is given as a Python file, not by a name or as a file of its sizes."""
+    return spec.endswith(".py") or ("/" in spec and not is_config(spec))
+
+
+def is_config(spec: str) -> bool:
+    """Whether a model is given as a file of its sizes, which runs no code: `config.json`, or a folder that has one."""
+    return spec.endswith(".json") or (Path(spec) / "config.json").is_file()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trainyard.program.model import Model
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.latent import LatentAttention, LatentConfig
-from trainyard.zoo.llama import Attention, LlamaConfig, RMSNorm, rotate, rotations
+from trainyard.zoo.llama import Attention, LlamaConfig, RMSNorm, rotations, window_mask
 from trainyard.zoo.mixture import GatedMLP, Mixture, MixtureConfig
 
 
@@ -34,7 +34,7 @@ class DecoderConfig(LlamaConfig):
     mixture : of the layers that have one.
     dense_layers : numbers of the layers that have none.
     latent : widths of latent attention; by default attention is as in Llama.
-    windows : of each layer, how many tokens a token sees, itself included; 0 is all. By default all see all.
+    windows : of each layer, where layers have different ones.
     sinks : whether every head of queries has a score for no token, as in gpt-oss.
     """
 
@@ -46,35 +46,20 @@ class DecoderConfig(LlamaConfig):
 
 
 class SinkAttention(Attention):
-    """Causal attention within a window, in which a part of every token's weights may go to no token."""
+    """Causal attention in which a part of every token's weights may go to no token."""
 
     def __init__(self, config: DecoderConfig, window: int) -> None:
-        super().__init__(config)
-        self.window = window
+        super().__init__(config, window)
         self.sinks = nn.Parameter(torch.zeros(config.heads))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q, self.k, self.v))
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    def seen(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         # A key and a value of zeros stand for no token; its score is that of the sink.
-        k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
-        if self.group > 1:
-            k, v = (t.unsqueeze(2).expand(-1, -1, self.group, -1, -1).flatten(1, 2) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self._scores(x.shape[1], q))
-        result: Tensor = self.out(y.transpose(1, 2).flatten(2))
-        return result
-
-    def _scores(self, length: int, like: Tensor) -> Tensor:
-        """What is added to the scores, [1, heads, length, length + 1]."""
-        positions = torch.arange(length, device=like.device)
-        back = positions[:, None] - positions
-        seen = back >= 0
-        if self.window:
-            seen = seen & (back < self.window)
-        tokens = torch.zeros_like(back, dtype=like.dtype).masked_fill(~seen, float("-inf"))
-        heads = self.sinks.shape[0]
-        sinks = self.sinks.to(like.dtype).view(1, heads, 1, 1).expand(1, heads, length, 1)
-        return torch.cat((tokens.expand(1, heads, length, length), sinks), -1)
+        length, heads = k.shape[2], self.sinks.shape[0]
+        hidden = ~window_mask(length, self.window, k.device)
+        scores = k.new_zeros(length, length).masked_fill(hidden, float("-inf"))
+        sinks = self.sinks.to(k.dtype).view(1, heads, 1, 1).expand(1, heads, length, 1)
+        mask = torch.cat((scores.expand(1, heads, length, length), sinks), -1)
+        return F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), mask
 
 
 class DecoderBlock(nn.Module):
@@ -100,9 +85,8 @@ class DecoderBlock(nn.Module):
 def _attention(config: DecoderConfig, number: int) -> nn.Module:
     if config.latent is not None:
         return LatentAttention(config.hidden, config.heads, config.latent, config.epsilon)
-    if config.sinks:
-        return SinkAttention(config, config.windows[number] if config.windows else 0)
-    return Attention(config)
+    window = config.windows[number] if config.windows else config.window
+    return SinkAttention(config, window) if config.sinks else Attention(config, window)
 
 
 class Decoder(nn.Module):

@@ -35,6 +35,7 @@ class LlamaConfig:
     qk_norm : whether heads of queries and keys are normalised, as Qwen3 does.
     qkv_bias, out_bias : whether the products of attention add a bias: that of queries, keys and values (Qwen2), and the
         last one.
+    window : tokens that a token sees, itself included; 0 is all.
     tied : whether the scores of words are products with the look-up table.
     epsilon : added to mean squares before a root is taken.
     """
@@ -51,6 +52,7 @@ class LlamaConfig:
     qk_norm: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
+    window: int = 0
     tied: bool = False
     epsilon: float = 1e-5
 
@@ -89,12 +91,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def window_mask(length: int, window: int, device: torch.device) -> Tensor:
+    """Whether each token sees each other, [length, length]: itself and those before it, as far as the window reaches."""
+    positions = torch.arange(length, device=device)
+    back = positions[:, None] - positions
+    seen = back >= 0
+    return seen & (back < window) if window else seen
+
+
 class Attention(nn.Module):
     """Causal attention in which groups of query heads share keys and values."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, window: int = 0) -> None:
         super().__init__()
-        self.width = config.width
+        self.width, self.window = config.width, window
         self.group = config.heads // config.kv_heads
         self.q = nn.Linear(config.hidden, config.heads * self.width, bias=config.qkv_bias)
         self.k = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
@@ -108,11 +118,17 @@ class Attention(nn.Module):
         if self.norm_q is not None and self.norm_k is not None:
             q, k = self.norm_q(q), self.norm_k(k)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        k, v, mask = self.seen(k, v)
         if self.group > 1:
             k, v = (t.unsqueeze(2).expand(-1, -1, self.group, -1, -1).flatten(1, 2) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         result: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return result
+
+    def seen(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values [rows, heads, length, width], and which of them a token sees; all before it without a mask."""
+        mask = window_mask(k.shape[2], self.window, k.device) if self.window else None
+        return k, v, mask
 
 
 class Block(nn.Module):
@@ -121,7 +137,7 @@ class Block(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.norm_1 = RMSNorm(config.hidden, config.epsilon)
-        self.attention = Attention(config)
+        self.attention = Attention(config, config.window)
         self.norm_2 = RMSNorm(config.hidden, config.epsilon)
         self.gate = nn.Linear(config.hidden, config.ffn, bias=False)
         self.up = nn.Linear(config.hidden, config.ffn, bias=False)

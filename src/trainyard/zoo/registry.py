@@ -5,17 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainyard.program.model import Model
 from trainyard.reading import shown
 from trainyard.reading.limits import MOST_ROWS
-from trainyard.zoo import bert, dlrm, gpt, llama, lstm, moe, resnet, vgg
+from trainyard.user_file import is_config
+from trainyard.zoo import bert, decoder, dlrm, gpt, llama, lstm, moe, resnet, vgg
 from trainyard.zoo.bert import BertConfig
+from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.dlrm import DLRMConfig
 from trainyard.zoo.gpt import GPTConfig
+from trainyard.zoo.hugging_face import read_config
+from trainyard.zoo.latent import LatentConfig
 from trainyard.zoo.llama import LlamaConfig
 from trainyard.zoo.lstm import LSTMConfig
+from trainyard.zoo.mixture import MixtureConfig
 from trainyard.zoo.moe import MoEConfig
 from trainyard.zoo.resnet import ResNetConfig
 from trainyard.zoo.vgg import VGGConfig
@@ -58,6 +64,43 @@ def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> LlamaConfig:
     )
 
 
+def _decoder(config: LlamaConfig, rows: int = 4) -> Entry:
+    return Entry(decoder.build if isinstance(config, DecoderConfig) else llama.build, config, rows)
+
+
+def _qwen3_moe(layers: int, hidden: int, heads: int, width: int) -> Entry:
+    """Yang et al. 2025 (arXiv 2505.09388), table 2."""
+    sizes = (151936, 40960, layers, hidden, heads, 4, 3 * hidden, 1e6)
+    mixture = MixtureConfig(128, 8, width)
+    return _decoder(DecoderConfig(*sizes, head_width=128, qk_norm=True, epsilon=1e-6, mixture=mixture))
+
+
+def _gpt_oss(layers: int, experts: int) -> Entry:
+    """OpenAI 2025 (arXiv 2508.10925), section 2: every other layer has a window, beginning with the first."""
+    return _decoder(
+        DecoderConfig(
+            *(201088, 131072, layers, 2880, 64, 8, 2880, 150000.0),
+            head_width=64,
+            qkv_bias=True,
+            out_bias=True,
+            windows=(128, 0) * (layers // 2),
+            sinks=True,
+            mixture=MixtureConfig(experts, 4, 2880, bounded=True),
+        )
+    )
+
+
+_MIXTRAL = DecoderConfig(32000, 32768, theta=1e6, mixture=MixtureConfig(8, 2, 14336))
+# DeepSeek-AI 2024 (arXiv 2412.19437), section 4.2; without the layer that predicts a second token.
+_DEEPSEEK_V3 = DecoderConfig(
+    *(129280, 163840, 61, 7168, 128, 128, 18432, 10000.0),
+    epsilon=1e-6,
+    mixture=MixtureConfig(
+        *(256, 8, 2048, "sigmoid"), scale=2.5, groups=8, top_groups=4, choice_bias=True, shared=2048
+    ),
+    dense_layers=(0, 1, 2),
+    latent=LatentConfig(query_rank=1536, kv_rank=512, rotary=64, plain=128, value=128),
+)
 _LLAMA_2_7B = LlamaConfig(32000, 4096, kv_heads=32, ffn=11008, theta=10000.0)
 _LLAMA_2_70B = LlamaConfig(32000, 4096, 80, 8192, 64, 8, 28672, 10000.0)
 # Roziere et al. 2023 (arXiv 2308.12950), section 2.4: wavelengths of base 10^6, sequences of 16,384 in fine-tuning.
@@ -109,6 +152,12 @@ ENTRIES: dict[str, Entry] = {
     "mistral-7b": Entry(llama.build, _MISTRAL_7B, 4),
     "qwen3-8b": Entry(llama.build, _qwen3(36, 4096, 32, 12288), 4),
     "qwen3-32b": Entry(llama.build, _qwen3(64, 5120, 64, 25600), 4),
+    "mixtral-8x7b": _decoder(_MIXTRAL),
+    "qwen3-30b-a3b": _qwen3_moe(48, 2048, 32, 768),
+    "qwen3-235b-a22b": _qwen3_moe(94, 4096, 64, 1536),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
+    "deepseek-v3": _decoder(_DEEPSEEK_V3),
     "bert-base": Entry(bert.build, BertConfig(), 16),
     "bert-large": Entry(bert.build, _BERT_LARGE, 16),
     "resnet18": Entry(resnet.build, ResNetConfig(blocks=(2, 2, 2, 2), bottleneck=False), 32),
@@ -146,20 +195,27 @@ def build(name: str, batch_rows: int | None = None) -> Model:
 
     Parameters
     ----------
-    name : one of ``names()``.
+    name : one of ``names()``, or the path of a Hugging Face ``config.json`` or its folder.
     batch_rows : rows of the example batch; by default as listed here.
 
     Raises
     ------
     ValueError
-        If the name is unknown (the message lists the known ones, close ones first) or there are no rows.
+        If the name is unknown (the message lists the known ones, close ones first), a file cannot be read, or there are
+        no rows.
     """
-    if name not in ENTRIES:
-        close = difflib.get_close_matches(name, ENTRIES, n=5, cutoff=0.4)
-        others = [n for n in ENTRIES if n not in close]
-        raise ValueError(f"unknown model {shown(name)}; known: {', '.join([*close, *others])}")
-    entry = ENTRIES[name]
+    entry = _entry(name)
     rows = entry.rows if batch_rows is None else batch_rows
     if not 1 <= rows <= MOST_ROWS:
         raise ValueError(f"a batch of {name} has from 1 to {MOST_ROWS:,} rows; given batch_rows={rows}")
     return entry.builder(name, entry.config, rows)
+
+
+def _entry(name: str) -> Entry:
+    if name in ENTRIES:
+        return ENTRIES[name]
+    if is_config(name):
+        return _decoder(read_config(Path(name)))
+    close = difflib.get_close_matches(name, ENTRIES, n=5, cutoff=0.4)
+    others = [n for n in ENTRIES if n not in close]
+    raise ValueError(f"unknown model {shown(name)}; known: {', '.join([*close, *others])}")

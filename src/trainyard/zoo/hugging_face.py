@@ -1,0 +1,222 @@
+"""A model's sizes from a Hugging Face ``config.json``: data only, no code of a repository is run.
+
+Of a model that also sees or hears, the part that is a language model is read (``text_config``). How positions are scaled
+beyond the context of pre-training is left out, and so are layers that predict a second token: the first changes values
+and no shape, the second is not launched in a plain step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.reading import Section, parse_json, read_text
+from trainyard.zoo.decoder import DecoderConfig
+from trainyard.zoo.latent import LatentConfig
+from trainyard.zoo.llama import LlamaConfig
+from trainyard.zoo.mixture import MixtureConfig
+
+__all__ = ["MODEL_TYPES", "read_config"]
+
+_MOST = 10_000_000  # of any size
+_MOST_LAYERS = 1000
+
+
+def read_config(path: Path) -> LlamaConfig:
+    """The sizes of a model.
+
+    Parameters
+    ----------
+    path : of a ``config.json``, or of the folder in which it is.
+
+    Returns
+    -------
+    LlamaConfig
+        A `DecoderConfig` for a model with mixtures of experts.
+
+    Raises
+    ------
+    ReadingError
+        If there is no such file, it says no or another ``model_type`` than those of `MODEL_TYPES`, or a size is missing or
+        not allowed.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    given = _without_nulls(Section.of(parse_json(read_text(file), file), file))
+    kind = given.get("model_type")
+    if "text_config" in given and kind not in MODEL_TYPES:
+        given = _without_nulls(given.section("text_config"))
+        kind = given.get("model_type")
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
+        raise given.error("model_type", f"one of {', '.join(MODEL_TYPES)}; write other models as a Python file")
+    if given.text("hidden_act", "silu") != "silu":
+        raise given.error("hidden_act", "'silu'")
+    heads, kv_heads = given.whole("num_attention_heads", 1, _MOST), _kv_heads(given)
+    if heads % kv_heads:
+        raise given.error("num_key_value_heads", f"a divisor of the {heads} heads of queries")
+    return MODEL_TYPES[kind](given)
+
+
+def _without_nulls(given: Section) -> Section:
+    """The same without fields that say nothing."""
+    kept = Section(given.source, given.line, {key: value for key, value in given.items() if value is not None})
+    kept.lines, kept.what = given.lines, given.what
+    return kept
+
+
+def _kv_heads(given: Section) -> int:
+    return given.whole("num_key_value_heads", 1, _MOST, given.whole("num_attention_heads", 1, _MOST))
+
+
+def _sizes(given: Section) -> dict[str, Any]:
+    """What is said of all kinds alike."""
+    positions = given.section("rope_parameters") if "rope_parameters" in given else given
+    return {
+        "vocab": given.whole("vocab_size", 1, _MOST),
+        "context": given.whole("max_position_embeddings", 1, _MOST),
+        "layers": given.whole("num_hidden_layers", 1, _MOST_LAYERS),
+        "hidden": given.whole("hidden_size", 1, _MOST),
+        "heads": given.whole("num_attention_heads", 1, _MOST),
+        "kv_heads": _kv_heads(given),
+        "ffn": given.whole("intermediate_size", 1, _MOST),
+        "theta": positions.positive("rope_theta", 10000.0),
+        "head_width": given.whole("head_dim", 1, _MOST, 0),
+        "tied": given.flag("tie_word_embeddings", False),
+        "epsilon": given.positive("rms_norm_eps", 1e-6),
+    }
+
+
+def _llama(given: Section) -> LlamaConfig:
+    if given.flag("mlp_bias", False):
+        raise given.error("mlp_bias", "false")
+    bias = given.flag("attention_bias", False)
+    return LlamaConfig(**_sizes(given), qkv_bias=bias, out_bias=bias)
+
+
+def _mistral(given: Section) -> LlamaConfig:
+    return LlamaConfig(**_sizes(given), window=given.whole("sliding_window", 0, _MOST, 0))
+
+
+def _qwen2(given: Section) -> LlamaConfig:
+    _refuse_window(given)
+    return LlamaConfig(**_sizes(given), qkv_bias=True)
+
+
+def _qwen3(given: Section) -> LlamaConfig:
+    _refuse_window(given)
+    bias = given.flag("attention_bias", False)
+    return LlamaConfig(**_sizes(given), qk_norm=True, qkv_bias=bias, out_bias=bias)
+
+
+def _refuse_window(given: Section) -> None:
+    if given.flag("use_sliding_window", False):
+        raise given.error("use_sliding_window", "false")
+
+
+def _mixtral(given: Section) -> DecoderConfig:
+    mixture = _mixture(given, "num_local_experts", "intermediate_size")
+    return DecoderConfig(
+        **_sizes(given), window=given.whole("sliding_window", 0, _MOST, 0), mixture=MixtureConfig(**mixture)
+    )
+
+
+def _qwen3_moe(given: Section) -> DecoderConfig:
+    _refuse_window(given)
+    mixture = _mixture(given, "num_experts", "moe_intermediate_size")
+    sizes, every = _sizes(given), given.whole("decoder_sparse_step", 1, _MOST_LAYERS, 1)
+    named = given.items_of("mlp_only_layers", [])
+    dense = tuple(n for n in range(sizes["layers"]) if n in named or (n + 1) % every)
+    normalised = given.flag("norm_topk_prob", False)
+    bias = given.flag("attention_bias", False)
+    return DecoderConfig(
+        **sizes,
+        qk_norm=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        mixture=MixtureConfig(**mixture, normalised=normalised),
+        dense_layers=dense,
+    )
+
+
+def _gpt_oss(given: Section) -> DecoderConfig:
+    sizes, bias = _sizes(given), given.flag("attention_bias", True)
+    window = given.whole("sliding_window", 1, _MOST, 128)
+    kinds = given.texts("layer_types", ["sliding_attention", "full_attention"] * (sizes["layers"] // 2))
+    if len(kinds) != sizes["layers"]:
+        raise given.error("layer_types", f"a kind for each of {sizes['layers']} layers")
+    windows = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    mixture = MixtureConfig(**_mixture(given, "num_local_experts", "intermediate_size"), bounded=True)
+    return DecoderConfig(
+        **sizes, qkv_bias=bias, out_bias=bias, mixture=mixture, windows=windows, sinks=True
+    )
+
+
+def _deepseek(given: Section) -> DecoderConfig:
+    sizes = _sizes(given)
+    if given.flag("attention_bias", False):
+        raise given.error("attention_bias", "false")
+    first = given.whole("first_k_dense_replace", 0, sizes["layers"], 0)
+    every = given.whole("moe_layer_freq", 1, _MOST_LAYERS, 1)
+    latent = LatentConfig(
+        given.whole("q_lora_rank", 1, _MOST, 0),
+        given.whole("kv_lora_rank", 1, _MOST),
+        given.whole("qk_rope_head_dim", 2, _MOST),
+        given.whole("qk_nope_head_dim", 1, _MOST),
+        given.whole("v_head_dim", 1, _MOST),
+    )
+    return DecoderConfig(
+        **sizes,
+        mixture=_deepseek_mixture(given),
+        dense_layers=tuple(n for n in range(sizes["layers"]) if n < first or n % every),
+        latent=latent,
+    )
+
+
+def _deepseek_mixture(given: Section) -> MixtureConfig:
+    sizes = _mixture(given, "n_routed_experts", "moe_intermediate_size")
+    scores, method = given.text("scoring_func", "softmax"), given.text("topk_method", "greedy")
+    if scores not in ("softmax", "sigmoid"):
+        raise given.error("scoring_func", "'softmax' or 'sigmoid'")
+    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
+        raise given.error("topk_method", "'greedy', 'group_limited_greedy' or 'noaux_tc'")
+    groups = 1 if method == "greedy" else given.whole("n_group", 1, sizes["experts"], 1)
+    if sizes["experts"] % groups:
+        raise given.error("n_group", f"a divisor of {sizes['experts']} experts")
+    return MixtureConfig(
+        **sizes,
+        scores="softmax" if scores == "softmax" else "sigmoid",
+        normalised=given.flag("norm_topk_prob", False),
+        scale=given.positive("routed_scaling_factor", 1.0),
+        groups=groups,
+        top_groups=given.whole("topk_group", 1, groups, 1) if groups > 1 else 1,
+        group_best=2 if method == "noaux_tc" else 1,
+        choice_bias=method == "noaux_tc",
+        shared=sizes["width"] * given.whole("n_shared_experts", 0, _MOST, 0),
+    )
+
+
+def _mixture(given: Section, experts: str, width: str) -> dict[str, int]:
+    """Experts of a layer, of a token, and the width of one."""
+    num = given.whole(experts, 1, _MOST)
+    return {
+        "experts": num,
+        "top": given.whole("num_experts_per_tok", 1, num),
+        "width": given.whole(width, 1, _MOST),
+    }
+
+
+MODEL_TYPES: Mapping[str, Callable[[Section], LlamaConfig]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_vl_text": _qwen3,
+    "mixtral": _mixtral,
+    "qwen3_moe": _qwen3_moe,
+    "qwen3_vl_moe_text": _qwen3_moe,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "gpt_oss": _gpt_oss,
+}
+"""What a ``model_type`` is read by."""
