@@ -15,9 +15,7 @@ from trainyard.zoo.llama import rotate, rotations
 from trainyard.zoo.mixture import Mixture, MixtureConfig
 
 MIXTRAL = MixtureConfig(8, 2, 24)
-DEEPSEEK = MixtureConfig(
-    16, 4, 24, "sigmoid", scale=2.5, groups=4, top_groups=2, choice_bias=True, shared=40
-)
+DEEPSEEK = MixtureConfig(16, 4, 24, "sigmoid", scale=2.5, groups=4, top_groups=2, choice_bias=True, shared=40)
 GPT_OSS = MixtureConfig(8, 4, 24, bounded=True)
 
 
@@ -103,9 +101,7 @@ def test_latent_attention_is_attention_of_the_heads_that_it_expands_to():
 
 
 def test_a_sink_takes_a_part_of_the_weights_and_a_window_hides_what_is_far():
-    config = DecoderConfig(
-        64, 16, 1, 32, 4, 2, 64, mixture=MIXTRAL, qkv_bias=True, out_bias=True, sinks=True
-    )
+    config = DecoderConfig(64, 16, 1, 32, 4, 2, 64, mixture=MIXTRAL, qkv_bias=True, out_bias=True, sinks=True)
     attention = filled(SinkAttention(config, window=3))
     x = torch.randn(1, 7, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     cos, sin = rotations(8, 10000.0, 7, x)

@@ -48,7 +48,9 @@ def read_config(path: Path) -> LlamaConfig:
         given = _without_nulls(given.section("text_config"))
         kind = given.get("model_type")
     if not isinstance(kind, str) or kind not in MODEL_TYPES:
-        raise given.error("model_type", f"one of {', '.join(MODEL_TYPES)}; write other models as a Python file")
+        raise given.error(
+            "model_type", f"one of {', '.join(MODEL_TYPES)}; write other models as a Python file"
+        )
     if given.text("hidden_act", "silu") != "silu":
         raise given.error("hidden_act", "'silu'")
     heads, kv_heads = given.whole("num_attention_heads", 1, _MOST), _kv_heads(given)
@@ -59,7 +61,9 @@ def read_config(path: Path) -> LlamaConfig:
 
 def _without_nulls(given: Section) -> Section:
     """The same without fields that say nothing."""
-    kept = Section(given.source, given.line, {key: value for key, value in given.items() if value is not None})
+    kept = Section(
+        given.source, given.line, {key: value for key, value in given.items() if value is not None}
+    )
     kept.lines, kept.what = given.lines, given.what
     return kept
 
@@ -146,9 +150,7 @@ def _gpt_oss(given: Section) -> DecoderConfig:
         raise given.error("layer_types", f"a kind for each of {sizes['layers']} layers")
     windows = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     mixture = MixtureConfig(**_mixture(given, "num_local_experts", "intermediate_size"), bounded=True)
-    return DecoderConfig(
-        **sizes, qkv_bias=bias, out_bias=bias, mixture=mixture, windows=windows, sinks=True
-    )
+    return DecoderConfig(**sizes, qkv_bias=bias, out_bias=bias, mixture=mixture, windows=windows, sinks=True)
 
 
 def _deepseek(given: Section) -> DecoderConfig:

@@ -145,6 +145,5 @@ class Mixture(nn.Module):
         return gate * torch.sigmoid(_SHARPNESS * gate) * (up + 1)
 
 
-
 def _matrices(experts: int, width: int, columns: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(experts, width, columns), std=0.02))

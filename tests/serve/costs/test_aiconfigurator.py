@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainyard.hardware.parse import parse_cluster
-from trainyard.serve.costs.kernels import Attention, Product
+from trainyard.serve.costs.kernels import Attention, Experts, Product
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
 from trainyard.serve.errors import ServeError
@@ -49,6 +49,20 @@ def package(tmp_path):
         {"num_gpus": 4, "message_size": size, "latency": latency}
         for size, latency in ((1024, 0.005), (1024, 0.022), (1048576, 0.02))
     ]
+    mixture = {"moe_dtype": "bfloat16", "hidden_size": 2048, "inter_size": 768, "topk": 8, "num_experts": 128}
+    moe = [
+        mixture
+        | {
+            "moe_tp_size": tp,
+            "moe_ep_size": ep,
+            "distribution": kind,
+            "num_tokens": n,
+            "latency": 1e-3 * ms * n,
+        }
+        for tp, ep, kind, ms in ((4, 1, "balanced", 2), (1, 4, "balanced", 3), (4, 1, "power_law_1.2", 9))
+        for n in (1, 64)
+    ]
+    _write(tmp_path, "moe", "0.24.0", "moe_perf", moe)
     _write(tmp_path, "gemm", "0.9.0", "gemm_perf", gemm[:1])
     _write(tmp_path, "gemm", "0.24.0", "gemm_perf", gemm)
     _write(tmp_path, "attention", "0.24.0", "context_attention_perf", context)
@@ -83,6 +97,20 @@ def test_a_chunk_is_the_part_of_a_prompt_after_what_is_cached(package):
 def test_decodes_by_number_and_length(package):
     found = _kernels(package).decode_attention_s(_ATTENTION, 64, np.array([1023.0, 4095.0]))
     assert found == pytest.approx([1e-9 * 64 * 1023, 1e-9 * 64 * 4095])
+
+
+def test_experts_that_are_cut_and_experts_that_are_dealt_out(package):
+    kernels = _kernels(package, 4)
+    assert kernels.experts_s(64, Experts(128, 8, 2048, 192, True)) == pytest.approx(128e-6)
+    assert kernels.experts_s(64, Experts(128, 8, 2048, 768, True, num_devices=4)) == pytest.approx(192e-6)
+
+
+def test_attention_over_a_window_is_measured_by_itself_and_over_latent_vectors_predicted(package):
+    kernels, latent = _kernels(package), Attention(16, 16, 160, latent=512, rotary=64)
+    assert kernels.prompt_attention_s(_ATTENTION._replace(window=128), [(1024, 0)]) == pytest.approx(99e-3)
+    assert kernels.prompt_attention_s(latent, [(64, 0)]) == kernels.others.prompt_attention_s(
+        latent, [(64, 0)]
+    )
 
 
 def test_of_an_all_reduce_the_time_in_a_recorded_graph_counts(package):

@@ -28,9 +28,7 @@ text_rule(aten.bmm.default, "b m k, b k n -> b m n", linear=_EACH)
 text_rule(aten.dot.default, "k, k -> ", linear=_EACH)
 text_rule(aten.mv.default, "m k, k -> m", linear=_EACH)
 # Where the rows of a group end says it of all rows and all groups.
-text_rule(
-    GROUPED_PRODUCT, "g, m k, g k n -> m n", whole="g m", linear=(frozenset({1}), frozenset({2}))
-)
+text_rule(GROUPED_PRODUCT, "g, m k, g k n -> m n", whole="g m", linear=(frozenset({1}), frozenset({2})))
 
 
 @rule(aten.addmm.default)

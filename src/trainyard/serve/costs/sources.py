@@ -58,8 +58,9 @@ def step_costs(
             )
         meant = named or _profiled(folder, device, model)
         num_layers = sum(num for _, num in graph.attention)
+        mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
         profile = read_layer_profile(
-            folder, device, meant, tensor_parallel, num_layers, exchanged_s=from_description.exchanged_s
+            folder, device, meant, tensor_parallel, num_layers, mixture, from_description.exchanged_s
         )
         return profile, f"layers of {meant} measured on {device}, in {folder}"
     backend = named or "vllm"

@@ -100,8 +100,8 @@ def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int) -> StepGr
     for each, _ in graph.experts:
         if each.num_experts % num_devices:
             raise ServeError(
-                f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices} devices; use a number of shards "
-                "that divides them, or leave out expert_parallel"
+                f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices} devices; use a number of "
+                "shards that divides them, or leave out expert_parallel"
             )
     dealt = tuple(
         (each._replace(width=each.width * num_devices, num_devices=num_devices), count)
@@ -167,7 +167,9 @@ class _Reader:
         """Whether a node moves nothing in a server's kernels: a view, a copy into another layout, rows of experts."""
         if node.op != "call_function":
             return False
-        fetches = node.target is aten.index.Tensor and {user.target for user in node.users} == {GROUPED_PRODUCT}
+        fetches = node.target is aten.index.Tensor and {user.target for user in node.users} == {
+            GROUPED_PRODUCT
+        }
         return fetches or is_free(node) or node.target in _COPIES
 
     def _per_token(self, node: fx.Node) -> int:

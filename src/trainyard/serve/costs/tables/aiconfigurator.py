@@ -1,8 +1,8 @@
 """Kernel times from the tables that come with aiconfigurator: Parquet files in an installed package, read as data.
 
 A table is ``systems/data/SYSTEM/FAMILY/BACKEND/VERSION/NAME_perf.parquet``, with a row for each measured kernel and its
-latency in milliseconds. Nothing of the package is imported. What it does not measure, such as kernels that only read and
-write, is predicted from the device's description.
+latency in milliseconds. Nothing of the package is imported. What it does not measure by itself, such as kernels that only
+read and write and attention over latent vectors, is predicted from the device's description.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.costs.kernels import Attention, KernelTimes, Product
+from trainyard.serve.costs.kernels import Attention, Experts, KernelTimes, Product
 from trainyard.serve.costs.tables.grid import Grid, points_of
 from trainyard.serve.errors import ServeError
 
@@ -87,10 +87,26 @@ class AiconfiguratorKernels:
         # Activations are brought to 8 bits by a kernel of its own, which reads and writes them.
         return seconds + self.others.pointwise_s(num_rows * product.width * 3 // 2)
 
+    def experts_s(self, num_tokens: int, experts: Experts) -> float:
+        is_dealt = experts.num_devices > 1
+        wanted: list[Wanted] = [
+            ("moe_dtype", "=", _FORMATS[self.weights]),
+            ("hidden_size", "=", experts.hidden),
+            ("inter_size", "=", experts.width if is_dealt else experts.width * self.num_devices),
+            ("topk", "=", experts.num_used),
+            ("num_experts", "=", experts.num_experts),
+            ("moe_tp_size", "=", 1 if is_dealt else self.num_devices),
+            ("moe_ep_size", "=", experts.num_devices),
+            ("distribution", "=", "balanced"),
+        ]
+        return self._known_grid("moe", "moe_perf", ("num_tokens",), wanted)(num_tokens)
+
     def pointwise_s(self, num_elements: int) -> float:
         return self.others.pointwise_s(num_elements)
 
     def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        if attention.latent:
+            return self.others.prompt_attention_s(attention, chunks)
         grid = self._prompts(attention)
         seconds = 0.0
         for num, before in chunks:
@@ -102,6 +118,8 @@ class AiconfiguratorKernels:
         return seconds - (len(chunks) - 1) * grid(1, 1)
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
+        if attention.latent:
+            return self.others.decode_attention_s(attention, num, mean_tokens)
         logs, values = self._decodes(attention).along_last(num)
         seconds: Floats = 2.0 ** np.interp(np.log2(mean_tokens), logs, values)
         return seconds
@@ -128,7 +146,7 @@ class AiconfiguratorKernels:
         )
 
     @cached_property
-    def _known(self) -> dict[tuple[str, Attention], Grid]:
+    def _known(self) -> dict[tuple[object, ...], Grid]:
         return {}
 
     def _prompts(self, attention: Attention) -> Grid:
@@ -140,17 +158,19 @@ class AiconfiguratorKernels:
         return self._attention("generation", attention, ("batch_size", "step"))
 
     def _attention(self, kind: str, attention: Attention, sizes: Sequence[str]) -> Grid:
-        key = (kind, attention)
+        wanted: list[Wanted] = [
+            ("num_heads", "=", attention.num_heads),
+            ("num_key_value_heads", "=", attention.num_kv_heads),
+            ("head_dim", "=", attention.head_width),
+            ("window_size", "=", attention.window),
+            ("kv_cache_dtype", "=", "bfloat16"),
+        ]
+        return self._known_grid("attention", f"{kind}_attention_perf", sizes, wanted)
+
+    def _known_grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
+        key = (table, *wanted)
         if key not in self._known:
-            heads, kv_heads, width = attention
-            wanted: list[Wanted] = [
-                ("num_heads", "=", heads),
-                ("num_key_value_heads", "=", kv_heads),
-                ("head_dim", "=", width),
-                ("window_size", "=", 0),
-                ("kv_cache_dtype", "=", "bfloat16"),
-            ]
-            self._known[key] = self._grid("attention", f"{kind}_attention_perf", sizes, wanted)
+            self._known[key] = self._grid(family, table, sizes, wanted)
         return self._known[key]
 
     def _grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
