@@ -37,7 +37,7 @@ def test_a_single_decode_reads_the_weights_once(llama):
     step_time = ModelStepTime(GraphCosts(graph, PredictedKernels(_H100, 1)))
     seconds = step_time.seconds([WorkItem(0, 99, 100)], {0: _state(0, 90, 10)})
     least_s = (graph.num_weights - 128256 * 4096) * 2 / 3.35e12
-    assert least_s < seconds < 1.35 * least_s
+    assert 1.1 * least_s < seconds < 1.5 * least_s  # each of 193 kernels has to begin
 
 
 def test_a_long_prompt_is_bound_by_computing(llama):
