@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trainyard.naming import Names
+from trainyard.serve.auto import auto
 from trainyard.serve.errors import ServeError
 from trainyard.serve.own_policy import OwnPolicy, decision_of
 from trainyard.serve.policies.admitting import AdmittingPolicy
@@ -26,7 +27,7 @@ from trainyard.serve.policy import BatchPolicy
 
 __all__ = ["CATALOG", "Entry", "parse_policies"]
 
-Decides = Literal["batches", "admission", "encoder batches", "placement"]
+Decides = Literal["batches", "admission", "encoder batches", "placement", "deployment"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Entry:
     ----------
     name : by which users call it.
     decides : the batches of an instance; who is admitted next, which goes with any of those; batches of requests that are
-        one forward pass, for which the cost of a batch has to be given; or which models are where.
+        one forward pass, for which the cost of a batch has to be given; which models are where; or all of how a model is
+        deployed: its split, its replicas, and their policy.
     factory : makes it from keyword hyper-parameters; its defaults are the paper's.
     title : one line.
     paper : authors, title, venue and year.
@@ -45,6 +47,7 @@ class Entry:
     claim_test : file of the test of the paper's claim, from the repository's root.
     needs : what must be known, beyond how long prompts are.
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
+    searched : values of options that a search tries, the smallest first, by the name of the option.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Entry:
     left_out: str = ""
     needs: tuple[str, ...] = ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    searched: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def module(self) -> str:
@@ -67,6 +71,8 @@ class Entry:
 
 
 _TESTS = "tests/serve/policies"
+_STEP_TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192)
+_REQUESTS = (8, 16, 32, 64, 128, 256, 512)
 _VLLM = 'Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023'
 
 CATALOG: tuple[Entry, ...] = (
@@ -79,6 +85,7 @@ CATALOG: tuple[Entry, ...] = (
         "exact",
         f"{_TESTS}/test_orca.py",
         needs=("how long answers may be",),
+        searched={"max_requests": _REQUESTS},
     ),
     Entry(
         "vllm",
@@ -89,6 +96,7 @@ CATALOG: tuple[Entry, ...] = (
         "simplified",
         f"{_TESTS}/test_vllm.py",
         left_out="beam search, and that each sample computes the last block of its prompt by itself where it is not full",
+        searched={"max_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
     ),
     Entry(
         "vllm_v0",
@@ -100,6 +108,7 @@ CATALOG: tuple[Entry, ...] = (
         f"{_TESTS}/test_vllm.py",
         left_out="beam search",
         variants={"swapping": {"preempt": "swap"}, "recomputing": {"preempt": "recompute"}},
+        searched={"max_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
     ),
     Entry(
         "sarathi",
@@ -111,6 +120,7 @@ CATALOG: tuple[Entry, ...] = (
         f"{_TESTS}/test_sarathi.py",
         left_out="how the budget is found from an objective by measuring steps",
         variants={"2048 tokens": {"chunk_tokens": 2048}},
+        searched={"chunk_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
     ),
     Entry(
         "turbotransformers",
@@ -152,6 +162,7 @@ CATALOG: tuple[Entry, ...] = (
         "our own, 2026",
         "own",
         f"{_TESTS}/test_shortest_prompt.py",
+        searched={"max_wait_s": (1.0, 5.0, 20.0, 60.0)},
     ),
     Entry(
         "alpaserve",
@@ -174,6 +185,16 @@ CATALOG: tuple[Entry, ...] = (
         f"{_TESTS}/test_nexus.py",
         left_out="prefix batching, and moves of sessions between epochs",
         needs=("profiles of models", "rates", "objectives"),
+    ),
+    Entry(
+        "auto_serve",
+        "deployment",
+        auto,
+        "the best policy, its options, the split and the replicas, by simulation",
+        "our own, 2026",
+        "own",
+        "tests/serve/test_serve_auto.py",
+        needs=("a trace of requests",),
     ),
 )
 """All systems of level 3."""

@@ -40,6 +40,23 @@ class Served(NamedTuple):
     cached_tokens: int
     by_sample: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, state: RequestState) -> Served:
+        """A request that has all its tokens, those of all samples, as its instance knows it."""
+        all_of_it, first = state.sequences, state.sequences[0]
+        by_sample = tuple(each.num_generated for each in all_of_it)
+        return cls(
+            state.request,
+            state.arrival_s,
+            sum(by_sample),
+            min(each.scheduled_s for each in all_of_it),
+            min(each.first_token_s for each in all_of_it),
+            max(each.finished_s for each in all_of_it),
+            sum(each.num_preemptions for each in all_of_it),
+            first.num_hits,
+            by_sample if len(by_sample) > 1 else (),
+        )
+
     @property
     def ttft_s(self) -> float:
         """Time to its first token."""
@@ -92,22 +109,8 @@ class Results:
     busy_s: float = 0.0
 
     def finish(self, state: RequestState) -> None:
-        """A request has all its tokens, those of all samples."""
-        all_of_it, first = state.sequences, state.sequences[0]
-        by_sample = tuple(each.num_generated for each in all_of_it)
-        self.served.append(
-            Served(
-                state.request,
-                state.arrival_s,
-                sum(by_sample),
-                min(each.scheduled_s for each in all_of_it),
-                min(each.first_token_s for each in all_of_it),
-                max(each.finished_s for each in all_of_it),
-                sum(each.num_preemptions for each in all_of_it),
-                first.num_hits,
-                by_sample if len(by_sample) > 1 else (),
-            )
-        )
+        """A request has all its tokens."""
+        self.served.append(Served.of(state))
 
     def refuse(self, request: Request, why: str) -> None:
         """A request is not served."""

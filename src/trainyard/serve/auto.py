@@ -1,0 +1,227 @@
+"""The best policy, its options, the split and the replicas for given requests, found by simulation.
+
+References
+----------
+Trainyard's own, of no paper. Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference", MLSys 2024,
+choose a deployment by simulation, too.
+
+1. Every split of the model that fits is given as many replicas as there are devices for.
+2. Every policy that the search starts from, such as all of the catalog, serves the requests on each of these.
+3. From the best ones, the best that differs in one thing is taken as long as there is a better one: an option of the
+   policy, or who chooses the replica of a request.
+
+So what is found is never worse than a policy of step 2 on the same requests. The choice is made before serving, with the
+trace at hand; the policy that is chosen does not see how long outputs will be.
+
+Fidelity: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from trainyard.serve.deployment import Deployment
+from trainyard.serve.errors import ServeError
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.router import ROUTERS
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.splits import MakeSplit, RefusedSplit, possible_splits
+from trainyard.serve.summary import Summary
+
+__all__ = ["AutoChoice", "Measure", "PolicyChoice", "Trial", "auto", "better", "tried"]
+
+Measure = Literal["mean e2e", "goodput"]
+"""What is to be best: the mean end-to-end time, or the share of requests that meet their objectives."""
+
+_FIRST_ROUTER = next(iter(ROUTERS))
+_NUM_IMPROVED = 2  # of the best trials of step 2, on different splits
+
+
+class PolicyChoice(Protocol):
+    """A policy that a search may choose; as text it is what a user would type."""
+
+    @property
+    def policy(self) -> BatchPolicy:
+        """The policy."""
+        ...
+
+    def near(self) -> Iterable[PolicyChoice]:
+        """Those that differ in one option."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was simulated, and what came of it.
+
+    Attributes
+    ----------
+    deployment : on which requests were served.
+    choice : the policy.
+    router : name of who chose replicas.
+    summary : of the run; None if the policy could not serve.
+    why : it could not; "" if it could.
+    """
+
+    deployment: Deployment
+    choice: PolicyChoice
+    router: str
+    summary: Summary | None
+    why: str = ""
+
+    @property
+    def policy(self) -> str:
+        """As text."""
+        return str(self.choice)
+
+    def __str__(self) -> str:
+        return f"{self.deployment}, {self.policy}, {self.router}"
+
+
+@dataclass(frozen=True)
+class AutoChoice:
+    """What `auto` chose.
+
+    Attributes
+    ----------
+    best : the trial that was best.
+    start : the best one of the policies that the search started from.
+    trials : all, in their order.
+    refused : splits that cannot be.
+    """
+
+    best: Trial
+    start: Trial
+    trials: tuple[Trial, ...]
+    refused: tuple[RefusedSplit, ...]
+
+
+def auto(
+    requests: Sequence[TracedRequest],
+    split: MakeSplit,
+    num_devices: int,
+    choices: Sequence[PolicyChoice],
+    measure: Measure = "mean e2e",
+    *,
+    node_size: int | None = None,
+    tell: Callable[[str], None] = lambda what: None,
+) -> AutoChoice:
+    """Choose how a model serves these requests on these devices.
+
+    Parameters
+    ----------
+    requests : in the order of their arrival.
+    split : makes the model of a split.
+    num_devices : that may be used.
+    choices : policies that the search starts from.
+    measure : what is to be best.
+    node_size : devices of a node, within which shards stay; by default all are one node.
+    tell : hears what is simulated.
+
+    Raises
+    ------
+    ServeError
+        If the model cannot be split so that it fits, or no policy can serve.
+    """
+    splits, refused = possible_splits(split, num_devices, node_size or num_devices)
+    if not splits:
+        raise ServeError("; ".join(f"{each}: {each.why}" for each in refused))
+    search = _Search(requests, measure, tell)
+    for each in splits:
+        for choice in choices:
+            search.simulate(each.deployment(each.most_replicas), choice, _FIRST_ROUTER)
+    start = search.best()
+    if start.summary is None:
+        raise ServeError(f"no policy can serve: {start}: {start.why}")
+    for place in _on_different_splits(search.ranked())[:_NUM_IMPROVED]:
+        search.improve(place)
+    return AutoChoice(search.best(), start, tuple(search.trials), refused)
+
+
+def tried(
+    requests: Sequence[TracedRequest],
+    deployment: Deployment,
+    choice: PolicyChoice,
+    router: str = _FIRST_ROUTER,
+) -> Trial:
+    """Serve the requests once."""
+    try:
+        results = simulate_requests(
+            requests, deployment.instances(choice.policy), deployment.model.step_time, ROUTERS[router]
+        )
+    except ServeError as error:
+        return Trial(deployment, choice, router, None, str(error))
+    return Trial(deployment, choice, router, Summary.of(results, deployment.num_replicas))
+
+
+def better(measure: Measure) -> Callable[[Trial], tuple[float, ...]]:
+    """The key by which trials are sorted, best first: who serves fewer requests comes after who serves more."""
+
+    def key(trial: Trial) -> tuple[float, ...]:
+        summary = trial.summary
+        if summary is None or not summary.num_served:
+            return (float("inf"),) * 3
+        e2e_s = summary.e2e.mean_s
+        if measure == "goodput":
+            return (-summary.goodput, -summary.num_served, e2e_s)
+        return (-summary.num_served, e2e_s, -summary.goodput)
+
+    return key
+
+
+class _Search:
+    """Trials, none of which is made twice."""
+
+    def __init__(
+        self, requests: Sequence[TracedRequest], measure: Measure, tell: Callable[[str], None]
+    ) -> None:
+        self._requests, self._key, self._tell = requests, better(measure), tell
+        self._known: dict[tuple[int, int, str, str], Trial] = {}
+
+    @property
+    def trials(self) -> list[Trial]:
+        return list(self._known.values())
+
+    def ranked(self) -> list[Trial]:
+        """Best first; of equal ones, the first that was tried."""
+        return sorted(self._known.values(), key=self._key)
+
+    def best(self) -> Trial:
+        return self.ranked()[0]
+
+    def simulate(self, deployment: Deployment, choice: PolicyChoice, router: str) -> Trial:
+        model = deployment.model
+        name = (model.tensor_parallel, model.pipeline_stages, str(choice), router)
+        if name not in self._known:
+            self._tell(f"{deployment}, {choice}, {router}")
+            self._known[name] = tried(self._requests, deployment, choice, router)
+        return self._known[name]
+
+    def improve(self, trial: Trial) -> None:
+        """Step 3."""
+        while True:
+            near = [self.simulate(trial.deployment, *each) for each in _near(trial)]
+            found = min(near, key=self._key)
+            if self._key(found) >= self._key(trial):
+                return
+            trial = found
+
+
+def _near(trial: Trial) -> Iterator[tuple[PolicyChoice, str]]:
+    for choice in trial.choice.near():
+        yield choice, trial.router
+    for router in ROUTERS:
+        yield trial.choice, router
+
+
+def _on_different_splits(trials: Iterable[Trial]) -> list[Trial]:
+    """The first one of each split."""
+    found: dict[tuple[int, int], Trial] = {}
+    for each in trials:
+        if each.summary is not None:
+            model = each.deployment.model
+            found.setdefault((model.tensor_parallel, model.pipeline_stages), each)
+    return list(found.values())

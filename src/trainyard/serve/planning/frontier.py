@@ -1,0 +1,70 @@
+"""What a split of a model can give: tokens per second of a device against tokens per second of a user.
+
+In a steady state so many requests run at once, all of mean length. Each waits for a step of decodes per token, and for
+the prompts that come in between: one for every request that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.serve.batch import WorkItem
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.splits import PossibleSplit
+
+__all__ = ["FrontierPoint", "frontier", "steady_states"]
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A split with so many requests at once.
+
+    Attributes
+    ----------
+    tensor_parallel, pipeline_stages : the split.
+    num_requests : that run at once on a replica.
+    user_tokens_per_s : that a user gets, after the first one.
+    device_tokens_per_s : that a device generates.
+    """
+
+    tensor_parallel: int
+    pipeline_stages: int
+    num_requests: int
+    user_tokens_per_s: float
+    device_tokens_per_s: float
+
+
+def steady_states(split: PossibleSplit, requests: Sequence[TracedRequest]) -> tuple[FrontierPoint, ...]:
+    """Points of a split, with 1, 2, 4 and so on requests at once, as many as the cache has room for."""
+    prompt = max(1, round(float(np.mean([each.request.prompt_tokens for each in requests]))))
+    output = max(1, round(float(np.mean([each.output_tokens for each in requests]))))
+    room = split.num_blocks * split.block_tokens // (prompt + output)
+    nums = [2**power for power in range(room.bit_length()) if 2**power <= room]
+    return tuple(_steady_state(split, num, prompt, output) for num in nums)
+
+
+def frontier(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """Those that no other one is better than in both, the most tokens for a user first."""
+    best, found = 0.0, []
+    for each in sorted(points, key=lambda point: (-point.user_tokens_per_s, -point.device_tokens_per_s)):
+        if each.device_tokens_per_s > best:
+            best = each.device_tokens_per_s
+            found.append(each)
+    return tuple(found)
+
+
+def _steady_state(split: PossibleSplit, num: int, prompt: int, output: int) -> FrontierPoint:
+    """Stages of a pipeline have a part of the requests each; a prompt takes one of them as long as it takes in it."""
+    model = split.model
+    stages = model.pipeline_stages
+    length = prompt + (output + 1) // 2
+    decodes = [WorkItem(number, length - 1, length) for number in range(-(-num // stages))]
+    decode_s = float(model.step_time.decode_seconds(decodes, 1)[0])
+    asked = {0: RequestState(0, Request("0", 0.0, prompt, output), 0.0)}
+    prompt_s = model.step_time.seconds((WorkItem(0, 0, prompt),), asked)
+    token_s = decode_s + num * prompt_s / (stages * output)
+    return FrontierPoint(model.tensor_parallel, stages, num, 1 / token_s, num / (token_s * model.num_devices))

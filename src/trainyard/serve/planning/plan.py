@@ -1,0 +1,264 @@
+"""The fewest devices on which a model serves requests as fast as they are to be served.
+
+1. Every split of the model is looked at, those of the fewest devices first. One is left out if it does not fit, or if too
+   many requests miss their objectives even when each is served alone.
+2. For each, the fewest replicas are searched for which any of the policies meets the objectives. A simulation is broken
+   off as soon as too many requests have missed them.
+3. Options of policies are changed one at a time where that may save a replica, and at last to make the plan better.
+4. What bounds it: of the deployments with fewer devices the one that comes closest is simulated with one thing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainyard.serve.auto import PolicyChoice, Trial, better
+from trainyard.serve.compare import PolicyRun
+from trainyard.serve.deployment import Deployment
+from trainyard.serve.errors import ServeError
+from trainyard.serve.planning.frontier import FrontierPoint, steady_states
+from trainyard.serve.planning.limits import Limit, limits_of
+from trainyard.serve.planning.search import DeploymentSearch, order_of, run_of
+from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.splits import MakeSplit, PossibleSplit, RefusedSplit, possible_splits
+from trainyard.serve.summary import Summary
+
+__all__ = ["ServingPlan", "plan_serving"]
+
+_MOST_COMPARED = 2  # times the devices of the plan so far; splits that need more are no runners-up
+_NUM_RUNS = 4  # of which every request is kept
+
+
+@dataclass(frozen=True, eq=False)
+class ServingPlan:
+    """What is found.
+
+    Attributes
+    ----------
+    best : the plan; where nothing meets the objectives, what comes closest.
+    is_met : whether enough requests meet their objectives under it.
+    share : of the requests that was to meet them.
+    runs : the plan and the best ones of other splits, with every request; the plan first.
+    runners_up : others that meet the objectives, best first.
+    closest : of the deployments with fewer devices that were simulated, the one under which most requests meet their
+        objectives; None if there is none. Where the objectives are not met, the plan itself.
+    limits : what would help that one most, first.
+    refused : splits that are not possible or not enough, and why.
+    points : steady states of all splits that fit, for their `frontier`.
+    num_trials : how many deployments were simulated.
+    """
+
+    best: Trial
+    is_met: bool
+    share: float
+    runs: tuple[PolicyRun, ...]
+    runners_up: tuple[Trial, ...]
+    closest: Trial | None
+    limits: tuple[Limit, ...]
+    refused: tuple[RefusedSplit, ...]
+    points: tuple[FrontierPoint, ...]
+    num_trials: int
+
+    @property
+    def deployment(self) -> Deployment:
+        """Of the plan."""
+        return self.best.deployment
+
+    @property
+    def policy(self) -> str:
+        """Of the plan, as `trainyard.serve.catalog.parse_policies` reads it."""
+        return self.best.policy
+
+    @property
+    def summary(self) -> Summary:
+        """Of the plan."""
+        return self.runs[0].summary
+
+
+def plan_serving(
+    requests: Sequence[TracedRequest],
+    split: MakeSplit,
+    num_devices: int,
+    choices: Sequence[PolicyChoice],
+    *,
+    node_size: int | None = None,
+    share: float = 0.99,
+    router: str = "least_requests",
+    block_tokens: int = 16,
+    max_model_len: int | None = None,
+    tell: Callable[[str], None] = lambda what: None,
+) -> ServingPlan:
+    """Find the fewest devices.
+
+    Parameters
+    ----------
+    requests : in the order of their arrival, with their objectives.
+    split : makes the model of a split.
+    num_devices : that there are.
+    choices : policies that the search starts from.
+    node_size : devices of a node, within which shards stay; by default all are one node.
+    share : of the requests that is to meet its objectives, with those that are refused.
+    router : name of who chooses replicas, of `trainyard.serve.router.ROUTERS`.
+    block_tokens : that a block of the cache has room for.
+    max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
+    tell : hears what is simulated.
+
+    Raises
+    ------
+    ServeError
+        If there are no requests or no objectives, or the model fits in no split.
+    """
+    if not requests or not any(each.request.has_objectives for each in requests):
+        raise ServeError(
+            "no request is to be served within any time; give an objective, such as --ttft 500ms"
+        )
+    if not 0 < share <= 1:
+        raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
+    if not choices:
+        raise ServeError("there is no policy to choose; give one")
+    splits, refused = possible_splits(
+        split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
+    )
+    if not splits:
+        raise ServeError("the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in refused))
+    planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, refused)
+    best, runners_up = planning.met() or (planning.closest_of_all(), ())
+    is_met = planning.search.is_met(best)
+    closest = planning.closest_below(best) if is_met else best
+    limits = limits_of(closest, requests) if closest is not None else ()
+    shown = [best, *_first_of_splits(best, runners_up)][:_NUM_RUNS]
+    return ServingPlan(
+        best,
+        is_met,
+        share,
+        tuple(run_of(each, requests) for each in shown),
+        runners_up,
+        closest,
+        limits,
+        tuple(planning.refused),
+        tuple(point for each in splits for point in steady_states(each, requests)),
+        planning.search.num_trials,
+    )
+
+
+class _Planning:
+    """One search, and what it has found of each split."""
+
+    def __init__(
+        self, search: DeploymentSearch, splits: Sequence[PossibleSplit], refused: Sequence[RefusedSplit]
+    ) -> None:
+        self.search, self.splits, self.refused = search, splits, list(refused)
+        self._found: dict[PossibleSplit, tuple[Trial, ...]] = {}
+        self._nearest: dict[PossibleSplit, Trial] = {}
+        self._slow: set[PossibleSplit] = set()
+
+    def met(self) -> tuple[Trial, tuple[Trial, ...]] | None:
+        """The best plan and the runners-up; None if none meets the objectives."""
+        for split in self.splits:
+            self._look_at(split)
+        if self._fewest_devices is None:
+            return None
+        while self._saves_devices():
+            pass
+        first, *others = sorted((each for found in self._found.values() for each in found), key=order_of)
+        best = self.search.polished(first)
+        return best, tuple(others)
+
+    def closest_of_all(self) -> Trial:
+        """With all devices, under which most requests meet their objectives."""
+        key, search = better("goodput"), self.search
+        first = search.choices[0]
+        tried = [(split, search.tried(split.deployment(split.most_replicas), first)) for split in self.splits]
+        split, best = min(tried, key=lambda each: key(each[1]))
+        place = split.deployment(split.most_replicas)
+        others = [search.tried(place, choice) for choice in search.choices[1:]]
+        found = search.improved(min((best, *others), key=key))
+        if found.summary is None:
+            raise ServeError(f"no policy can serve: {found}: {found.why}")
+        return found
+
+    def closest_below(self, best: Trial) -> Trial | None:
+        """Of the splits with as many replicas as take fewer devices than the plan, the best; None if there is none."""
+        tried = [
+            trial
+            for split in self.splits
+            if split not in self._slow
+            and (trial := self._nearest_below(split, best.deployment.num_devices, best.choice)) is not None
+        ]
+        return min(tried, key=better("goodput"), default=None)
+
+    @property
+    def _fewest_devices(self) -> int | None:
+        return min((found[0].deployment.num_devices for found in self._found.values()), default=None)
+
+    def _look_at(self, split: PossibleSplit) -> None:
+        """Steps 1 and 2."""
+        size, fewest = split.model.num_devices, self._fewest_devices
+        most = (
+            split.most_replicas
+            if fewest is None
+            else min(split.most_replicas, _MOST_COMPARED * fewest // size)
+        )
+        if most < 1:
+            self._refuse(
+                split, f"a replica takes {size} devices, more than {_MOST_COMPARED} times as many as the plan"
+            )
+            return
+        alone = self.search.alone(split)
+        if alone.goodput < self.search.share - 1e-9:
+            self._slow.add(split)
+            self._refuse(split, f"even when served alone, only {_met(alone)}")
+            return
+        found = self.search.fewest(split, most)
+        if found:
+            self._found[split] = found
+        else:
+            num = most * size
+            self._refuse(split, f"fewer than {self.search.share:.1%} meet their objectives on {num} devices")
+
+    def _saves_devices(self) -> bool:
+        """Step 3: whether changes of options meet the objectives on fewer devices than all else."""
+        fewest = self._fewest_devices
+        assert fewest is not None
+        for split in self.splits:
+            if split in self._slow:
+                continue
+            choice = self._found[split][0].choice if split in self._found else self.search.choices[0]
+            trial = self._nearest_below(split, fewest, choice)
+            if trial is not None and self.search.is_met(found := self.search.improved(trial)):
+                self._found[split] = (found,)
+                return True
+        return False
+
+    def _nearest_below(self, split: PossibleSplit, num_devices: int, choice: PolicyChoice) -> Trial | None:
+        """As many replicas as take fewer devices; None if there is no room for one."""
+        num = min(split.most_replicas, (num_devices - 1) // split.model.num_devices)
+        if num < 1:
+            return None
+        known = self._nearest.get(split)
+        if known is None or known.deployment.num_replicas != num:
+            self._nearest[split] = self.search.tried(split.deployment(num), choice)
+        return self._nearest[split]
+
+    def _refuse(self, split: PossibleSplit, why: str) -> None:
+        self.refused.append(RefusedSplit(split.model.tensor_parallel, split.model.pipeline_stages, why))
+
+
+def _met(summary: Summary) -> str:
+    """Who meets objectives of whom, and how long the first and the other tokens take."""
+    return (
+        f"{summary.goodput:.1%} of the requests meet their objectives: TTFT is {1e3 * summary.ttft.p50_s:.3g} ms in the "
+        f"median and {1e3 * summary.ttft.p99_s:.3g} ms for the 99th of 100, TPOT {1e3 * summary.tpot.p50_s:.3g} and "
+        f"{1e3 * summary.tpot.p99_s:.3g} ms; refused are {summary.num_refused}"
+    )
+
+
+def _first_of_splits(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
+    """The first one of each split but that of the plan."""
+    found: dict[str, Trial] = {}
+    for each in trials:
+        model = each.deployment.model
+        if model != best.deployment.model:
+            found.setdefault(f"{model.tensor_parallel} {model.pipeline_stages}", each)
+    return list(found.values())

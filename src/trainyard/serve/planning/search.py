@@ -1,0 +1,168 @@
+"""For each split of a model, the fewest replicas that meet the objectives, by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from trainyard.serve.auto import PolicyChoice, Trial, better, tried
+from trainyard.serve.compare import PolicyRun
+from trainyard.serve.deployment import Deployment, ServedModel
+from trainyard.serve.planning.objectives import results_if_met
+from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.router import ROUTERS
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.splits import PossibleSplit
+from trainyard.serve.summary import Summary
+
+__all__ = ["DeploymentSearch", "order_of", "run_of"]
+
+_FAR_APART_S = 1e4  # longer than any request takes alone
+_MOST_ROUNDS = 4  # of changes of options, one after the other
+_FAR_FROM_MET = 0.5  # below this share of what is wanted, changes of options are not tried
+
+
+def order_of(trial: Trial) -> tuple[float, ...]:
+    """The key by which trials that meet the objectives are sorted: fewest devices, then goodput, then time."""
+    return (trial.deployment.num_devices, *better("goodput")(trial))
+
+
+def run_of(trial: Trial, requests: Sequence[TracedRequest]) -> PolicyRun:
+    """A trial with what became of every request."""
+    place, policy = trial.deployment, trial.choice.policy
+    results = simulate_requests(
+        requests, place.instances(policy), place.model.step_time, ROUTERS[trial.router]
+    )
+    summary = Summary.of(results, place.num_replicas)
+    return PolicyRun(f"{place}, {trial.choice}", policy, results, summary)
+
+
+class DeploymentSearch:
+    """Simulates deployments with the same requests, none of them twice.
+
+    Parameters
+    ----------
+    requests : with their objectives.
+    choices : policies that a search starts from.
+    share : of the requests that is to meet its objectives.
+    router : name of who chooses replicas.
+    tell : hears what is simulated.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[TracedRequest],
+        choices: Sequence[PolicyChoice],
+        share: float,
+        router: str,
+        tell: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        self.requests, self.choices, self.share = requests, choices, share
+        self._router, self._tell = router, tell
+        self._trials: dict[tuple[ServedModel, int, str], Trial | None] = {}
+
+    @property
+    def num_trials(self) -> int:
+        """How many deployments were simulated, with how many policies each."""
+        return len(self._trials)
+
+    def alone(self, split: PossibleSplit) -> Summary:
+        """What requests see of which each is served alone: no policy and no number of replicas does better."""
+        self._tell(f"{split}, each request alone")
+        apart, num = [], 0
+        for each in self.requests:
+            if not each.request.parent:
+                each = each._replace(request=replace(each.request, arrival_s=num * _FAR_APART_S))
+                num += 1
+            apart.append(each)
+        whole_prompts = TokenBudget(split.max_model_len, 1)
+        # One that is alone is in one stage at a time; without stages, decodes are simulated many at once.
+        place = replace(split.deployment(1), model=replace(split.model, pipeline_stages=1))
+        return Summary.of(simulate_requests(apart, place.instances(whole_prompts), place.model.step_time), 1)
+
+    def fewest(self, split: PossibleSplit, most: int) -> tuple[Trial, ...]:
+        """With the fewest replicas of a split, up to so many, all choices that meet the objectives, best first.
+
+        More replicas are taken to be no worse than fewer.
+        """
+        found: list[Trial] = []
+        for choice in self.choices:
+            if not found:
+                trial = self._first_met(split, choice, most)
+                found = [trial] if trial is not None else []
+                continue
+            num = found[0].deployment.num_replicas
+            if (trial := self._fewer(split, choice, num - 1)) is not None:
+                found = [trial]
+            elif (trial := self.met(split.deployment(num), choice)) is not None:
+                found.append(trial)
+        return tuple(sorted(found, key=order_of))
+
+    def met(self, place: Deployment, choice: PolicyChoice) -> Trial | None:
+        """A trial that meets the objectives; None if it does not."""
+        key = (place.model, place.num_replicas, str(choice))
+        if key not in self._trials:
+            self._tell(f"{place}, {choice}")
+            router = ROUTERS[self._router]
+            results = results_if_met(self.requests, place, choice.policy, self.share, router)
+            self._trials[key] = (
+                Trial(place, choice, self._router, Summary.of(results, place.num_replicas))
+                if results
+                else None
+            )
+        trial = self._trials[key]
+        return trial if trial is not None and self.is_met(trial) else None
+
+    def tried(self, place: Deployment, choice: PolicyChoice) -> Trial:
+        """A trial to its end, whether it meets the objectives or not."""
+        key = (place.model, place.num_replicas, str(choice))
+        trial = self._trials.get(key)
+        if trial is None:
+            self._tell(f"{place}, {choice}")
+            trial = self._trials[key] = tried(self.requests, place, choice, self._router)
+        return trial
+
+    def is_met(self, trial: Trial) -> bool:
+        """Whether enough requests met their objectives."""
+        return trial.summary is not None and trial.summary.goodput >= self.share - 1e-9
+
+    def improved(self, trial: Trial) -> Trial:
+        """The best that changes of one option at a time lead to, on the same devices, until the objectives are met."""
+        key = better("goodput")
+        for _ in range(_MOST_ROUNDS):
+            is_hopeless = trial.summary is None or trial.summary.goodput < _FAR_FROM_MET * self.share
+            if is_hopeless or self.is_met(trial):
+                break
+            near = [self.tried(trial.deployment, each) for each in trial.choice.near()]
+            best = min((trial, *near), key=key)
+            if best is trial:
+                break
+            trial = best
+        return trial
+
+    def polished(self, trial: Trial) -> Trial:
+        """Of a trial that meets the objectives and those that differ in one option, the best."""
+        near = [self.met(trial.deployment, each) for each in trial.choice.near()]
+        return min((trial, *(each for each in near if each is not None)), key=order_of)
+
+    def _first_met(self, split: PossibleSplit, choice: PolicyChoice, most: int) -> Trial | None:
+        """Twice as many replicas each time, and then by halves."""
+        num, failed = 1, 0
+        while (trial := self.met(split.deployment(num), choice)) is None:
+            if num == most:
+                return None
+            num, failed = min(2 * num, most), num
+        return self._between(split, choice, failed, trial)
+
+    def _fewer(self, split: PossibleSplit, choice: PolicyChoice, most: int) -> Trial | None:
+        if most < 1 or (trial := self.met(split.deployment(most), choice)) is None:
+            return None
+        return self._between(split, choice, 0, trial)
+
+    def _between(self, split: PossibleSplit, choice: PolicyChoice, failed: int, trial: Trial) -> Trial:
+        while trial.deployment.num_replicas - failed > 1:
+            num = (trial.deployment.num_replicas + failed) // 2
+            found = self.met(split.deployment(num), choice)
+            trial, failed = (trial, num) if found is None else (found, failed)
+        return trial
