@@ -62,6 +62,10 @@ VERBS = MappingProxyType(
         "serve simulate": Verb(
             "trainyard.cli.serve.simulate", "serve a trace of requests by one or more policies"
         ),
+        "serve plan": Verb(
+            "trainyard.cli.serve.plan",
+            "find the fewest devices that meet objectives, and say what bounds them",
+        ),
         "serve download": Verb(
             "trainyard.cli.serve.download", "list public traces of requests, or fetch one"
         ),

@@ -56,8 +56,8 @@ class RefusedSplit:
 
 
 def split_text(tensor_parallel: int, pipeline_stages: int) -> str:
-    """A split as people read it: ``tp 2, pp 1``."""
-    return f"tp {tensor_parallel}, pp {pipeline_stages}"
+    """A split as people read it: ``tp 2``, or ``tp 2, pp 4`` where there are stages."""
+    return f"tp {tensor_parallel}" + (f", pp {pipeline_stages}" if pipeline_stages > 1 else "")
 
 
 def possible_splits(

@@ -1,0 +1,237 @@
+"""A plan has the fewest devices that meet the objectives, and says what keeps fewer from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from served import request
+from splits_of_tests import drawn, split_of
+
+from trainyard.serve.deployment import ServedModel
+from trainyard.serve.errors import ServeError
+from trainyard.serve.planning.frontier import frontier, steady_states
+from trainyard.serve.planning.limits import ScaledStepTime
+from trainyard.serve.planning.objectives import results_if_met
+from trainyard.serve.planning.plan import ServingPlan, plan_serving
+from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.policy_choices import catalog_choices, given_choices
+from trainyard.serve.requests.change import with_objectives
+from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.router import ROUTERS
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.splits import possible_splits
+from trainyard.serve.step_time import LinearStepTime
+from trainyard.serve.summary import Summary
+
+CHOICES = given_choices("vllm, sarathi(chunk_tokens=256), vllm_v0")
+WANTED = {"ttft_s": 0.3, "tpot_s": 0.02}
+
+
+def goodput_of(requests, place, choice, router="least_requests"):
+    results = simulate_requests(
+        requests, place.instances(choice.policy), place.model.step_time, ROUTERS[router]
+    )
+    return Summary.of(results, place.num_replicas).goodput
+
+
+@pytest.mark.parametrize(
+    ("rate", "seed", "wanted"),
+    [(10.0, 0, WANTED), (40.0, 1, WANTED), (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}), (70.0, 3, WANTED)],
+)
+def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wanted):
+    """Of all splits, numbers of replicas and policies."""
+    requests = drawn(120, rate, seed, **wanted)
+    plan = plan_serving(requests, split_of(), 8, CHOICES, node_size=4, share=0.95)
+    splits, _ = possible_splits(split_of(), 8, 4)
+    meeting = [
+        num * each.model.num_devices
+        for each in splits
+        for num in range(1, each.most_replicas + 1)
+        for choice in CHOICES
+        if goodput_of(requests, each.deployment(num), choice) >= 0.95
+    ]
+    assert plan.is_met
+    assert plan.deployment.num_devices == min(meeting)
+    assert plan.summary.goodput == goodput_of(requests, plan.deployment, plan.best.choice) >= 0.95
+    for each in plan.runners_up:
+        assert each.summary is not None
+        assert each.deployment.num_devices >= plan.deployment.num_devices
+        assert each.summary.goodput == goodput_of(requests, each.deployment, each.choice) >= 0.95
+
+
+def test_the_cases_above_differ():
+    found = {
+        str(plan_serving(drawn(120, rate, seed, **wanted), split_of(), 8, CHOICES, node_size=4, share=0.95).deployment)
+        for rate, seed, wanted in ((10.0, 0, WANTED), (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}), (70.0, 3, WANTED))
+    }  # fmt: skip
+    assert len(found) == 3
+
+
+def test_more_requests_never_need_fewer_devices():
+    found = [
+        plan_serving(
+            drawn(150, rate, **WANTED), split_of(), 8, CHOICES, node_size=4, share=0.95
+        ).deployment.num_devices
+        for rate in (5.0, 20.0, 40.0, 60.0)
+    ]
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
+def test_options_are_changed_where_that_saves_devices():
+    """Steps of few tokens keep decodes from waiting for prompts."""
+    wanted = {"ttft_s": 1.0, "tpot_s": 0.025}
+    requests = drawn(150, 25.0, prompt=800.0, **wanted)
+    coarse = given_choices("vllm_v0, orca")
+    as_they_are = plan_serving(requests, split_of(), 8, coarse, node_size=4)
+    changed = plan_serving(requests, split_of(), 8, catalog_choices(()), node_size=4)
+    assert changed.deployment.num_devices < as_they_are.deployment.num_devices
+    assert re.search(r"\w+\(\w+=\d+", changed.policy)
+    (found,) = given_choices(changed.policy)
+    assert found.policy == changed.best.choice.policy
+
+
+def test_what_no_number_of_devices_meets_is_told():
+    requests = drawn(60, 5.0, ttft_s=1.0, tpot_s=0.001)
+    plan = plan_serving(requests, split_of(), 8, CHOICES, node_size=4)
+    assert not plan.is_met
+    assert plan.closest is plan.best
+    assert not plan.runners_up
+    splits, _ = possible_splits(split_of(), 8, 4)
+    told = {str(each): each.why for each in plan.refused}
+    for each in splits:
+        assert "even when served alone, only" in told[str(each)]
+        assert "TPOT" in told[str(each)]
+    assert {each.name for each in plan.limits} == {
+        "prefill compute",
+        "decode steps",
+        "memory of the cache",
+        "queueing",
+    }
+
+
+def test_too_few_devices_are_told():
+    requests = drawn(150, 100.0, **WANTED)
+    plan = plan_serving(requests, split_of(), 1, CHOICES)
+    assert not plan.is_met
+    assert plan.deployment.num_devices == 1
+    assert 0 < plan.summary.goodput < 0.99
+    assert [each.why for each in plan.refused] == ["fewer than 99.0% meet their objectives on 1 devices"]
+
+
+def bound(plan: ServingPlan) -> str:
+    return plan.limits[0].name
+
+
+def test_what_bounds_is_what_helps():
+    def planned(requests: list[TracedRequest], **more: float) -> ServingPlan:
+        return plan_serving(requests, split_of(num_heads=1, **more), 4, given_choices("vllm"))
+
+    prompts = [with_objectives(request(n, 0.1 * n, 1500, 2), ttft_s=0.2) for n in range(60)]
+    assert bound(planned(prompts)) == "prefill compute"
+    decodes = [with_objectives(request(n, 0.05 * n, 10, 300), tpot_s=7.2e-3, e2e_s=3.0) for n in range(60)]
+    assert bound(planned(decodes)) == "decode steps"
+    at_once = [with_objectives(request(n, 4.0 * (n // 4), 1500, 2), ttft_s=0.2) for n in range(40)]
+    assert bound(planned(at_once)) == "queueing"
+    # Room for two sequences of at most 1000 tokens and what they may generate.
+    crowded = [with_objectives(request(n, 1.0 * n, 900, 300), ttft_s=1.0) for n in range(30)]
+    assert bound(planned(crowded, usable_bytes=17e9 + 2600 * 2**20)) == "memory of the cache"
+
+
+def test_splits_that_cannot_be_are_refused_with_why():
+    splits, refused = possible_splits(split_of(num_heads=2, usable_bytes=10e9), 8, 4)
+    assert [str(each) for each in splits] == ["tp 1, pp 2", "tp 2", "tp 1, pp 4", "tp 2, pp 2", "tp 2, pp 4"]
+    assert [each.most_replicas for each in splits] == [4, 4, 2, 2, 1]
+    why = {str(each): each.why for each in refused}
+    assert why.keys() == {"tp 1", "tp 4", "tp 4, pp 2"}
+    assert "-7 GB for the cache" in why["tp 1"]
+    assert why["tp 4"].startswith("2 heads do not divide by 4 shards")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"share": 0.0}, "share 0.0; allowed is a number above 0, up to 1"),
+        ({"node_size": 3}, "8 devices in nodes of 3"),
+        ({"choices": ()}, "there is no policy to choose"),
+        ({"requests": drawn(5, 1.0)}, "give an objective, such as --ttft 500ms"),
+        ({"requests": []}, "give an objective"),
+        ({"split": split_of(usable_bytes=1e9)}, "the model fits nowhere: tp 1: made on 1 devices"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(more, said):
+    given = {
+        "requests": drawn(5, 1.0, **WANTED), "split": split_of(), "num_devices": 8, "choices": CHOICES, **more,
+    }  # fmt: skip
+    with pytest.raises(ServeError, match=re.escape(said)):
+        plan_serving(**given)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("rate", [5.0, 12.0, 15.0, 60.0])
+def test_a_run_is_broken_off_only_where_too_many_miss_their_objectives(rate, share):
+    requests = drawn(80, rate, seed=4, **WANTED)
+    requests.append(with_objectives(request(80, 100.0, 5000, 5), **WANTED))  # too long: it is refused
+    splits, _ = possible_splits(split_of(), 1, 1)
+    place = splits[0].deployment(1)
+    whole = simulate_requests(requests, place.instances(vllm()), place.model.step_time)
+    is_met = Summary.of(whole, 1).goodput >= share
+    found = results_if_met(requests, place, vllm(), share)
+    assert (found is not None) == is_met
+    if found is not None:
+        assert found.served == whole.served
+
+
+def test_the_frontier_is_what_no_other_point_is_better_than():
+    requests = drawn(50, 5.0)
+    splits, _ = possible_splits(split_of(), 4, 4)
+    points = [point for each in splits for point in steady_states(each, requests)]
+    best = frontier(points)
+    for each in points:
+        is_beaten = any(
+            other.user_tokens_per_s >= each.user_tokens_per_s
+            and other.device_tokens_per_s >= each.device_tokens_per_s
+            and other != each
+            for other in points
+        )
+        assert (each in best) == (not is_beaten)
+    for split in splits:
+        mine = steady_states(split, requests)
+        room = split.num_blocks * split.block_tokens
+        assert all(a.user_tokens_per_s > b.user_tokens_per_s for a, b in zip(mine, mine[1:], strict=False))
+        assert mine[-1].num_requests * 440 <= room * 1.2
+
+
+def test_a_steady_state_is_what_the_simulator_comes_to():
+    """Eight requests at once, and one more for each that ends."""
+    splits, _ = possible_splits(split_of(), 1, 1)
+    requests = [request(n, 0.0, 400, 50) for n in range(400)]
+    place = splits[0].deployment(1)
+    results = simulate_requests(requests, place.instances(vllm(8192, 8)), place.model.step_time)
+    (point,) = [each for each in steady_states(splits[0], requests) if each.num_requests == 8]
+    assert Summary.of(results, 1).tokens_per_s == pytest.approx(point.device_tokens_per_s, rel=0.03)
+
+
+def test_steps_are_scaled_by_what_is_in_them():
+    model: ServedModel = split_of()(1, 1)
+    requests = [request(n, 0.01 * n, 300, 50) for n in range(40)]
+    splits, _ = possible_splits(split_of(), 1, 1)
+
+    def end_s(step_time):
+        place = splits[0].deployment(1)
+        return simulate_requests(requests, place.instances(vllm(256)), step_time).end_s
+
+    base = model.step_time
+    assert isinstance(base, LinearStepTime)
+    assert end_s(ScaledStepTime(base, 1.0, 1.0)) == pytest.approx(end_s(base))
+    assert end_s(ScaledStepTime(base, 0.5, 1.0)) < end_s(base)
+    halved = replace(base, step_s=base.step_s / 2, prompt_token_s=base.prompt_token_s / 2, decode_s=1e-5, cached_token_s=1.5e-8)  # fmt: skip
+    alone = [request(0, 0.0, 300, 50)]
+    place = splits[0].deployment(1)
+    both = [
+        simulate_requests(alone, place.instances(vllm()), each).end_s
+        for each in (ScaledStepTime(base, 0.5, 0.5), halved)
+    ]
+    assert both[0] == pytest.approx(both[1])
