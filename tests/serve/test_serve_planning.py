@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import astuple
+from itertools import pairwise
 
 import pytest
 from served import request
@@ -37,10 +38,14 @@ def goodput_of(requests, place, choice, router="least_requests"):
 
 
 @pytest.mark.parametrize(
-    ("rate", "seed", "wanted"),
-    [(10.0, 0, WANTED), (40.0, 1, WANTED), (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}), (70.0, 3, WANTED)],
+    ("rate", "seed", "wanted", "found"),
+    [
+        (10.0, 0, WANTED, "1 replica of made"),
+        (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}, "1 replica of made in 4 shards"),
+        (120.0, 3, WANTED, "3 replicas of made in 2 shards"),
+    ],
 )
-def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wanted):
+def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wanted, found):
     """Of all splits, numbers of replicas and policies."""
     requests = drawn(120, rate, seed, **wanted)
     plan = plan_serving(requests, split_of(), 8, CHOICES, node_size=4, share=0.95)
@@ -53,20 +58,13 @@ def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wante
         if goodput_of(requests, each.deployment(num), choice) >= 0.95
     ]
     assert plan.is_met
+    assert str(plan.deployment) == found
     assert plan.deployment.num_devices == min(meeting)
     assert plan.summary.goodput == goodput_of(requests, plan.deployment, plan.best.choice) >= 0.95
     for each in plan.runners_up:
         assert each.summary is not None
         assert each.deployment.num_devices >= plan.deployment.num_devices
         assert each.summary.goodput == goodput_of(requests, each.deployment, each.choice) >= 0.95
-
-
-def test_the_cases_above_differ():
-    found = {
-        str(plan_serving(drawn(120, rate, seed, **wanted), split_of(), 8, CHOICES, node_size=4, share=0.95).deployment)
-        for rate, seed, wanted in ((10.0, 0, WANTED), (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}), (70.0, 3, WANTED))
-    }  # fmt: skip
-    assert len(found) == 3
 
 
 def test_more_requests_never_need_fewer_devices():
@@ -113,7 +111,7 @@ def test_what_no_number_of_devices_meets_is_told():
 
 
 def test_too_few_devices_are_told():
-    requests = drawn(150, 100.0, **WANTED)
+    requests = drawn(150, 20.0, **WANTED)
     plan = plan_serving(requests, split_of(), 1, CHOICES)
     assert not plan.is_met
     assert plan.deployment.num_devices == 1
@@ -127,11 +125,11 @@ def bound(plan: ServingPlan) -> str:
 
 def test_what_bounds_is_what_helps():
     def planned(requests: list[TracedRequest], **more: float) -> ServingPlan:
-        return plan_serving(requests, split_of(num_heads=1, **more), 4, given_choices("vllm"))
+        return plan_serving(requests, split_of(**more), 1, given_choices("vllm"))
 
-    prompts = [with_objectives(request(n, 0.1 * n, 1500, 2), ttft_s=0.2) for n in range(60)]
+    prompts = [with_objectives(request(n, 0.09 * n, 1500, 2), ttft_s=0.2) for n in range(60)]
     assert bound(planned(prompts)) == "prefill compute"
-    decodes = [with_objectives(request(n, 0.05 * n, 10, 300), tpot_s=7.2e-3, e2e_s=3.0) for n in range(60)]
+    decodes = [with_objectives(request(n, 0.05 * n, 10, 300), tpot_s=7.5e-3) for n in range(60)]
     assert bound(planned(decodes)) == "decode steps"
     at_once = [with_objectives(request(n, 4.0 * (n // 4), 1500, 2), ttft_s=0.2) for n in range(40)]
     assert bound(planned(at_once)) == "queueing"
@@ -142,7 +140,7 @@ def test_what_bounds_is_what_helps():
 
 def test_splits_that_cannot_be_are_refused_with_why():
     splits, refused = possible_splits(split_of(num_heads=2, usable_bytes=10e9), 8, 4)
-    assert [str(each) for each in splits] == ["tp 1, pp 2", "tp 2", "tp 1, pp 4", "tp 2, pp 2", "tp 2, pp 4"]
+    assert [str(each) for each in splits] == ["tp 2", "tp 1, pp 2", "tp 2, pp 2", "tp 1, pp 4", "tp 2, pp 4"]
     assert [each.most_replicas for each in splits] == [4, 4, 2, 2, 1]
     why = {str(each): each.why for each in refused}
     assert why.keys() == {"tp 1", "tp 4", "tp 4, pp 2"}
@@ -189,18 +187,20 @@ def test_the_frontier_is_what_no_other_point_is_better_than():
     splits, _ = possible_splits(split_of(), 4, 4)
     points = [point for each in splits for point in steady_states(each, requests)]
     best = frontier(points)
+    assert len(best) > 5
     for each in points:
-        is_beaten = any(
-            other.user_tokens_per_s >= each.user_tokens_per_s
+        others = [
+            other
+            for other in best
+            if other.user_tokens_per_s >= each.user_tokens_per_s
             and other.device_tokens_per_s >= each.device_tokens_per_s
-            and other != each
-            for other in points
-        )
-        assert (each in best) == (not is_beaten)
+        ]
+        assert others
+        assert others == [each] or each not in best
     for split in splits:
         mine = steady_states(split, requests)
         room = split.num_blocks * split.block_tokens
-        assert all(a.user_tokens_per_s > b.user_tokens_per_s for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a.user_tokens_per_s > b.user_tokens_per_s for a, b in pairwise(mine))
         assert mine[-1].num_requests * 440 <= room * 1.2
 
 
@@ -227,7 +227,7 @@ def test_steps_are_scaled_by_what_is_in_them():
     assert isinstance(base, LinearStepTime)
     assert end_s(ScaledStepTime(base, 1.0, 1.0)) == pytest.approx(end_s(base))
     assert end_s(ScaledStepTime(base, 0.5, 1.0)) < end_s(base)
-    halved = replace(base, step_s=base.step_s / 2, prompt_token_s=base.prompt_token_s / 2, decode_s=1e-5, cached_token_s=1.5e-8)  # fmt: skip
+    halved = LinearStepTime(*(each / 2 for each in astuple(base)))
     alone = [request(0, 0.0, 300, 50)]
     place = splits[0].deployment(1)
     both = [

@@ -67,7 +67,7 @@ class Entry:
         """Dotted name of the file that holds the factory, or of its folder where the system has one."""
         name = self.factory.__module__
         folder = name.rpartition(".")[0]
-        return name if folder.endswith(".policies") else folder
+        return folder if ".policies." in folder else name
 
 
 _TESTS = "tests/serve/policies"

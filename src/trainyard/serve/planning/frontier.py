@@ -62,9 +62,18 @@ def _steady_state(split: PossibleSplit, num: int, prompt: int, output: int) -> F
     model = split.model
     stages = model.pipeline_stages
     length = prompt + (output + 1) // 2
-    decodes = [WorkItem(number, length - 1, length) for number in range(-(-num // stages))]
-    decode_s = float(model.step_time.decode_seconds(decodes, 1)[0])
-    asked = {0: RequestState(0, Request("0", 0.0, prompt, output), 0.0)}
-    prompt_s = model.step_time.seconds((WorkItem(0, 0, prompt),), asked)
+    num_in_step = -(-num // stages)
+    decodes = [WorkItem(number, length - 1, length) for number in range(num_in_step)]
+    states = {number: _decoding(number, prompt, length) for number in range(num_in_step)}
+    states[num_in_step] = RequestState(num_in_step, Request("new", 0.0, prompt, output), 0.0)
+    decode_s = model.step_time.seconds(decodes, states)
+    prompt_s = model.step_time.seconds((*decodes, WorkItem(num_in_step, 0, prompt)), states) - decode_s
     token_s = decode_s + num * prompt_s / (stages * output)
     return FrontierPoint(model.tensor_parallel, stages, num, 1 / token_s, num / (token_s * model.num_devices))
+
+
+def _decoding(number: int, prompt: int, length: int) -> RequestState:
+    """A request with a sequence of so many tokens, of which only the last is not in the cache."""
+    state = RequestState(number, Request(str(number), 0.0, prompt, length), 0.0)
+    state.num_tokens, state.num_computed, state.num_generated = length, length - 1, max(1, length - prompt)
+    return state

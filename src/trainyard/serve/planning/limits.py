@@ -23,7 +23,6 @@ __all__ = ["Limit", "limits_of"]
 Floats = NDArray[np.float64]
 
 _FASTER = 0.5
-_ARRIVALS = "queueing"
 
 
 class Limit(NamedTuple):
@@ -42,7 +41,7 @@ class Limit(NamedTuple):
 
 
 def limits_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Limit, ...]:
-    """What would help most, first; of equal ones, in a fixed order.
+    """What would help most, first; of equal ones, what leaves devices as fast as they are.
 
     Parameters
     ----------
@@ -58,8 +57,6 @@ def limits_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Limit, .
         )
 
     changes: tuple[tuple[str, str, Callable[[], float]], ...] = (
-        ("prefill compute", "prompts take half as long", lambda: with_steps(_FASTER, 1.0)),
-        ("decode steps", "decodes take half as long", lambda: with_steps(1.0, _FASTER)),
         (
             "memory of the cache",
             "twice the cache",
@@ -67,7 +64,9 @@ def limits_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Limit, .
                 replace(trial, deployment=replace(place, num_blocks=2 * place.num_blocks)), requests
             ),
         ),
-        (_ARRIVALS, "requests come evenly", lambda: _goodput(trial, _evenly(requests))),
+        ("queueing", "requests come evenly", lambda: _goodput(trial, _evenly(requests))),
+        ("prefill compute", "prompts take half as long", lambda: with_steps(_FASTER, 1.0)),
+        ("decode steps", "decodes take half as long", lambda: with_steps(1.0, _FASTER)),
     )
     found = [Limit(name, change, goodput()) for name, change, goodput in changes]
     return tuple(sorted(found, key=lambda each: -each.goodput))
