@@ -44,6 +44,9 @@ INTERFACE = {
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
     "--replicas --cache-blocks --cache-memory --block-tokens --max-model-len --policy --router --baseline --follow "
     "--html --csv",
+    "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
+    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --cluster --share --policy --router --kernels "
+    "--dtype --block-tokens --max-model-len --html",
     "serve download": "[NAME] --json --folder",
 }
 
