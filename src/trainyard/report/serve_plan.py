@@ -32,7 +32,7 @@ def verdict(plan: ServingPlan) -> str:
     wanted = percent_text(plan.share)
     if plan.is_met:
         return (
-            f"{place.num_devices} device{'s' if place.num_devices > 1 else ''}: {place}, {plan.policy}; {goodput} of the "
+            f"{_devices_text(place)}: {place}, {plan.policy}; {goodput} of the "
             f"requests meet their objectives, {wanted} were to"
         )
     return (
@@ -72,7 +72,7 @@ def limit_title(plan: ServingPlan) -> str:
     summary = plan.closest.summary
     goodput = percent_text(summary.goodput) if summary is not None else "none"
     fewer = "what bounds it: with fewer devices, " if plan.is_met else "what prevents it: "
-    return f"{fewer}{place} ({place.num_devices} devices) meets the objectives of {goodput}"
+    return f"{fewer}{place} ({_devices_text(place)}) meets the objectives of {goodput}"
 
 
 def limit_rows(plan: ServingPlan) -> Rows:
@@ -142,6 +142,10 @@ def _shown(plan: ServingPlan) -> list[Trial]:
             seen.add(_split_of(each.deployment))
             found.append(each)
     return [*found, *others]
+
+
+def _devices_text(place: Deployment) -> str:
+    return f"{place.num_devices} device{'s' if place.num_devices > 1 else ''}"
 
 
 def _split_of(place: Deployment) -> str:
