@@ -109,14 +109,7 @@ def plan_serving(
     ServeError
         If there are no requests or no objectives, or the model fits in no split.
     """
-    if not requests or not any(each.request.has_objectives for each in requests):
-        raise ServeError(
-            "no request is to be served within any time; give an objective, such as --ttft 500ms"
-        )
-    if not 0 < share <= 1:
-        raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
-    if not choices:
-        raise ServeError("there is no policy to choose; give one")
+    _check(requests, choices, share)
     splits, refused = possible_splits(
         split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
     )
@@ -140,6 +133,17 @@ def plan_serving(
         tuple(point for each in splits for point in steady_states(each, requests)),
         planning.search.num_trials,
     )
+
+
+def _check(requests: Sequence[TracedRequest], choices: Sequence[PolicyChoice], share: float) -> None:
+    if not requests or not any(each.request.has_objectives for each in requests):
+        raise ServeError(
+            "no request is to be served within any time; give an objective, such as --ttft 500ms"
+        )
+    if not 0 < share <= 1:
+        raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
+    if not choices:
+        raise ServeError("there is no policy to choose; give one")
 
 
 class _Planning:
