@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.auto import Trial, tried
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.step_time import StepTime
@@ -101,6 +101,10 @@ class ScaledStepTime:
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Of several steps in a row, in which all items decode."""
         return self.decodes * self.step_time.decode_seconds(items, num)
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        """Of copies of blocks."""
+        return self.step_time.cache_seconds(ops)
 
 
 def _goodput(trial: Trial, requests: Sequence[TracedRequest]) -> float:
