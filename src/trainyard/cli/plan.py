@@ -22,7 +22,7 @@ class Options(StepOptions, Common):
     """Find a plan for a model on a cluster, and say why."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Name of a model such as gpt2, or a Python file that defines model()."""
+    """Name of a model such as gpt2, a Python file that defines model(), or a Hugging Face config.json."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"

@@ -13,7 +13,7 @@ from trainyard.reading import Section, raised_as
 
 __all__ = ["DTYPES", "DeviceSpec", "Efficiency", "NamedDevice"]
 
-DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
+DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8", "float4")
 """Keys of `DeviceSpec.peak_flops_per_s`."""
 
 
@@ -130,13 +130,14 @@ class DeviceSpec:
             )
         if min(peaks.values()) <= 0:
             raise HardwareError(f"peaks of {self.name!r} are {peaks}; allowed: more than zero")
-        # float8 falls back to bfloat16 or float16, those and tf32 to float32: every key is then safe to
-        # index.
+        # float4 falls back to float8, that to bfloat16 or float16, those and tf32 to float32: every key is then safe
+        # to index.
         peaks.setdefault("tf32", peaks["float32"])
         half = max(peaks.get("float16", 0.0), peaks.get("bfloat16", 0.0))
         peaks.setdefault("float16", peaks["float32"])
         peaks.setdefault("bfloat16", peaks["float32"])
         peaks.setdefault("float8", half or peaks["float32"])
+        peaks.setdefault("float4", peaks["float8"])
         ordered = {name: float(peaks[name]) for name in DTYPES}
         object.__setattr__(self, "peak_flops_per_s", MappingProxyType(ordered))
         # A cluster hashes thousands of these; hashing the mapping each time would dominate.

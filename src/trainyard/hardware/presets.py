@@ -60,6 +60,12 @@ _HELD = {
     "H100": (79.10, 0.51, 32.0, _NVLINK3_CHANNELS),
     "H200": (139.72, 0.51, 32.0, _NVLINK3_CHANNELS),
     "B200": (178.35, 0.51, 32.0, _NVLINK5_CHANNELS),  # context assumed
+    "GB200": (184.3, 0.51, 32.0, _NVLINK5_CHANNELS),  # assumed: 0.7 below what nvidia-smi says
+    "B300": (267.9, 0.51, 32.0, _NVLINK5_CHANNELS),  # assumed: 0.7 below what nvidia-smi says
+    "GB300": (276.8, 0.51, 32.0, _NVLINK5_CHANNELS),  # assumed: 0.7 below what nvidia-smi says
+    "A30": (23.50, 0.51, 8.125, _PCIE_CHANNELS),  # assumed
+    "L40S": (44.40, 0.33, 8.125, _PCIE_CHANNELS),  # context as of L4
+    "RTXPRO6000": (94.97, 0.51, 32.0, _PCIE_CHANNELS),  # context and workspace assumed
     "L4": (22.03, 0.33, 8.125, _PCIE_CHANNELS),
     "RTX4090": (23.52, 0.33, 8.125, _PCIE_CHANNELS),
 }
@@ -126,10 +132,22 @@ def _device(
     )
 
 
+def _blackwell(float32: float, tf32: float, float4: float) -> dict[str, float]:
+    """Peaks of tensor units whose rate doubles with each halving of the format, but for that of 4 bits."""
+    half = {"float16": 2 * tf32, "bfloat16": 2 * tf32}
+    return {"float32": float32, "tf32": tf32, **half, "float8": 4 * tf32, "float4": float4}
+
+
 _V100 = {"float32": 15.7, "float16": 125.0}
 _A100 = {"float32": 19.5, "tf32": 156.0, "float16": 312.0, "bfloat16": 312.0}
 _H100 = {"float32": 66.9, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float8": 1978.9}
-_B200 = {"float32": 75.0, "tf32": 1125.0, "float16": 2250.0, "bfloat16": 2250.0, "float8": 4500.0}
+_B200 = _blackwell(75.0, 1125.0, 9000.0)
+_GB200 = _blackwell(80.0, 1250.0, 10000.0)
+_B300 = _blackwell(75.0, 1125.0, 13500.0)
+_GB300 = _blackwell(80.0, 1250.0, 15000.0)
+_RTX_PRO = _blackwell(126.0, 251.9, 2015.2)
+_A30 = {"float32": 10.3, "tf32": 82.0, "float16": 165.0, "bfloat16": 165.0}
+_L40S = {"float32": 91.6, "tf32": 183.0, "float16": 362.05, "bfloat16": 362.05, "float8": 733.0}
 _L4 = {"float32": 30.3, "tf32": 60.0, "float16": 121.0, "bfloat16": 121.0, "float8": 242.5}
 _4090 = {"float32": 82.6, "tf32": 82.6, "float16": 165.2, "bfloat16": 165.2, "float8": 330.3}
 _V100_SOURCE = "NVIDIA V100 datasheet; memory [1], matrix products [3]"
@@ -156,6 +174,17 @@ DEVICES = MappingProxyType(
             _device("H200", 141, _H100, 4800, (0.72, 0.90), _HOPPER_SOURCE.format("H200"), "PCIe5"),
             _device("B200", 180, _B200, 8000, (0.72, 0.90),
                     "NVIDIA HGX B200 datasheet, an eighth; ceilings assumed", "PCIe5"),
+            _device("GB200", 186, _GB200, 8000, (0.72, 0.90),
+                    "NVIDIA GB200 NVL72 datasheet, a 72nd; ceilings assumed, host memory as by PCIe", "PCIe5"),
+            _device("B300", 270, _B300, 8000, (0.72, 0.90),
+                    "NVIDIA HGX B300 datasheet, an eighth; ceilings assumed", "PCIe5"),
+            _device("GB300", 279, _GB300, 8000, (0.72, 0.90),
+                    "NVIDIA GB300 NVL72 datasheet, a 72nd; ceilings assumed, host memory as by PCIe", "PCIe5"),
+            _device("A30", 24, _A30, 933, (0.85, 0.88), "NVIDIA A30 datasheet; ceilings assumed", "PCIe4"),
+            _device("L40S", 48, _L40S, 864, (0.75, 0.88), "NVIDIA L40S datasheet; ceilings assumed", "PCIe4"),
+            _device("RTXPRO6000", 96, _RTX_PRO, 1792, (0.85, 0.90),
+                    "NVIDIA RTX PRO Blackwell whitepaper, RTX PRO 6000 Workstation Edition at its boost clock; the "
+                    "Server Edition has the same chip at lower clocks; ceilings assumed", "PCIe5"),
             _device("L4", 24, _L4, 300, (0.60, 0.85), "NVIDIA L4 datasheet; ceilings assumed", "PCIe4"),
             _device("RTX4090", 24, _4090, 1008, (0.85, 0.90),
                     "NVIDIA Ada whitepaper, 32-bit accumulation; ceilings assumed", "PCIe4"),
@@ -247,6 +276,10 @@ def _torus(num_devices: int, num_nics: int, network: Interconnect) -> NodeTopolo
 _V100_NODE = NodePreset(_v100, 8, 4, "InfiniBand-100Gb", "NVIDIA DGX-1V; DGX-2 beyond 8 GPUs")
 _A100_NODE = NodePreset(_switched("NVLink3"), 8, 8, "InfiniBand-200Gb", "NVIDIA DGX A100")
 _H100_NODE = NodePreset(_switched("NVLink4"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX H100 and H200")
+# All GPUs of a rack are on one NVLink switch, whatever host they belong to.
+_NVL72_NODE = NodePreset(
+    _switched("NVLink5"), 72, 72, "InfiniBand-400Gb", "NVIDIA GB200 and GB300 NVL72 rack"
+)
 
 NODE_PRESETS = MappingProxyType(
     {
@@ -260,6 +293,14 @@ NODE_PRESETS = MappingProxyType(
         "H100": _H100_NODE,
         "H200": _H100_NODE,
         "B200": NodePreset(_switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B200"),
+        "GB200": _NVL72_NODE,
+        "B300": NodePreset(
+            _switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B300, of whose ports one each"
+        ),
+        "GB300": _NVL72_NODE,
+        "A30": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
+        "L40S": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
+        "RTXPRO6000": NodePreset(_pcie("PCIe5"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
         "L4": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "Google g2-standard-96"),
         "RTX4090": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
         "TPUv3": NodePreset(

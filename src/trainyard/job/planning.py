@@ -51,7 +51,7 @@ class Infeasible:
 
 
 def load_model(spec: str, rows: int | None = None) -> Model:
-    """A model by its name in the zoo, or by the path of a Python file.
+    """A model by its name in the zoo, or the path of a Python file, a Hugging Face ``config.json`` or its folder.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
     Raises
     ------
     ValueError
-        If there is no such model or file, or ``rows`` is given for a file (its batch says how many).
+        If there is no such model or file, or ``rows`` is given for a Python file (its batch says how many).
     """
     if not is_file(spec):
         with torch.device("meta"):

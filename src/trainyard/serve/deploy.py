@@ -34,6 +34,7 @@ def deploy(
     dtype: str = "bfloat16",
     tensor_parallel: int = 1,
     pipeline_stages: int = 1,
+    expert_parallel: bool = False,
     num_replicas: int | None = None,
     cache_blocks: int | None = None,
     cache_bytes: int | None = None,
@@ -45,12 +46,13 @@ def deploy(
 
     Parameters
     ----------
-    model : its name in the zoo, or a Python file.
+    model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
     cluster : whose devices serve it.
     kernels : measured times, as `trainyard.serve.costs.sources.step_costs` reads them; by default times follow from the
         device's description.
     dtype : of weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
+    expert_parallel : whether the experts of a mixture are dealt out to the tensor-parallel devices, not each cut.
     num_replicas : by default as many as the cluster has devices for.
     cache_blocks : of each replica.
     cache_bytes : memory of a device for the cache, where blocks are not given; by default what is left.
@@ -68,6 +70,7 @@ def deploy(
         cluster,
         tensor_parallel=tensor_parallel,
         pipeline_stages=pipeline_stages,
+        expert_parallel=expert_parallel,
         dtype=dtype,
         kernels=kernels,
         block_tokens=block_tokens,
@@ -102,6 +105,7 @@ def served_model(
     *,
     tensor_parallel: int = 1,
     pipeline_stages: int = 1,
+    expert_parallel: bool = False,
     dtype: str = "bfloat16",
     kernels: Path | None = None,
     block_tokens: int = 16,
@@ -118,7 +122,7 @@ def served_model(
             f"{cluster.num_devices}; use fewer, or a larger cluster"
         )
     cluster.require_known()
-    graph = step_graph(_program(model), tensor_parallel)
+    graph = step_graph(_program(model), tensor_parallel, expert_parallel=expert_parallel)
     costs, source = step_costs(model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels)
     form, device = FORMATS[dtype], cluster.devices[0]
     token_bytes = int(graph.cached_per_token * form.cache_bytes / pipeline_stages)

@@ -38,8 +38,7 @@ def read_config(path: Path) -> LlamaConfig:
     Raises
     ------
     ReadingError
-        If there is no such file, it says no or another ``model_type`` than those of `MODEL_TYPES`, or a size is missing or
-        not allowed.
+        If there is no such file, its ``model_type`` is none of `MODEL_TYPES`, or a size is missing or not allowed.
     """
     file = path / "config.json" if path.is_dir() else path
     given = _without_nulls(Section.of(parse_json(read_text(file), file), file))
@@ -197,7 +196,7 @@ def _deepseek_mixture(given: Section) -> MixtureConfig:
     )
 
 
-def _mixture(given: Section, experts: str, width: str) -> dict[str, int]:
+def _mixture(given: Section, experts: str, width: str) -> dict[str, Any]:
     """Experts of a layer, of a token, and the width of one."""
     num = given.whole(experts, 1, _MOST)
     return {

@@ -5,7 +5,7 @@ Tokens are sorted by expert, and multiplied by the matrices of their experts in 
 References
 ----------
 Jiang et al., "Mixtral of Experts", arXiv 2401.04088 (scores by softmax).
-DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.1.2 (by sigmoid, with a bias for the choice only).
+DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.1.2 (by sigmoid; a bias for the choice only).
 DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.2.2 (experts in groups, of which a token may use a few).
 OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925 (experts with biases, bounded).
 """
@@ -100,7 +100,8 @@ class Router(nn.Module):
         grouped = judged.unflatten(-1, (config.groups, -1))
         of_group = grouped.topk(config.group_best, -1).values.sum(-1)
         least = of_group.topk(config.top_groups, -1).values[..., -1:]
-        return grouped.masked_fill((of_group < least).unsqueeze(-1), float("-inf")).flatten(-2)
+        allowed: Tensor = grouped.masked_fill((of_group < least).unsqueeze(-1), float("-inf"))
+        return allowed.flatten(-2)
 
 
 class Mixture(nn.Module):
@@ -128,7 +129,7 @@ class Mixture(nn.Module):
         rows = tokens[order // top]
         y = grouped_product(ends, self._gated(ends, experts, rows), self.down)
         back = y[order.argsort()].unflatten(0, (-1, top))
-        mixed = (back * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # autocast adds up in 32 bits
+        mixed: Tensor = (back * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # autocast adds up in 32 bits
         if self.shared is not None:
             mixed = mixed + self.shared(tokens)
         if self.config.bounded:
@@ -142,8 +143,8 @@ class Mixture(nn.Module):
             return F.silu(gate) * up
         gate, up = gate + self.gate_bias[experts], up + self.up_bias[experts]
         gate, up = gate.clamp(max=_BOUND), up.clamp(-_BOUND, _BOUND)
-        return gate * torch.sigmoid(_SHARPNESS * gate) * (up + 1)
-
+        result: Tensor = gate * torch.sigmoid(_SHARPNESS * gate) * (up + 1)
+        return result
 
 def _matrices(experts: int, width: int, columns: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(experts, width, columns), std=0.02))

@@ -29,6 +29,8 @@ FORMATS = MappingProxyType(
         "float16": Format("float16", 2.0),
         "bfloat16": Format("bfloat16", 2.0),
         "float8": Format("float8", 1.0),
+        # A scale of 8 bits for 16 weights, as in NVFP4; MXFP4 has one for 32.
+        "float4": Format("float4", 0.5 + 1 / 16),
     }
 )
-"""How weights may be held, by name."""
+"""How weights may be held, by name. A device without units for a format computes in the next wider one that it has."""
