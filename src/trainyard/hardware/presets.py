@@ -295,7 +295,7 @@ NODE_PRESETS = MappingProxyType(
         "B200": NodePreset(_switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B200"),
         "GB200": _NVL72_NODE,
         "B300": NodePreset(
-            _switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B300, of whose ports one each"
+            _switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B300; half of its 800 Gb/s a GPU"
         ),
         "GB300": _NVL72_NODE,
         "A30": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
