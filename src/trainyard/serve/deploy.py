@@ -10,6 +10,7 @@ import torch
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job.planning import load_model
+from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.kernels import StepGraph
@@ -18,6 +19,7 @@ from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.step_graph import forward_program, step_graph
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError
+from trainyard.zoo.decoder import with_heads_for_each
 
 __all__ = ["deploy", "served_model"]
 
@@ -122,7 +124,7 @@ def served_model(
             f"{cluster.num_devices}; use fewer, or a larger cluster"
         )
     cluster.require_known()
-    graph = step_graph(_program(model), tensor_parallel, expert_parallel=expert_parallel)
+    graph = step_graph(_program(model, tensor_parallel), tensor_parallel, expert_parallel=expert_parallel)
     costs, source = step_costs(model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels)
     form, device = FORMATS[dtype], cluster.devices[0]
     token_bytes = int(graph.cached_per_token * form.cache_bytes / pipeline_stages)
@@ -158,16 +160,28 @@ def _activation_bytes(graph: StepGraph) -> int:
     return _STEP_TOKENS * widest * _ACTIVATION_BYTES + _STEP_SEQUENCES * scores * _SCORE_BYTES
 
 
-@lru_cache(maxsize=8)
-def _program(model: str) -> Program:
+def _program(model: str, tensor_parallel: int) -> Program:
+    """The graph of a model, in which each device of a group has a head of keys and values."""
+    whole = _loaded(model)
     with torch.device("meta"):
-        return forward_program(load_model(model))
+        split = with_heads_for_each(whole, tensor_parallel)
+    return _captured(model, 0 if split is whole else tensor_parallel)
 
 
 @lru_cache(maxsize=8)
+def _captured(model: str, num_copies: int) -> Program:
+    with torch.device("meta"):
+        whole = _loaded(model)
+        return forward_program(with_heads_for_each(whole, num_copies) if num_copies else whole)
+
+
+@lru_cache(maxsize=8)
+def _loaded(model: str) -> Model:
+    with torch.device("meta"):
+        return load_model(model)
+
+
 def _context(model: str) -> int:
     """The longest sequence of a model: that of its example batch."""
-    with torch.device("meta"):
-        batch = load_model(model).batch
-    leaves = torch.utils._pytree.tree_leaves(batch)
+    leaves = torch.utils._pytree.tree_leaves(_loaded(model).batch)
     return max(int(leaf.shape[1]) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 1)

@@ -12,7 +12,7 @@ OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trainyard.program.model import Model
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.latent import LatentAttention, LatentConfig
-from trainyard.zoo.llama import Attention, LlamaConfig, RMSNorm, rotations, window_mask
+from trainyard.zoo.llama import Attention, Llama, LlamaConfig, RMSNorm, rotations, window_mask
 from trainyard.zoo.mixture import GatedMLP, Mixture, MixtureConfig
 
 
@@ -114,3 +114,26 @@ class Decoder(nn.Module):
 def build(name: str, config: DecoderConfig, rows: int) -> Model:
     """A decoder with next-token cross-entropy on ``rows`` sequences of full length."""
     return Model(name, Decoder(config), next_token_loss, token_batch(rows, config.context, config.vocab))
+
+
+def with_heads_for_each(model: Model, num_devices: int) -> Model:
+    """The same model, with a head of keys and values for each of so many devices.
+
+    Where there are fewer, servers put copies of a head on several devices. So each device has as many weights, and keeps
+    as much of a token, as if there were more heads. A model of another kind, or that cannot be split so, is returned as
+    it is.
+    """
+    module = model.module
+    if not isinstance(module, Llama | Decoder):
+        return model
+    config: LlamaConfig = module.config
+    is_latent = isinstance(config, DecoderConfig) and config.latent is not None
+    if (
+        is_latent
+        or num_devices <= config.kv_heads
+        or num_devices % config.kv_heads
+        or config.heads % num_devices
+    ):
+        return model
+    copied = replace(config, kv_heads=num_devices)
+    return replace(model, module=Decoder(copied) if isinstance(copied, DecoderConfig) else Llama(copied))

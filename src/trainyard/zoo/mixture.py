@@ -146,5 +146,6 @@ class Mixture(nn.Module):
         result: Tensor = gate * torch.sigmoid(_SHARPNESS * gate) * (up + 1)
         return result
 
+
 def _matrices(experts: int, width: int, columns: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(experts, width, columns), std=0.02))

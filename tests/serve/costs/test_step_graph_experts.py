@@ -15,6 +15,7 @@ from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.step_graph import forward_program, step_graph
 from trainyard.serve.deploy import FORMATS, served_model
 from trainyard.serve.errors import ServeError
+from trainyard.zoo import llama
 from trainyard.zoo.decoder import build
 from trainyard.zoo.registry import ENTRIES
 
@@ -150,6 +151,34 @@ def test_latent_attention_decodes_by_what_it_keeps():
     computing_s = flops / (device.peak("bfloat16") * device.efficiency.max_matmul_fraction)
     assert kernels.decode_attention_s(many, 64, lengths)[1] == pytest.approx(computing_s)
     assert kernels.decode_attention_s(few._replace(window=100), 64, lengths)[0] < short_s
+
+
+def test_devices_have_copies_of_heads_where_there_are_fewer():
+    """Qwen3-30B-A3B has 4 heads of keys and values."""
+    cluster = parse_cluster("1x8xH100")
+    four = served_model("qwen3-30b-a3b", cluster, tensor_parallel=4)
+    eight = served_model("qwen3-30b-a3b", cluster, tensor_parallel=8)
+    assert eight.cache_bytes_per_token == four.cache_bytes_per_token == 48 * 2 * 128 * 2
+    copied, rest = 48 * 2 * 2048 * 128, 48 * (2 * 2048 + 2 * 128 + 2048 * 128) + 2048
+    whole = 30_532_122_624
+    cut = whole - rest - 4 * copied  # what no device has a copy of
+    assert eight.weight_bytes == 2 * (cut // 8 + copied + rest)
+    with pytest.raises(ServeError, match="heads of keys and values do not divide"):
+        served_model("qwen3-30b-a3b", parse_cluster("1x6xH100"), tensor_parallel=6)
+
+
+def test_biases_and_tied_words_are_cut_with_what_they_belong_to():
+    config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm=False, qkv_bias=True, tied=True)
+    with torch.device("meta"):
+        program = forward_program(llama.build("qwen2", config, 1))
+    whole, part = step_graph(program), step_graph(program, 4)
+    norms = (2 * 2 + 1) * 4096
+    assert 4 * (part.num_weights - norms) == whole.num_weights - norms
+    assert whole.num_weights == ENTRIES["qwen3-8b"].config.vocab * 4096 + norms + 2 * (
+        2 * 4096 * 4096 + 2 * 1024 * 4096 + 4096 + 2 * 1024 + 3 * 4096 * 12288
+    )
+    assert Product(4096, 151936 // 4, is_of_last_tokens=True) in dict(part.products)
+    assert part.all_reduces == ((4096, 1 + 2 * 2),)
 
 
 def test_weights_of_four_bits_have_scales_and_are_computed_where_there_are_units():
