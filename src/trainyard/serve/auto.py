@@ -107,7 +107,7 @@ def auto(
     measure: Measure = "mean e2e",
     *,
     node_size: int | None = None,
-    tell: Callable[[str], None] = lambda what: None,
+    tell: Callable[[str], None] | None = None,
 ) -> AutoChoice:
     """Choose how a model serves these requests on these devices.
 
@@ -119,7 +119,7 @@ def auto(
     choices : policies that the search starts from.
     measure : what is to be best.
     node_size : devices of a node, within which shards stay; by default all are one node.
-    tell : hears what is simulated.
+    tell : hears what is simulated, if given.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def auto(
     splits, refused = possible_splits(split, num_devices, node_size or num_devices)
     if not splits:
         raise ServeError("; ".join(f"{each}: {each.why}" for each in refused))
-    search = _Search(requests, measure, tell)
+    search = _Search(requests, measure, tell or (lambda what: None))
     for each in splits:
         for choice in choices:
             search.simulate(each.deployment(each.most_replicas), choice, _FIRST_ROUTER)

@@ -149,7 +149,7 @@ def test_latent_attention_decodes_by_what_it_keeps():
     many = few._replace(num_heads=256, num_kv_heads=256)
     flops = 64 * 5000 * 256 * 2 * (576 + 512)
     computing_s = flops / (device.peak("bfloat16") * device.efficiency.max_matmul_fraction)
-    assert kernels.decode_attention_s(many, 64, lengths)[1] == pytest.approx(computing_s)
+    assert kernels.decode_attention_s(many, 64, lengths)[1] == pytest.approx(computing_s, rel=0.02)
     assert kernels.decode_attention_s(few._replace(window=100), 64, lengths)[0] < short_s
 
 

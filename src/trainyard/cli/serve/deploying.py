@@ -22,18 +22,20 @@ class DeployOptions:
     """A model on a cluster, as a server is told."""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
-    """A language model: its name, such as llama3-8b, or a Python file."""
+    """A language model: its name, such as llama3-8b, a Python file, or a config.json of Hugging Face."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured times: profiles of layers, or an installed aiconfigurator_core; by default seconds are predicted
     from what is known of the device. After a colon may stand which model or server of it is meant."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
-    """Of weights: float32, float16, bfloat16 or float8; keys and values have at least 16 bits."""
+    """Of weights: float32, float16, bfloat16, float8 or float4; keys and values have at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Devices over which each layer is split: tensor parallelism."""
     pp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Stages of layers, each on devices of its own: pipeline parallelism."""
+    expert_parallel: bool = False
+    """Deal the experts of a mixture out to the devices of --tp, instead of giving each a part of every expert."""
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
     """Copies of the model; by default as many as the cluster has room for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
@@ -77,6 +79,7 @@ class DeployOptions:
             dtype=self.dtype,
             tensor_parallel=self.tp,
             pipeline_stages=self.pp,
+            expert_parallel=self.expert_parallel,
             num_replicas=self.replicas,
             cache_blocks=self.cache_blocks,
             cache_bytes=cache_bytes,
