@@ -42,7 +42,7 @@ INTERFACE = {
     "fleet logs": "NAME --json --server --token-file --lines",
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
-    "--expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
+    "--dp --expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
     "--policy --router --baseline --follow --html --csv",
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --cluster --share --policy --router --kernels "

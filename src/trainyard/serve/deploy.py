@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime
 from trainyard.serve.costs.sources import step_costs
-from trainyard.serve.costs.step_graph import forward_program, step_graph
+from trainyard.serve.costs.step_graph import forward_program, step_graph, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError
 from trainyard.zoo.decoder import with_heads_for_each
@@ -36,6 +37,7 @@ def deploy(
     dtype: str = "bfloat16",
     tensor_parallel: int = 1,
     pipeline_stages: int = 1,
+    data_parallel: int = 1,
     expert_parallel: bool = False,
     num_replicas: int | None = None,
     cache_blocks: int | None = None,
@@ -54,6 +56,8 @@ def deploy(
         device's description.
     dtype : of weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
+    data_parallel : ranks of a replica, each with attention, requests and a cache of its own, that share the experts of a
+        mixture, which are dealt out to all their devices.
     expert_parallel : whether the experts of a mixture are dealt out to the tensor-parallel devices, not each cut.
     num_replicas : by default as many as the cluster has devices for.
     cache_blocks : of each replica.
@@ -72,6 +76,7 @@ def deploy(
         cluster,
         tensor_parallel=tensor_parallel,
         pipeline_stages=pipeline_stages,
+        data_parallel=data_parallel,
         expert_parallel=expert_parallel,
         dtype=dtype,
         kernels=kernels,
@@ -107,6 +112,7 @@ def served_model(
     *,
     tensor_parallel: int = 1,
     pipeline_stages: int = 1,
+    data_parallel: int = 1,
     expert_parallel: bool = False,
     dtype: str = "bfloat16",
     kernels: Path | None = None,
@@ -115,17 +121,21 @@ def served_model(
     """A model on the first devices of a cluster; parameters and errors as of `deploy`."""
     if dtype not in FORMATS:
         raise ServeError(f"dtype {dtype!r}; allowed are {', '.join(FORMATS)}")
-    if min(tensor_parallel, pipeline_stages) < 1:
-        raise ServeError(f"{tensor_parallel} shards x {pipeline_stages} stages; allowed is 1 or more of both")
-    num_devices = tensor_parallel * pipeline_stages
-    if num_devices > cluster.num_devices:
+    split = (tensor_parallel, pipeline_stages, data_parallel)
+    text = f"{tensor_parallel} shards x {pipeline_stages} stages x {data_parallel} ranks"
+    if min(split) < 1 or (data_parallel > 1 and pipeline_stages > 1):
+        raise ServeError(f"{text}; allowed is 1 or more of each, and stages or ranks, not both")
+    if prod(split) > cluster.num_devices:
         raise ServeError(
-            f"{tensor_parallel} shards x {pipeline_stages} stages need {num_devices} devices; {cluster.name} has "
-            f"{cluster.num_devices}; use fewer, or a larger cluster"
+            f"{text} need {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger cluster"
         )
     cluster.require_known()
     graph = step_graph(_program(model, tensor_parallel), tensor_parallel, expert_parallel=expert_parallel)
-    costs, source = step_costs(model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels)
+    if data_parallel > 1:
+        graph = with_shared_experts(model, graph, data_parallel, tensor_parallel)
+    costs, source = step_costs(
+        model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels, data_parallel
+    )
     form, device = FORMATS[dtype], cluster.devices[0]
     token_bytes = int(graph.cached_per_token * form.cache_bytes / pipeline_stages)
     block_bytes = block_tokens * token_bytes
@@ -145,6 +155,7 @@ def served_model(
         _activation_bytes(graph),
         _context(model),
         source,
+        data_parallel,
     )
 
 

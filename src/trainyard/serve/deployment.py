@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.data_parallel import DataParallelInstance
 from trainyard.serve.errors import ServeError, require_at_least
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
@@ -29,6 +30,7 @@ class ServedModel:
     activation_bytes : of one device, in its largest step.
     context : the longest sequence for which the model was made, in tokens.
     source : where the seconds of a step come from, in a few words.
+    data_parallel : ranks with attention, requests and a cache of their own, which share the experts of a mixture.
     """
 
     name: str
@@ -41,11 +43,12 @@ class ServedModel:
     activation_bytes: int
     context: int
     source: str
+    data_parallel: int = 1
 
     @property
     def num_devices(self) -> int:
         """That serve it together."""
-        return self.tensor_parallel * self.pipeline_stages
+        return self.tensor_parallel * self.pipeline_stages * self.data_parallel
 
     @property
     def cache_bytes(self) -> int:
@@ -61,7 +64,7 @@ class Deployment:
     ----------
     model : on the devices of one replica.
     num_replicas : how many there are.
-    num_blocks : of the cache of each.
+    num_blocks : of the cache of each, or of each of its ranks.
     block_tokens : that a block has room for.
     max_model_len : the longest sequence that is served, in tokens.
     num_host_blocks : of the cache of each, on its host, to which requests are swapped out.
@@ -99,15 +102,19 @@ class Deployment:
         ----------
         make : takes what `Instance` takes.
         """
-        return [
-            make(
+
+        def rank() -> Instance:
+            return make(
                 policy,
                 BlockCache(self.num_blocks, self.block_tokens, self.num_host_blocks),
                 self.max_model_len,
                 num_stages=self.model.pipeline_stages,
             )
-            for _ in range(self.num_replicas)
-        ]
+
+        num_ranks = self.model.data_parallel
+        if num_ranks == 1:
+            return [rank() for _ in range(self.num_replicas)]
+        return [DataParallelInstance([rank() for _ in range(num_ranks)]) for _ in range(self.num_replicas)]
 
     def __str__(self) -> str:
         split = [
@@ -115,6 +122,7 @@ class Deployment:
             for number, word in (
                 (self.model.tensor_parallel, "shards"),
                 (self.model.pipeline_stages, "stages"),
+                (self.model.data_parallel, "ranks"),
             )
             if number > 1
         ]

@@ -26,6 +26,7 @@ class RequestState:
     samples : all sequences of its request, the first one first; empty while, or where, it has only one.
     request_number : how many requests were read before its request.
     arrival_s : when it came.
+    rank : which one of its instance's data-parallel ranks has it.
     num_tokens : of the sequence.
     most_tokens : the sequence ends when it has so many: its client takes no more, or the model has no room for more.
     num_generated : tokens that were generated, the last of which is not in the cache.
@@ -56,6 +57,7 @@ class RequestState:
         "num_preemptions",
         "num_tokens",
         "number",
+        "rank",
         "request",
         "request_number",
         "samples",
@@ -69,6 +71,7 @@ class RequestState:
         self.number, self.request, self.arrival_s = number, request, arrival_s
         self.request_number = number if request_number is None else request_number
         self.samples: tuple[RequestState, ...] = ()
+        self.rank = 0
         self.num_tokens = request.prompt_tokens
         self.most_tokens = request.prompt_tokens + request.max_tokens
         self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = self.num_hits = 0
@@ -107,7 +110,7 @@ class RequestState:
         for each in others:
             each.num_computed, each.num_hits = self.num_computed, self.num_hits
             each.most_tokens, each.scheduled_s = self.most_tokens, self.scheduled_s
-            each.keys = list(self.keys)
+            each.keys, each.rank = list(self.keys), self.rank
         if others:
             for each in (self, *others):
                 each.samples = (self, *others)

@@ -11,7 +11,7 @@ import pytest
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.costs.model_step_time import ModelStepTime
-from trainyard.serve.costs.tables.layer_profile import read_layer_profile
+from trainyard.serve.costs.tables.layer_profile import Exchange, read_layer_profile
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
@@ -82,7 +82,7 @@ def test_what_is_missing_is_told(folder, tmp_path):
 
 def test_what_devices_exchange_is_added(folder):
     alone = read_layer_profile(folder, "G", "a/M", 1, 10)
-    shared = read_layer_profile(folder, "G", "a/M", 1, 10, exchanged_s=lambda num: 1e-6 * num)
+    shared = read_layer_profile(folder, "G", "a/M", 1, 10, exchange=Exchange(lambda num: 1e-6 * num))
     assert shared.tokens_s(50) - alone.tokens_s(50) == pytest.approx(50e-6)
 
 

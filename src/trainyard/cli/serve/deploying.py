@@ -34,6 +34,9 @@ class DeployOptions:
     """Devices over which each layer is split: tensor parallelism."""
     pp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Stages of layers, each on devices of its own: pipeline parallelism."""
+    dp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
+    """Ranks of a replica with attention, requests and a cache of their own, which share the experts of a mixture: data
+    parallelism of attention."""
     expert_parallel: bool = False
     """Deal the experts of a mixture out to the devices of --tp, instead of giving each a part of every expert."""
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
@@ -79,6 +82,7 @@ class DeployOptions:
             dtype=self.dtype,
             tensor_parallel=self.tp,
             pipeline_stages=self.pp,
+            data_parallel=self.dp,
             expert_parallel=self.expert_parallel,
             num_replicas=self.replicas,
             cache_blocks=self.cache_blocks,
@@ -98,6 +102,7 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "num_devices": deployment.num_devices,
         "tensor_parallel": model.tensor_parallel,
         "pipeline_stages": model.pipeline_stages,
+        "data_parallel": model.data_parallel,
         "num_blocks": deployment.num_blocks,
         "num_host_blocks": deployment.num_host_blocks,
         "block_tokens": deployment.block_tokens,

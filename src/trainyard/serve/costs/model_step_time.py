@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,11 @@ class StepCosts(Protocol):
     """The parts of a step's time."""
 
     def tokens_s(self, num: int) -> float:
-        """Of what is launched for so many tokens, but for attention."""
+        """Of what is launched for so many tokens, but for attention and experts."""
+        ...
+
+    def experts_s(self, num: int) -> float:
+        """Of the experts of all mixtures for so many tokens, those of all data-parallel ranks."""
         ...
 
     def sequences_s(self, num: int) -> float:
@@ -46,16 +51,35 @@ class GraphCosts:
     Parameters
     ----------
     num_stages : of a pipeline, which tokens go through one after the other.
+    between_ranks : seconds of collectives among data-parallel ranks that share experts; None where there is one rank.
     """
 
-    def __init__(self, graph: StepGraph, kernels: KernelTimes, num_stages: int = 1) -> None:
+    def __init__(
+        self,
+        graph: StepGraph,
+        kernels: KernelTimes,
+        num_stages: int = 1,
+        between_ranks: KernelTimes | None = None,
+    ) -> None:
         self.graph, self.kernels, self.num_stages = graph, kernels, num_stages
+        self.between_ranks = between_ranks
 
     def tokens_s(self, num: int) -> float:
-        graph, kernels = self.graph, self.kernels
         seconds = self._products_s(num, of_last_tokens=False) + self.exchanged_s(num)
-        seconds += sum(count * kernels.experts_s(num, each) for each, count in graph.experts)
-        return seconds + sum(count * kernels.pointwise_s(num * each) for each, count in graph.pointwise)
+        return seconds + sum(
+            count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise
+        )
+
+    def experts_s(self, num: int) -> float:
+        seconds = sum(count * self.kernels.experts_s(num, each) for each, count in self.graph.experts)
+        return seconds + self.dispatched_s(num)
+
+    def dispatched_s(self, num: int) -> float:
+        """In which tokens of all ranks go to their experts and come back: all of them to all, and sums of parts back."""
+        if self.between_ranks is None:
+            return 0.0
+        num_layers = sum(count for _, count in self.graph.experts)
+        return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
 
     def exchanged_s(self, num: int) -> float:
         """In which devices exchange what they computed for so many tokens."""
@@ -88,6 +112,24 @@ class GraphCosts:
         )
 
 
+@dataclass
+class _Work:
+    """What a rank computes in a step.
+
+    Attributes
+    ----------
+    chunks : of prompts: tokens in the step, and those before them that are in the cache.
+    num_decodes, num_cached : requests that decode, and the tokens of their sequences.
+    num_tokens, num_items : of all.
+    """
+
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    num_decodes: int = 0
+    num_cached: int = 0
+    num_tokens: int = 0
+    num_items: int = 0
+
+
 class ModelStepTime:
     """How long steps of a model take.
 
@@ -109,32 +151,48 @@ class ModelStepTime:
         self.copied_block_s, self.swapped_block_s = copied_block_s, swapped_block_s
         self._tokens_s: dict[int, float] = {}
         self._sequences_s: dict[int, float] = {}
+        self._experts_s: dict[int, float] = {}
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a step."""
-        chunks, num, num_cached, num_tokens = [], 0, 0, 0
+        """Of a step; where there are data-parallel ranks, of the one that takes longest."""
+        by_rank: dict[int, _Work] = {}
         for number, start, stop in items:
             state = requests[number]
+            if (work := by_rank.get(state.rank)) is None:
+                work = by_rank[state.rank] = _Work()
+            work.num_items += 1
+            work.num_tokens += stop - start
             if stop - start == 1 and state.num_generated and stop == state.num_tokens:
-                num += 1
-                num_cached += stop
+                work.num_decodes += 1
+                work.num_cached += stop
             else:
-                chunks.append((stop - start, start))
-            num_tokens += stop - start
-        mean = np.array([num_cached / max(num, 1)])
-        attention_s = float(self.costs.attention_s(chunks, num, mean)[0])
-        return self._others_s(num_tokens, len(items)) + attention_s
+                work.chunks.append((stop - start, start))
+        longest_s = max(map(self._rank_s, by_rank.values()))
+        return longest_s + self._experts_of(sum(work.num_tokens for work in by_rank.values()))
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Of several steps in a row, in which all items decode."""
         count = len(items)
         mean = (sum(item.stop for item in items) + np.arange(num, dtype=np.float64) * count) / count
-        return self.costs.attention_s((), count, mean) + self._others_s(count, count)
+        return (
+            self.costs.attention_s((), count, mean) + self._others_s(count, count) + self._experts_of(count)
+        )
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         """Of copies of blocks."""
         num_on_device, num_swapped = num_copied(ops)
         return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped
+
+    def _rank_s(self, work: _Work) -> float:
+        """Of a rank, without experts."""
+        mean = np.array([work.num_cached / max(work.num_decodes, 1)])
+        attention_s = float(self.costs.attention_s(work.chunks, work.num_decodes, mean)[0])
+        return attention_s + self._others_s(work.num_tokens, work.num_items)
+
+    def _experts_of(self, num_tokens: int) -> float:
+        if num_tokens not in self._experts_s:
+            self._experts_s[num_tokens] = self.costs.experts_s(num_tokens)
+        return self._experts_s[num_tokens]
 
     def _others_s(self, num_tokens: int, num_sequences: int) -> float:
         if num_tokens not in self._tokens_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.hardware.cluster import Cluster
@@ -11,7 +12,12 @@ from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import GraphCosts, StepCosts
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
-from trainyard.serve.costs.tables.layer_profile import has_layer_profile, profiled_models, read_layer_profile
+from trainyard.serve.costs.tables.layer_profile import (
+    Exchange,
+    has_layer_profile,
+    profiled_models,
+    read_layer_profile,
+)
 from trainyard.serve.errors import ServeError
 
 __all__ = ["step_costs"]
@@ -25,6 +31,7 @@ def step_costs(
     pipeline_stages: int,
     weights: str,
     kernels: Path | None = None,
+    data_parallel: int = 1,
 ) -> tuple[StepCosts, str]:
     """The parts of a step of a model, and where their seconds come from, in a few words.
 
@@ -38,6 +45,7 @@ def step_costs(
     kernels : a folder of measured times: profiles of layers (`read_layer_profile`), or the tables of an installed
         aiconfigurator. After it may stand a colon, and the name that a profile gives the model, or the server whose
         kernels aiconfigurator measured.
+    data_parallel : ranks of attention that share the experts of mixtures.
 
     Raises
     ------
@@ -47,7 +55,8 @@ def step_costs(
     device = cluster.devices[0].name
     form = FORMATS[weights]
     predicted = PredictedKernels(cluster, tensor_parallel, form.computed_in, form.num_bytes, form.cache_bytes)
-    from_description = GraphCosts(graph, predicted, pipeline_stages)
+    between = replace(predicted, num_devices=data_parallel * tensor_parallel) if data_parallel > 1 else None
+    from_description = GraphCosts(graph, predicted, pipeline_stages, between)
     if kernels is None:
         return from_description, f"predicted from the description of {device}"
     folder, named = _folder(kernels)
@@ -59,13 +68,12 @@ def step_costs(
         meant = named or _profiled(folder, device, model)
         num_layers = sum(num for _, num in graph.attention)
         mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
-        profile = read_layer_profile(
-            folder, device, meant, tensor_parallel, num_layers, mixture, from_description.exchanged_s
-        )
+        exchange = Exchange(from_description.exchanged_s, from_description.dispatched_s, data_parallel)
+        profile = read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
         return profile, f"layers of {meant} measured on {device}, in {folder}"
     backend = named or "vllm"
     measured = AiconfiguratorKernels(folder, device, tensor_parallel, weights, predicted, backend)
-    costs = GraphCosts(graph, measured, pipeline_stages)
+    costs = GraphCosts(graph, measured, pipeline_stages, between)
     return costs, f"kernels of {backend} measured on {device}, in {folder}"
 
 

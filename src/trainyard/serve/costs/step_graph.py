@@ -32,7 +32,7 @@ from trainyard.program.propagate import Axis
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.errors import ServeError
 
-__all__ = ["forward_program", "step_graph"]
+__all__ = ["forward_program", "step_graph", "with_shared_experts"]
 
 aten = torch.ops.aten
 
@@ -95,16 +95,41 @@ def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: b
     return _with_dealt_experts(program.name, graph, tensor_parallel) if expert_parallel else graph
 
 
-def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int) -> StepGraph:
-    """The same with whole experts on each device; a device has as many weights, and adds up the same, as before."""
+def with_shared_experts(name: str, graph: StepGraph, num_ranks: int, num_devices: int) -> StepGraph:
+    """What a device launches where data-parallel ranks share the experts of mixtures.
+
+    Parameters
+    ----------
+    name : of the model.
+    graph : of a rank with all experts.
+    num_ranks : of attention.
+    num_devices : of a rank, which have a part of every expert.
+
+    Raises
+    ------
+    ServeError
+        If it has no mixture, or the experts cannot be dealt out.
+    """
+    if not graph.experts:
+        raise ServeError(f"{name} has no mixture of experts that ranks could share; use replicas")
+    dealt = _with_dealt_experts(name, graph, num_devices, num_ranks)
+    others = sum(
+        count * each.num_experts * each.width * each.hidden * (3 if each.is_gated else 2)
+        for each, count in graph.experts
+    )
+    return replace(dealt, num_weights=graph.num_weights - others + others // num_ranks)
+
+
+def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int, num_ranks: int = 1) -> StepGraph:
+    """The same with whole experts on each device of all ranks; a device adds up the same as before."""
     for each, _ in graph.experts:
-        if each.num_experts % num_devices:
+        if each.num_experts % (num_devices * num_ranks):
             raise ServeError(
-                f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices} devices; use a number of "
-                "shards that divides them, or leave out expert_parallel"
+                f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices * num_ranks} devices; use a "
+                "number that divides them, or leave out expert_parallel"
             )
     dealt = tuple(
-        (each._replace(width=each.width * num_devices, num_devices=num_devices), count)
+        (each._replace(width=each.width * num_devices, num_devices=num_devices * num_ranks), count)
         for each, count in graph.experts
     )
     return replace(graph, experts=dealt)

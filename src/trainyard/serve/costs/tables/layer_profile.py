@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trainyard.serve.costs.tables.grid import Grid, points_of
 from trainyard.serve.errors import ServeError
 
-__all__ = ["LayerProfile", "has_layer_profile", "profiled_models", "read_layer_profile"]
+__all__ = ["Exchange", "LayerProfile", "has_layer_profile", "profiled_models", "read_layer_profile"]
 
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
@@ -57,6 +57,26 @@ class _Line:
         return self.num * float(seconds[low] + part * (seconds[low + 1] - seconds[low]))
 
 
+def _nothing_s(num_tokens: int) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Seconds in which devices exchange values of so many tokens.
+
+    Attributes
+    ----------
+    exchanged_s : devices of a tensor-parallel group.
+    dispatched_s : data-parallel ranks that share the experts of mixtures, of the tokens of all.
+    num_ranks : how many of these there are, each with a part of the experts.
+    """
+
+    exchanged_s: Callable[[int], float] = _nothing_s
+    dispatched_s: Callable[[int], float] = _nothing_s
+    num_ranks: int = 1
+
+
 class LayerProfile:
     """The parts of a step, from measured layers.
 
@@ -68,8 +88,7 @@ class LayerProfile:
     num_layers : of the model.
     experts : of a mixture of experts in a layer, by tokens and by how many experts get any; None where it has none.
     num_experts, num_used : of the mixture, and of those for each token.
-    exchanged_s : seconds in which the devices of a group exchange what they computed for so many tokens, which are in no
-        profile.
+    exchange : what devices exchange, which is in no profile.
     """
 
     def __init__(
@@ -81,9 +100,9 @@ class LayerProfile:
         experts: Grid | None = None,
         num_experts: int = 0,
         num_used: int = 0,
-        exchanged_s: Callable[[int], float] = lambda num: 0.0,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._exchanged_s = exchanged_s
+        self._exchange = exchange or Exchange()
         self._of_tokens, self._of_sequences, self._num_layers = of_tokens, of_sequences, num_layers
         self._experts, self._num_experts, self._num_used = experts, num_experts, num_used
         self._prompts = Grid({key[:2]: s for key, s in attention.items() if key[0] and not key[2]})
@@ -96,10 +115,15 @@ class LayerProfile:
         self._curves: dict[int, tuple[Floats, Floats]] = {}
 
     def tokens_s(self, num: int) -> float:
-        seconds = sum(line(num) for line in self._of_tokens.values()) + self._exchanged_s(num)
-        if self._experts is not None:
-            seconds += self._num_layers * self._experts(num, self._num_touched(num))
-        return seconds
+        return sum(line(num) for line in self._of_tokens.values()) + self._exchange.exchanged_s(num)
+
+    def experts_s(self, num: int) -> float:
+        if self._experts is None:
+            return 0.0
+        # A device has its part of the experts, to which its part of the tokens goes.
+        num_ranks = self._exchange.num_ranks
+        touched = self._num_touched(num) / num_ranks
+        return self._num_layers * self._experts(num / num_ranks, touched) + self._exchange.dispatched_s(num)
 
     def sequences_s(self, num: int) -> float:
         return sum(line(num) for line in self._of_sequences.values())
@@ -145,7 +169,7 @@ def read_layer_profile(
     tensor_parallel: int,
     num_layers: int,
     experts: tuple[int, int] = (0, 0),
-    exchanged_s: Callable[[int], float] = lambda num: 0.0,
+    exchange: Exchange | None = None,
 ) -> LayerProfile:
     """The profile of a model on a device.
 
@@ -157,7 +181,7 @@ def read_layer_profile(
     gpu, model, tensor_parallel : as the files name them.
     num_layers : of the model.
     experts : how many a layer has, and how many of them compute a token; zeros where there is no mixture.
-    exchanged_s : as `LayerProfile` has it.
+    exchange : as `LayerProfile` has it.
 
     Raises
     ------
@@ -184,7 +208,7 @@ def read_layer_profile(
         rows_of_experts = _rows(folder, _EXPERTS, (*wanted[:2], "1"))
         mixture = Grid(points_of(_point(row, ("tokens", "activated_experts")) for row in rows_of_experts))
     return LayerProfile(
-        lines["tokens"], lines["sequences"], attention, num_layers, mixture, *experts, exchanged_s
+        lines["tokens"], lines["sequences"], attention, num_layers, mixture, *experts, exchange
     )
 
 
