@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from trainyard.zoo.decoder import Decoder, DecoderConfig, SinkAttention
 from trainyard.zoo.latent import LatentAttention, LatentConfig
-from trainyard.zoo.llama import rotate, rotations
+from trainyard.zoo.llama import Attention, LlamaConfig, rotate, rotations
 from trainyard.zoo.mixture import Mixture, MixtureConfig
 
 MIXTRAL = MixtureConfig(8, 2, 24)
@@ -127,3 +128,30 @@ def test_a_mixture_without_capacity_is_refused_where_it_would_be_trained():
     model = Model("mixtral", Decoder(config), next_token_loss, token_batch(2, 16, 64))
     with pytest.raises(CaptureError, match="there to be served, and has no gradient; train one with fixed"):
         capture(model)
+
+
+def test_a_part_of_a_head_may_turn_and_all_heads_may_be_normalised_together():
+    config = LlamaConfig(64, 16, 1, 32, 4, 2, 64, rotary=4, qk_norm="all")
+    attention = filled(Attention(config))
+    x = torch.randn(1, 7, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    cos, sin = rotations(4, 10000.0, 7, x)
+    with torch.no_grad():
+        found = attention(x, cos, sin)[0, -1]
+        q = attention.norm_q(attention.q(x)[0]).view(7, 4, 8)
+        k = attention.norm_k(attention.k(x)[0]).view(7, 2, 8)
+        v = attention.v(x)[0].view(7, 2, 8)
+        heads = []
+        for head in range(4):
+            scores = torch.zeros(7, dtype=torch.float64)
+            for place in range(7):
+                turned = [q[-1, head].clone(), k[place, head // 2].clone()]
+                for vector, at in zip(turned, (6, place), strict=True):
+                    for pair in range(2):
+                        a, b = vector[pair].item(), vector[pair + 2].item()
+                        angle = at * 10000.0 ** (-pair / 2)
+                        vector[pair] = a * math.cos(angle) - b * math.sin(angle)
+                        vector[pair + 2] = b * math.cos(angle) + a * math.sin(angle)
+                scores[place] = turned[0] @ turned[1] / 8**0.5
+            heads.append(scores.softmax(0) @ v[:, head // 2])
+        wanted = attention.out(torch.cat(heads))
+    assert torch.allclose(found, wanted, atol=1e-5)

@@ -82,6 +82,12 @@ PUBLISHED = {
     ),
     "DeepSeek-V2-Lite": (15.706, sizes("deepseek_v2", 2048, 27, 16, 16, 10944, 102400, **V2_LITE)),
     "Kimi K2": (1026.4, sizes("kimi_k2", 7168, 61, 64, 64, 18432, 163840, **KIMI)),
+    "MiniMax-M2.5": (
+        228.69,
+        sizes("minimax_m2", 3072, 62, 48, 8, 1536, 200064, head_dim=128, rotary_dim=64, num_local_experts=256,
+              num_experts_per_tok=8, scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True,
+              qk_norm_type="per_layer", shared_intermediate_size=0),
+    ),
     "gpt-oss-20b": (
         20.915,
         sizes("gpt_oss", 2880, 24, 64, 8, 2880, 201088, head_dim=64, num_local_experts=32, num_experts_per_tok=4,
@@ -159,7 +165,7 @@ def test_windows_are_those_of_the_layers(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "got 'mamba', allowed is one of llama, mistral, .*gpt_oss; write other models"),
+        ({"model_type": "mamba"}, "got 'mamba', allowed is one of llama, mistral, .*gpt_oss, .*; write other models"),
         ({"model_type": None}, "field 'model_type' is missing; allowed is one of"),
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"num_hidden_layers": 10**9}, "a whole number from 1 to 1,000"),

@@ -39,6 +39,7 @@ FUSED_ATTENTION = frozenset(
         aten._scaled_dot_product_cudnn_attention.default,
     }
 )
+_NORM_OPS = 6  # square, mean, epsilon, root, conversions
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,9 +241,11 @@ class _Search:
 
     def _used_nowhere_else(self, row: fx.Node) -> None:
         known = set(self.cut) | {row}
+        # Queries and keys may be normalised over all heads: a sum of one number of each token.
+        num_ops = _NORM_OPS if any(node.target in _SOFTMAX | FUSED_ATTENTION for node in self.cut) else 0
         for node in self.cut:
             for user in node.users:
-                if user not in known and _forward_users(user):
+                if user not in known and _forward_users(user) and not _comes_back(user, known, num_ops):
                     raise _NoRegionError
 
 
@@ -256,6 +259,14 @@ def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> 
         if choice.factor is not None and choice.results[index] == placement:
             return choice
     raise _NoRegionError
+
+
+def _comes_back(node: fx.Node, known: set[fx.Node], num_ops: int) -> bool:
+    """Whether a value goes, through so many ops, to known ones only: what a norm over cut features is divided by."""
+    if node in known or not num_ops:
+        return node in known
+    users = [user for user in node.users if _forward_users(user)]
+    return bool(users) and all(_comes_back(user, known, num_ops - 1) for user in users)
 
 
 def _forward_users(node: fx.Node) -> bool:

@@ -102,8 +102,9 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
-        turning = self.config.latent.rotary if self.config.latent is not None else self.config.width
-        cos, sin = rotations(turning, self.config.theta, tokens.shape[1], x)
+        config = self.config
+        turning = config.latent.rotary if config.latent is not None else config.rotary or config.width
+        cos, sin = rotations(turning, config.theta, tokens.shape[1], x)
         for block in self.blocks:
             x = block(x, cos, sin)
         x = self.norm(x)

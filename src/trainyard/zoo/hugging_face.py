@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainyard.reading import Section, parse_json, read_text
 from trainyard.zoo.decoder import DecoderConfig
@@ -108,7 +108,7 @@ def _qwen2(given: Section) -> LlamaConfig:
 def _qwen3(given: Section) -> LlamaConfig:
     _refuse_window(given)
     bias = given.flag("attention_bias", False)
-    return LlamaConfig(**_sizes(given), qk_norm=True, qkv_bias=bias, out_bias=bias)
+    return LlamaConfig(**_sizes(given), qk_norm="head", qkv_bias=bias, out_bias=bias)
 
 
 def _refuse_window(given: Section) -> None:
@@ -133,12 +133,29 @@ def _qwen3_moe(given: Section) -> DecoderConfig:
     bias = given.flag("attention_bias", False)
     return DecoderConfig(
         **sizes,
-        qk_norm=True,
+        qk_norm="head",
         qkv_bias=bias,
         out_bias=bias,
         mixture=MixtureConfig(**mixture, normalised=normalised),
         dense_layers=dense,
     )
+
+
+def _minimax_m2(given: Section) -> DecoderConfig:
+    if given.text("qk_norm_type", "per_layer") != "per_layer":
+        raise given.error("qk_norm_type", "'per_layer'")
+    if given.text("scoring_func", "sigmoid") != "sigmoid":
+        raise given.error("scoring_func", "'sigmoid'")
+    mixture = MixtureConfig(
+        **_mixture(given, "num_local_experts", "intermediate_size"),
+        scores="sigmoid",
+        choice_bias=given.flag("use_routing_bias", False),
+        shared=given.whole("shared_intermediate_size", 0, _MOST, 0),
+    )
+    sizes = _sizes(given)
+    rotary = given.whole("rotary_dim", 2, sizes["head_width"] or _MOST, 0)
+    norm: Literal["none", "all"] = "all" if given.flag("use_qk_norm", False) else "none"
+    return DecoderConfig(**sizes, rotary=rotary, qk_norm=norm, mixture=mixture)
 
 
 def _gpt_oss(given: Section) -> DecoderConfig:
@@ -219,5 +236,6 @@ MODEL_TYPES: Mapping[str, Callable[[Section], LlamaConfig]] = {
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
     "gpt_oss": _gpt_oss,
+    "minimax_m2": _minimax_m2,
 }
 """What a ``model_type`` is read by."""

@@ -13,6 +13,7 @@ Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,8 @@ class LlamaConfig:
     ffn : width of the MLP.
     theta : base of the rotary wavelengths.
     head_width : elements of a head; 0 is ``hidden / heads``.
-    qk_norm : whether heads of queries and keys are normalised, as Qwen3 does.
+    rotary : elements of a head that turn with its position; 0 is all.
+    qk_norm : of what queries and keys are normalised: nothing, each head (Qwen3), or all heads together (MiniMax-M2).
     qkv_bias, out_bias : whether the products of attention add a bias: that of queries, keys and values (Qwen2), and the
         last one.
     window : tokens that a token sees, itself included; 0 is all.
@@ -49,7 +51,8 @@ class LlamaConfig:
     ffn: int = 14336
     theta: float = 500000.0
     head_width: int = 0
-    qk_norm: bool = False
+    rotary: int = 0
+    qk_norm: Literal["none", "head", "all"] = "none"
     qkv_bias: bool = False
     out_bias: bool = False
     window: int = 0
@@ -86,9 +89,11 @@ def rotations(width: int, theta: float, length: int, like: Tensor) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + half) of the last dimension of x [rows, heads, length, width]."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    """Turn the pairs (i, i + half) of the last dimension of x [rows, heads, length, width] that have an angle."""
+    turning = 2 * cos.shape[-1]
+    a, b = x[..., :turning].chunk(2, dim=-1)
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.cat(turned if turning == x.shape[-1] else (*turned, x[..., turning:]), dim=-1)
 
 
 def window_mask(length: int, window: int, device: torch.device) -> Tensor:
@@ -110,13 +115,12 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
         self.v = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
         self.out = nn.Linear(config.heads * self.width, config.hidden, bias=config.out_bias)
-        self.norm_q = RMSNorm(self.width, config.epsilon) if config.qk_norm else None
-        self.norm_k = RMSNorm(self.width, config.epsilon) if config.qk_norm else None
+        self.norm_q, self.norm_k = _norm(config, config.heads), _norm(config, config.kv_heads)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q, self.k, self.v))
-        if self.norm_q is not None and self.norm_k is not None:
-            q, k = self.norm_q(q), self.norm_k(k)
+        q, k, v = (
+            self.heads(p(x), n) for p, n in ((self.q, self.norm_q), (self.k, self.norm_k), (self.v, None))
+        )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         k, v, mask = self.seen(k, v)
         if self.group > 1:
@@ -125,10 +129,23 @@ class Attention(nn.Module):
         result: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return result
 
+    def heads(self, x: Tensor, norm: RMSNorm | None) -> Tensor:
+        """[rows, length, heads x width] to [rows, heads, length, width], normalised."""
+        if norm is not None and norm.weight.shape[0] == x.shape[-1]:
+            x, norm = norm(x), None
+        x = x.unflatten(-1, (-1, self.width)).transpose(1, 2)
+        return x if norm is None else norm(x)
+
     def seen(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values [rows, heads, length, width], and which of them a token sees; all before it without a mask."""
         mask = window_mask(k.shape[2], self.window, k.device) if self.window else None
         return k, v, mask
+
+
+def _norm(config: LlamaConfig, num_heads: int) -> RMSNorm | None:
+    if config.qk_norm == "none":
+        return None
+    return RMSNorm(config.width * (1 if config.qk_norm == "head" else num_heads), config.epsilon)
 
 
 class Block(nn.Module):
@@ -163,7 +180,7 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
-        cos, sin = rotations(self.config.width, self.config.theta, tokens.shape[1], x)
+        cos, sin = rotations(self.config.rotary or self.config.width, self.config.theta, tokens.shape[1], x)
         for block in self.blocks:
             x = block(x, cos, sin)
         x = self.norm(x)

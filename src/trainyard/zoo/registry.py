@@ -60,7 +60,7 @@ def _wide(base: int, factor: int, third_stage: int = 6) -> Entry:
 def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> LlamaConfig:
     """Yang et al. 2025 (arXiv 2505.09388), table 1."""
     return LlamaConfig(
-        151936, 40960, layers, hidden, heads, 8, ffn, 1e6, head_width=128, qk_norm=True, epsilon=1e-6
+        151936, 40960, layers, hidden, heads, 8, ffn, 1e6, head_width=128, qk_norm="head", epsilon=1e-6
     )
 
 
@@ -72,7 +72,7 @@ def _qwen3_moe(layers: int, hidden: int, heads: int, width: int) -> Entry:
     """Yang et al. 2025 (arXiv 2505.09388), table 2."""
     sizes = (151936, 40960, layers, hidden, heads, 4, 3 * hidden, 1e6)
     mixture = MixtureConfig(128, 8, width)
-    return _decoder(DecoderConfig(*sizes, head_width=128, qk_norm=True, epsilon=1e-6, mixture=mixture))
+    return _decoder(DecoderConfig(*sizes, head_width=128, qk_norm="head", epsilon=1e-6, mixture=mixture))
 
 
 def _gpt_oss(layers: int, experts: int) -> Entry:

@@ -167,8 +167,21 @@ def test_devices_have_copies_of_heads_where_there_are_fewer():
         served_model("qwen3-30b-a3b", parse_cluster("1x6xH100"), tensor_parallel=6)
 
 
+def test_a_norm_over_all_heads_is_added_up_over_the_devices():
+    """MiniMax-M2: one sum of two numbers of each token, for queries and keys together."""
+    config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm="all", rotary=64)
+    with torch.device("meta"):
+        program = forward_program(llama.build("all", config, 1))
+    whole, part = step_graph(program), step_graph(program, 4)
+    assert whole.attention == ((Attention(32, 8, 128), 2),)
+    assert part.attention == ((Attention(8, 2, 128), 2),)
+    assert part.all_reduces == ((2, 2), (4096, 1 + 2 * 2))
+    norms = (2 * 2 + 1) * 4096
+    assert 4 * (part.num_weights - norms) == whole.num_weights - norms  # those of heads are cut with them
+
+
 def test_biases_and_tied_words_are_cut_with_what_they_belong_to():
-    config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm=False, qkv_bias=True, tied=True)
+    config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm="none", qkv_bias=True, tied=True)
     with torch.device("meta"):
         program = forward_program(llama.build("qwen2", config, 1))
     whole, part = step_graph(program), step_graph(program, 4)

@@ -338,8 +338,12 @@ class _Reader:
         return found
 
     def _collectives(self, target: object) -> tuple[tuple[int, int], ...]:
-        counts = Counter(self._per_token(node) for node in self.ops if node.target is target)
-        return tuple(sorted(counts.items()))
+        """Those that follow the same kernels are one."""
+        together: Counter[int] = Counter()
+        for node in self.ops:
+            if node.target is target:
+                together[self.depth[node]] += self._per_token(node)
+        return tuple(sorted(Counter(together.values()).items()))
 
     def _all_gathers(self) -> tuple[tuple[int, int], ...]:
         """Of the result, where devices have parts of it: the scores of all words for each sequence."""
