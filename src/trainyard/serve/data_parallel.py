@@ -7,10 +7,10 @@ served (DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Sequence
 
-from trainyard.serve.batch import Batch
+from trainyard.serve.batch import Batch, Launch
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.queues import Queues
@@ -63,17 +63,14 @@ class DataParallelInstance(Instance):
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
         """A step of all ranks ended; returns the requests that have all their tokens, which leave."""
-        done = []
-        for number, rank in enumerate(self.ranks):
-            own = tuple(
-                launch for launch in batch.launches if self._rank_of(launch.items[0].request) == number
-            )
-            if own:
-                done += rank.complete(Batch(own), now_s, generated)
-        return done
-
-    def _rank_of(self, number: int) -> int:
-        return self.queues.running[number].rank
+        own: dict[int, list[Launch]] = defaultdict(list)
+        for launch in batch.launches:
+            own[self.queues.running[launch.items[0].request].rank].append(launch)
+        return [
+            state
+            for number, launches in own.items()
+            for state in self.ranks[number].complete(Batch(tuple(launches)), now_s, generated)
+        ]
 
 
 class _JoinedQueues(Queues):
