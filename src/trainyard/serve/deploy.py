@@ -52,16 +52,13 @@ def deploy(
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
     cluster : whose devices serve it.
-    kernels : measured times, as `trainyard.serve.costs.sources.step_costs` reads them; by default times follow from the
-        device's description.
+    kernels : measured times, as `step_costs` reads them; by default times follow from the device's description.
     dtype : of weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
-    data_parallel : ranks of a replica, each with attention, requests and a cache of its own, that share the experts of a
-        mixture, which are dealt out to all their devices.
-    expert_parallel : whether the experts of a mixture are dealt out to the tensor-parallel devices, not each cut.
+    data_parallel : ranks with attention, requests and a cache of their own, that share the experts of a mixture.
+    expert_parallel : whether experts are dealt out to the tensor-parallel devices, and not each cut.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks : of each replica.
-    cache_bytes : memory of a device for the cache, where blocks are not given; by default what is left.
+    cache_blocks, cache_bytes : of each replica, or as memory of a device; by default what is left.
     block_tokens : that a block has room for.
     host_cache_bytes : memory of a device's host to which requests may be swapped out.
     max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
