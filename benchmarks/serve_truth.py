@@ -34,14 +34,18 @@ from trainyard.serve.results import Served
 from trainyard.serve.simulate import simulate_requests
 
 BLOCK_TOKENS, WAVES = 16, 4
-SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200"}
+SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
 MODELS = {
     "meta-llama/Llama-3.1-70B": "llama3-70b",
     "meta-llama/Llama-3.1-8B-Instruct": "llama3-8b",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "llama3-8b",
     "Qwen/Qwen3-32B": "qwen3-32b",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
 }
-FORMATS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "float8"}
+FORMATS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4", "int4": "float4"}
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,17 @@ def rows_of(path: Path, **wanted: str) -> list[dict[str, str]]:
 
 
 @lru_cache(maxsize=64)
-def split(model: str, device: str, shards: int, dtype: str, kernels: Path | None) -> ServedModel:
+def split(
+    model: str, device: str, shards: int, dtype: str, kernels: Path | None, expert_parallel: bool = False
+) -> ServedModel:
     """A model on a node of eight devices."""
     return served_model(
-        model, parse_cluster(f"1x8x{device}"), tensor_parallel=shards, dtype=dtype, kernels=kernels
+        model,
+        parse_cluster(f"1x8x{device}"),
+        tensor_parallel=shards,
+        expert_parallel=expert_parallel,
+        dtype=dtype,
+        kernels=kernels,
     )
 
 
@@ -205,22 +216,24 @@ _BLIS_PAPER = {"TTFT ms": "blis_ttft_ms", "TPOT ms": "blis_tpot_ms", "tokens/s":
 
 
 def configurations(data: Path, kernels: Path | None, every: int) -> Iterator[Compared]:
-    """Dense models with so many requests in flight, all of the same lengths; beside aiconfigurator."""
+    """So many requests in flight, all of the same lengths; beside aiconfigurator."""
     theirs = {row["silicon_row"]: row for row in rows_of(data / "aic_vs_silicon.csv")}
     rows = [row for row in rows_of(data / "aic_silicon.csv", mode="agg") if _is_known(row)]
     for row in [row for place, row in enumerate(rows) if place % every == 0 or row["row"] in theirs]:
         measured = {"TTFT ms": float(row["silicon_ttft_ms"]), "TPOT ms": float(row["silicon_tpot_ms"])}
         run = f"configurations of {row['model_path'].partition('/')[2]}, {row['backend']}, {row['system']}"
         requests = list(_in_flight(int(row["concurrency"]), int(row["isl"]), int(row["osl"])))
+        shards, format = int(float(row["tp_size"])), FORMATS[row["precision"]]
+        is_dealt = float(row["moe_ep_size"] or 1) > 1
         for by, source in _sources(kernels):
-            model = split(
-                MODELS[row["model_path"]],
-                SYSTEMS[row["system"]],
-                int(float(row["tp_size"])),
-                FORMATS[row["precision"]],
-                source,
-            )
-            found = served(requests, model, 8192, 4096)
+            try:
+                model = split(
+                    MODELS[row["model_path"]], SYSTEMS[row["system"]], shards, format, source, is_dealt
+                )
+                found = served(requests, model, 8192, 4096)
+            except ServeError as error:
+                print(f"left out: {row['id']}, {by}: {error}"[:200])
+                continue
             later = [each for each in found if not each.request.name.endswith(".0")]
             yield from compare(run, by, later, measured)
         if (other := theirs.get(row["row"])) and other["aic_tpot_ms"]:
@@ -229,7 +242,14 @@ def configurations(data: Path, kernels: Path | None, every: int) -> Iterator[Com
 
 
 def _is_known(row: dict[str, str]) -> bool:
-    is_split_otherwise = float(row["pp_size"] or 1) > 1 or float(row["attention_dp_size"] or 1) > 1
+    shards, ranks = float(row["tp_size"]), float(row["attention_dp_size"] or 1)
+    experts = (float(row["moe_tp_size"] or 1), float(row["moe_ep_size"] or 1))
+    is_split_otherwise = (
+        shards > 8
+        or ranks > 1
+        or float(row["pp_size"] or 1) > 1
+        or sorted(experts) not in ([1, 1], [1, shards])
+    )
     return (
         row["model_path"] in MODELS
         and row["system"] in SYSTEMS

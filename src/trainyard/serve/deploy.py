@@ -46,12 +46,11 @@ def deploy(
     host_cache_bytes: int = 0,
     max_model_len: int | None = None,
 ) -> Deployment:
-    """Replicas of a model on a cluster.
+    """Replicas of a model on the devices of a cluster.
 
     Parameters
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
-    cluster : whose devices serve it.
     kernels : measured times, as `step_costs` reads them; by default times follow from the device's description.
     dtype : of weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
@@ -60,7 +59,7 @@ def deploy(
     num_replicas : by default as many as the cluster has devices for.
     cache_blocks, cache_bytes : of each replica, or as memory of a device; by default what is left.
     block_tokens : that a block has room for.
-    host_cache_bytes : memory of a device's host to which requests may be swapped out.
+    host_cache_bytes : of a device's host, to which requests may be swapped out.
     max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
 
     Raises

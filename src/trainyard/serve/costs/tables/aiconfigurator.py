@@ -41,7 +41,14 @@ _SYSTEMS = {
 }
 """Their names of devices, by ours."""
 
-_FORMATS = {"float16": "bfloat16", "bfloat16": "bfloat16", "float8": "fp8"}
+_FORMATS = {"float16": "bfloat16", "bfloat16": "bfloat16", "float8": "fp8", "float4": "nvfp4"}
+_FORMATS_OF_EXPERTS = {
+    **{name: [kind] for name, kind in _FORMATS.items()},
+    "float8": ["fp8", "fp8_block"],
+    "float4": ["nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo"],
+}
+"""Which of their formats ours may be; servers take the kernel that is the fastest."""
+
 _MS = 1e-3
 
 
@@ -90,7 +97,7 @@ class AiconfiguratorKernels:
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
         is_dealt = experts.num_devices > 1
         wanted: list[Wanted] = [
-            ("moe_dtype", "=", _FORMATS[self.weights]),
+            ("moe_dtype", "in", _FORMATS_OF_EXPERTS[self.weights]),
             ("hidden_size", "=", experts.hidden),
             ("inter_size", "=", experts.width if is_dealt else experts.width * self.num_devices),
             ("topk", "=", experts.num_used),
@@ -146,7 +153,7 @@ class AiconfiguratorKernels:
         )
 
     @cached_property
-    def _known(self) -> dict[tuple[object, ...], Grid]:
+    def _known(self) -> dict[tuple[str, str], Grid]:
         return {}
 
     def _prompts(self, attention: Attention) -> Grid:
@@ -168,7 +175,7 @@ class AiconfiguratorKernels:
         return self._known_grid("attention", f"{kind}_attention_perf", sizes, wanted)
 
     def _known_grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
-        key = (table, *wanted)
+        key = (table, str(wanted))
         if key not in self._known:
             self._known[key] = self._grid(family, table, sizes, wanted)
         return self._known[key]
