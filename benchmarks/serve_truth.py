@@ -24,7 +24,7 @@ from record import write_record
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
-from trainyard.serve.deploy import served_model
+from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
@@ -119,25 +119,43 @@ def compare(run: str, by: str, found: Sequence[Served], measured: dict[str, floa
         yield Compared(run, what, by, value, ours[what])
 
 
-def sharegpt_runs(data: Path) -> Iterator[Compared]:
+SHAREGPT_RUNS = (
+    ("RTX4090/Llama-3.1-8B", "llama3-8b", "1x1xRTX4090", 1, 256, 2588),
+    ("RTXPRO6000/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", "1x2xRTXPRO6000", 2, 128, None),
+)
+"""Run, model, cluster, ranks of attention, requests at once, blocks of the cache (None: as many as fit)."""
+
+
+def sharegpt_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
     """Requests of ShareGPT on vLLM 0.19, with profiles of the layers on the same device; beside LLMServingSim 2."""
-    run = "RTX4090/Llama-3.1-8B"
-    rows = rows_of(data / "lss_vllm_requests.csv", run=run)
-    rows.sort(key=lambda row: float(row["arrival_s"]))
-    requests = [
-        TracedRequest(
-            Request(row["request"], float(row["arrival_s"]), int(row["input_toks"]), 32768),
-            int(row["output_toks"]),
-        )
-        for row in rows
-    ]
-    measured = _means(rows, ttft="ttft_s", tpot="tpot_ms")
-    for by, kernels in (("ours, layers", data), ("ours, device", None)):
-        model = served_model("llama3-8b", parse_cluster("1x1xRTX4090"), kernels=kernels)
-        yield from compare(run, by, served(requests, model, 2048, 256, 2588), measured)
-    theirs = _means(rows, ttft="sim_ttft_s", tpot="sim_tpot_ms")
-    for what, value in theirs.items():
-        yield Compared(run, what, "LLMServingSim 2", measured[what], value)
+    for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS:
+        rows = rows_of(data / "lss_vllm_requests.csv", run=run)
+        rows.sort(key=lambda row: float(row["arrival_s"]))
+        requests = [
+            TracedRequest(
+                Request(row["request"], float(row["arrival_s"]), int(row["input_toks"]), 4096),
+                int(row["output_toks"]),
+            )
+            for row in rows
+        ]
+        measured = _means(rows, ttft="ttft_s", tpot="tpot_ms")
+        sources = [("ours, layers", data), ("ours, device", None)]
+        if kernels is not None and ranks > 1:
+            sources.append(("ours, layers and collectives", Path(f"{data},{kernels}:vllm/0.19.0")))
+        for by, source in sources:
+            place = deploy(
+                name,
+                parse_cluster(cluster),
+                data_parallel=ranks,
+                num_replicas=1,
+                cache_blocks=blocks,
+                kernels=source,
+            )
+            instances = place.instances(vllm(2048, max_requests))
+            found = simulate_requests(requests, instances, place.model.step_time).served
+            yield from compare(run, by, found, measured)
+        for what, value in _means(rows, ttft="sim_ttft_s", tpot="sim_tpot_ms").items():
+            yield Compared(run, what, "LLMServingSim 2", measured[what], value)
 
 
 def _means(rows: Sequence[dict[str, str]], ttft: str, tpot: str) -> dict[str, float]:
@@ -296,7 +314,7 @@ def main() -> None:
     begin_s = time.process_time()
     found: list[Compared] = []
     parts: list[Callable[[], Iterator[Compared]]] = [
-        lambda: sharegpt_runs(data),
+        lambda: sharegpt_runs(data, kernels),
         lambda: codellama_runs(data, kernels),
         lambda: llama_70b_run(data, kernels),
         lambda: configurations(data, kernels, every),

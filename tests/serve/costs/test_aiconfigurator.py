@@ -11,6 +11,7 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.costs.kernels import Attention, Experts, Product
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
+from trainyard.serve.deploy import served_model
 from trainyard.serve.errors import ServeError
 
 pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet files")
@@ -68,12 +69,16 @@ def package(tmp_path):
     _write(tmp_path, "attention", "0.24.0", "context_attention_perf", context)
     _write(tmp_path, "attention", "0.24.0", "generation_attention_perf", decode)
     _write(tmp_path, "comm", "0.24.0", "custom_allreduce_perf", reduce)
+    slower = [row | {"latency": 10 * row["latency"]} for row in reduce]
+    _write(tmp_path, "comm", "0.19.0", "custom_allreduce_perf", slower)
     return tmp_path
 
 
-def _kernels(package: Path, num_devices: int = 1, weights: str = "bfloat16") -> AiconfiguratorKernels:
+def _kernels(
+    package: Path, num_devices: int = 1, weights: str = "bfloat16", backend: str = "vllm"
+) -> AiconfiguratorKernels:
     others = PredictedKernels(parse_cluster("1x4xH100"), num_devices)
-    return AiconfiguratorKernels(package, "H100", num_devices, weights, others)
+    return AiconfiguratorKernels(package, "H100", num_devices, weights, others, backend)
 
 
 def test_products_are_those_of_the_newest_version(package):
@@ -115,6 +120,39 @@ def test_attention_over_a_window_is_measured_by_itself_and_over_latent_vectors_p
 
 def test_of_an_all_reduce_the_time_in_a_recorded_graph_counts(package):
     assert _kernels(package, 4).all_reduce_s(1024) == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize(
+    ("version", "seconds"),
+    [("", 5e-6), ("/0.24.0", 5e-6), ("/0.23.9", 50e-6), ("/0.19.0", 50e-6), ("/0.1", 50e-6)],
+)
+def test_the_version_that_is_meant_or_the_newest_before_it(package, version, seconds):
+    assert _kernels(package, 4, backend=f"vllm{version}").all_reduce_s(1024) == pytest.approx(seconds)
+
+
+def test_tables_and_profiles_go_together(package, tmp_path):
+    """Layers of the profile, and collectives of the tables."""
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    (folder / "profile_layers.csv").write_text(
+        "gpu,model,tp,layer,per,count,time_us\nH100,M-8B,4,qkv_proj,tokens,1,1\nH100,M-8B,4,qkv_proj,tokens,9,9\n"
+    )
+    (folder / "profile_attention.csv").write_text(
+        "gpu,model,tp,prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n"
+        "H100,M-8B,4,16,16,0,0,4\nH100,M-8B,4,0,0,1,16,5\n"
+    )
+    cluster = parse_cluster("1x4xH100")
+    both = Path(f"{folder}:M-8B,{package}:vllm/0.19.0")
+    with_tables, alone = (
+        served_model("llama3-8b", cluster, tensor_parallel=4, kernels=each)
+        for each in (both, Path(f"{folder}:M-8B"))
+    )
+    assert with_tables.step_time.costs.tokens_s(9) == pytest.approx(32 * 9e-6 + 65 * 50e-6 * 36**0.2)
+    assert alone.step_time.costs.tokens_s(9) < with_tables.step_time.costs.tokens_s(9)
+    assert with_tables.source.startswith("layers of M-8B measured on H100, in ")
+    assert "collectives: kernels of vllm/0.19.0 measured on H100" in with_tables.source
+    with pytest.raises(ServeError, match="two folders of the same kind"):
+        served_model("llama3-8b", cluster, tensor_parallel=4, kernels=Path(f"{package},{package}"))
 
 
 def test_what_the_tables_do_not_have_is_told(package, tmp_path):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.serve.costs.formats import FORMATS
-from trainyard.serve.costs.kernels import StepGraph
+from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.costs.model_step_time import GraphCosts, StepCosts
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
@@ -44,7 +44,8 @@ def step_costs(
     weights : how they are held, a key of `FORMATS`.
     kernels : a folder of measured times: profiles of layers (`read_layer_profile`), or the tables of an installed
         aiconfigurator. After it may stand a colon, and the name that a profile gives the model, or the server whose
-        kernels aiconfigurator measured.
+        kernels aiconfigurator measured, such as ``vllm`` or ``vllm/0.19.0``. Or one of each, joined by a comma: then
+        collectives, which profiles do not have, are those of the tables.
     data_parallel : ranks of attention that share the experts of mixtures.
 
     Raises
@@ -54,39 +55,66 @@ def step_costs(
     """
     device = cluster.devices[0].name
     form = FORMATS[weights]
-    predicted = PredictedKernels(cluster, tensor_parallel, form.computed_in, form.num_bytes, form.cache_bytes)
-    between = replace(predicted, num_devices=data_parallel * tensor_parallel) if data_parallel > 1 else None
-    from_description = GraphCosts(graph, predicted, pipeline_stages, between)
-    if kernels is None:
-        return from_description, f"predicted from the description of {device}"
-    folder, named = _folder(kernels)
-    if has_layer_profile(folder):
-        if pipeline_stages > 1:
+    profile, tables = _sources(kernels)
+
+    def times(num_devices: int) -> KernelTimes:
+        predicted = PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
+        if tables is None:
+            return predicted
+        return AiconfiguratorKernels(
+            tables.folder, device, num_devices, weights, predicted, tables.named or "vllm"
+        )
+
+    between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
+    costs = GraphCosts(graph, times(tensor_parallel), pipeline_stages, between)
+    beside = f"kernels of {tables.named or 'vllm'} measured on {device}, in {tables.folder}" if tables else ""
+    if profile is None:
+        return costs, beside or f"predicted from the description of {device}"
+    if pipeline_stages > 1:
+        raise ServeError(
+            f"{profile.folder} has profiles of layers, which tell nothing of a pipeline; use one stage"
+        )
+    meant = profile.named or _profiled(profile.folder, device, model)
+    num_layers = sum(num for _, num in graph.attention)
+    mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
+    exchange = Exchange(costs.exchanged_s, costs.dispatched_s, data_parallel)
+    layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+    text = f"layers of {meant} measured on {device}, in {profile.folder}"
+    return layers, f"{text}; collectives: {beside}" if tables else text
+
+
+class _Source(NamedTuple):
+    """A folder of measured times, and which model or server of it is meant, if that is said."""
+
+    folder: Path
+    named: str
+
+
+def _sources(kernels: Path | None) -> tuple[_Source | None, _Source | None]:
+    """The folder of profiles of layers and that of tables of kernels, of those that are given."""
+    found: dict[bool, _Source] = {}
+    for text in str(kernels).split(",") if kernels is not None else ():
+        source = _folder(Path(text))
+        is_profile = has_layer_profile(source.folder)
+        if is_profile in found:
             raise ServeError(
-                f"{folder} has profiles of layers, which tell nothing of a pipeline; use one stage"
+                f"{kernels}: two folders of the same kind; allowed are one of profiles of layers and one of tables of "
+                "kernels"
             )
-        meant = named or _profiled(folder, device, model)
-        num_layers = sum(num for _, num in graph.attention)
-        mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
-        exchange = Exchange(from_description.exchanged_s, from_description.dispatched_s, data_parallel)
-        profile = read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
-        return profile, f"layers of {meant} measured on {device}, in {folder}"
-    backend = named or "vllm"
-    measured = AiconfiguratorKernels(folder, device, tensor_parallel, weights, predicted, backend)
-    costs = GraphCosts(graph, measured, pipeline_stages, between)
-    return costs, f"kernels of {backend} measured on {device}, in {folder}"
+        found[is_profile] = source
+    return found.get(True), found.get(False)
 
 
-def _folder(kernels: Path) -> tuple[Path, str]:
+def _folder(kernels: Path) -> _Source:
     """A folder, and what is named after it."""
     text, _, named = str(kernels).partition(":")
     if kernels.is_dir():
-        return kernels, ""
+        return _Source(kernels, "")
     if not Path(text).is_dir():
         raise ServeError(
             f"{text} is no folder; give one with measured times: profiles of layers, or an installed aiconfigurator"
         )
-    return Path(text), named
+    return _Source(Path(text), named)
 
 
 def _profiled(folder: Path, device: str, model: str) -> str:

@@ -62,7 +62,8 @@ class AiconfiguratorKernels:
     device : its name.
     num_devices : of a tensor-parallel group.
     weights : how they are held, a key of `trainyard.serve.costs.formats.FORMATS`.
-    backend : the server whose kernels were measured: vllm, sglang or trtllm.
+    backend : the server whose kernels were measured: vllm, sglang or trtllm. Of these the newest, or, where a version
+        follows (``vllm/0.19.0``), that one, or else the newest before it.
     others : seconds of what the tables do not have.
 
     Raises
@@ -135,7 +136,9 @@ class AiconfiguratorKernels:
         return self._all_reduces(num_elements)
 
     def all_gather_s(self, num_elements: int) -> float:
-        return self.others.all_gather_s(num_elements)
+        return (
+            self._all_gathers(num_elements) if self._all_gathers else self.others.all_gather_s(num_elements)
+        )
 
     def send_s(self, num_elements: int) -> float:
         return self.others.send_s(num_elements)
@@ -151,6 +154,20 @@ class AiconfiguratorKernels:
         return self._grid(
             "comm", "custom_allreduce_perf", ("message_size",), [("num_gpus", "=", self.num_devices)]
         )
+
+    @cached_property
+    def _all_gathers(self) -> Grid | None:
+        """By elements of the whole result; None where there is no table of NCCL, or none of so many devices."""
+        try:
+            path = self._path_of("comm", "nccl_perf", "nccl", "")
+            wanted: list[Wanted] = [
+                ("op_name", "=", "all_gather"),
+                ("nccl_dtype", "=", "half"),
+                ("num_gpus", "=", self.num_devices),
+            ]
+            return _grid(path, ("message_size",), wanted)
+        except ServeError:
+            return None
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], Grid]:
@@ -181,27 +198,36 @@ class AiconfiguratorKernels:
         return self._known[key]
 
     def _grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
-        path = self._path(family, table)
-        columns = _columns(path, (*sizes, "latency"), wanted)
-        if not len(columns[0]):
-            text = ", ".join(f"{name} {sign} {value}" for name, sign, value in wanted)
-            raise ServeError(
-                f"{path} has no rows with {text}; split the model otherwise, or leave the measured kernels out"
-            )
-        *points, latencies = columns
-        return Grid(
-            points_of(zip(zip(*points, strict=True), [each * _MS for each in latencies], strict=True))
-        )
+        return _grid(self._path(family, table), sizes, wanted)
 
     def _path(self, family: str, table: str) -> Path:
-        """A table of the newest version of the backend."""
-        folder = systems_folder(self.folder) / "data" / _SYSTEMS[self.device] / family / self.backend
-        found = [path for path in folder.glob("*") if (path / f"{table}.parquet").exists()]
+        """A table of the backend."""
+        backend, _, version = self.backend.partition("/")
+        return self._path_of(family, table, backend, version)
+
+    def _path_of(self, family: str, table: str, backend: str, version: str) -> Path:
+        folder = systems_folder(self.folder) / "data" / _SYSTEMS[self.device] / family / backend
+        found = sorted(
+            (path for path in folder.glob("*") if (path / f"{table}.parquet").exists()), key=_version
+        )
         if not found:
             raise ServeError(
                 f"{folder} has no {table}.parquet; give the folder of an installed aiconfigurator"
             )
-        return max(found, key=_version) / f"{table}.parquet"
+        older = [path for path in found if not version or _version(path) <= _version(Path(version))]
+        return (older or found[:1])[-1] / f"{table}.parquet"
+
+
+def _grid(path: Path, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
+    """Seconds by some columns, of the rows that are wanted."""
+    columns = _columns(path, (*sizes, "latency"), wanted)
+    if not len(columns[0]):
+        text = ", ".join(f"{name} {sign} {value}" for name, sign, value in wanted)
+        raise ServeError(
+            f"{path} has no rows with {text}; split the model otherwise, or leave the measured kernels out"
+        )
+    *points, latencies = columns
+    return Grid(points_of(zip(zip(*points, strict=True), [each * _MS for each in latencies], strict=True)))
 
 
 def systems_folder(folder: Path) -> Path:
