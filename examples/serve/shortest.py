@@ -29,6 +29,6 @@ class Shortest:
                 left -= num
         for request in sorted(draft.waiting, key=lambda each: each.request.prompt_tokens):
             num = min(draft.num_left(request), left)
-            if not num or not draft.compute(request, num, room_tokens=request.num_tokens):
+            if not num or not draft.compute(request, num, reserve_tokens=request.num_tokens):
                 break
             left -= num

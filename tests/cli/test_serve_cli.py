@@ -51,8 +51,8 @@ BAD = {
     "missing trace": (("serve", "simulate", "--requests", "no.csv", *PLACE), ("cannot read no.csv", "No such file")),
     "trace and rate": (traced("--rate", "3"), ("--requests FILE", "--rate R", "both are given")),
     "neither trace nor rate": (("serve", "simulate", *PLACE), ("--requests FILE", "--rate R", "neither is given")),
-    "limit without a trace": ((*DRAWN, "--limit", "3"), ("--limit says nothing of drawn requests",)),
-    "seed of a trace": (traced("--seed", "0"), ("--seed says nothing of a trace", "leave it out")),
+    "limit without a trace": ((*DRAWN, "--limit", "3"), ("--limit does not apply to drawn requests",)),
+    "seed of a trace": (traced("--seed", "0"), ("--seed does not apply to a trace", "leave it out")),
     "rate of nothing": (("serve", "simulate", "--rate", "0", *PLACE), ("--rate 0.0", "1e-06 to 1e+06")),
     "no requests": ((*DRAWN, "--num", "0"), ("--num 0", "1 to 10,000,000")),
     "objective without a unit": (traced("--ttft", "500"), ("--ttft: '500'", "us, ms, s, min, h", "500ms")),
@@ -92,7 +92,7 @@ def test_the_document_has_every_request(folder: Path, capsys: pytest.CaptureFixt
     assert (found["rows"]["num_rows"], found["baseline"]) == (4, "vllm")
     assert {run["policy"] for run in found["runs"]} == {"vllm", "sarathi(chunk_tokens=128)"}
     for run in found["runs"]:
-        assert (run["num_served"], run["num_refused"], run["goodput"]) == (3, 1, 0.0)
+        assert (run["num_served"], run["num_refused"], run["slo_attainment"]) == (3, 1, 0.0)
         assert run["to_baseline"] == pytest.approx(1.0, abs=0.5)
         assert run["refused"][0]["request"] == "long"
         assert sorted(run["requests"]["name"]) == sorted(("first", "second", "long", "<b>"))
@@ -112,10 +112,10 @@ def test_tables_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert code == 0
     assert "requests.csv: 4 requests; 2 replicas of llama3-8b" in out
     assert "refused 1 of 4 requests: long (a prompt of 9000 tokens" in out
-    assert "goodput" in out
+    assert "SLO met" in out
     assert "fairness" in out
     assert err == "page written to p.html\nrequests written to r.csv\n"
-    assert "followed through" in (folder / "p.html").read_text()
+    assert "Timeline of request" in (folder / "p.html").read_text()
     with (folder / "r.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [

@@ -61,7 +61,7 @@ BAD = {
     "unknown router": ((*PLAN, *DRAWN, *WANTED, "--router", "random"), ("'random'", "round_robin, least_requests")),
     "unlike devices": (
         ("serve", "plan", "llama3-8b", "--cluster", "1x4xA100-80G+1x4xT4", *DRAWN, *WANTED),
-        ("devices or nodes that are not alike",),
+        ("different devices, or nodes of different sizes",),
     ),
     "page in no folder": ((*PLAN, *DRAWN, *WANTED, "--html", "no/page.html"), ("no folder no",)),
 }  # fmt: skip
@@ -87,12 +87,12 @@ def test_the_document_says_what_is_planned(capsys: pytest.CaptureFixture[str]) -
     best = found["best"]
     assert best["num_devices"] == best["num_replicas"] * best["tensor_parallel"] * best["pipeline_stages"]
     assert parse_policies(best["policy"])
-    assert best["summary"]["goodput"] >= 0.95
+    assert best["summary"]["slo_attainment"] >= 0.95
     assert all(each["num_devices"] >= best["num_devices"] for each in found["runners_up"])
     assert any(each["is_best"] for each in found["frontier"])
     if found["closest"] is not None:
         assert found["closest"]["num_devices"] < best["num_devices"]
-        assert len(found["limits"]) == 4
+        assert len(found["bottlenecks"]) == 4
 
 
 def test_tables_and_page(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,9 +101,9 @@ def test_tables_and_page(small: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert err == "page written to p.html\n"
     said = " ".join(out.split())
     title = "llama3-8b on 1x4xA100-80G: 80 requests drawn at 20/s"
-    for part in (title, "of the requests meet", "frontier", "bound by"):
+    for part in (title, "of the requests meet", "Pareto frontier", "bottleneck"):
         assert part in said
-    assert "Tokens of a device against tokens of a user" in (small / "p.html").read_text()
+    assert "Throughput per device against speed for one user" in (small / "p.html").read_text()
 
 
 def test_objectives_that_cannot_be_met_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_objectives_that_cannot_be_met_are_told(capsys: pytest.CaptureFixture[st
     assert err.startswith(
         "error: no deployment on these devices meets the objectives for 99.0 % of the requests"
     )
-    assert "even when served alone, only 0.0%" in " ".join(out.split())
+    assert "even if each request is served alone, only 0.0%" in " ".join(out.split())
 
 
 def test_a_trace_comes_at_the_rate(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,13 +75,13 @@ def test_columns_are_there_where_they_say_something(shown: Shown) -> None:
     runs, _, _ = shown
     columns, rows = server_table(runs)
     assert "fairness" in columns
-    assert "goodput" not in columns
+    assert "SLO met" not in columns
     assert {row[columns.index("refused")] for row in rows} == {"1"}
     alone = [each._replace(request=replace(each.request, client="")) for each in REQUESTS[:5]]
     (run,), _ = compare_policies("vllm", [with_objectives(each, ttft_s=1e-3) for each in alone], deployment())
     columns, rows = server_table([run])
     assert "fairness" not in columns
-    assert rows[0][columns.index("goodput")] == "0.0 %"
+    assert rows[0][columns.index("SLO met")] == "0.0 %"
     assert clients_table([run])[1] == ()
 
 
@@ -116,9 +116,9 @@ def test_documents_have_all_requests(shown: Shown) -> None:
 def test_distributions_are_those_of_the_runs(shown: Shown) -> None:
     runs, _, figures = shown
     for heading, value_of in (
-        ("Time to first token", lambda each: each.ttft_s),
-        ("Time per output token", lambda each: each.tpot_s),
-        ("End-to-end time", lambda each: each.e2e_s),
+        ("Time to first token (TTFT)", lambda each: each.ttft_s),
+        ("Time per output token (TPOT)", lambda each: each.tpot_s),
+        ("End-to-end time (E2E)", lambda each: each.e2e_s),
     ):
         figure, _ = figures[heading]
         assert figure["layout"]["xaxis"]["type"] == "log"
@@ -129,12 +129,23 @@ def test_distributions_are_those_of_the_runs(shown: Shown) -> None:
             assert lines[run.name]["y"][-1] == 1.0
 
 
+def test_an_objective_is_marked_where_all_requests_have_it() -> None:
+    for objectives_s, num_marks in (((0.5, 0.5), 1), ((0.5, 0.7), 0), ((0.5, float("inf")), 0)):
+        requests = [
+            with_objectives(each, ttft_s=objectives_s[place % 2]) for place, each in enumerate(REQUESTS[:6])
+        ]
+        (run,), _ = compare_policies("vllm", requests, deployment())
+        figure, _ = figures_of(serve_page("title", [run], {}))["Time to first token (TTFT)"]
+        marks = [line for line in figure["data"] if line["name"] != run.name]
+        assert [line["name"] for line in marks] == ["objective, 500 ms"] * num_marks
+
+
 def test_lines_over_time_are_the_load(shown: Shown) -> None:
     runs, _, figures = shown
     for heading, values_of in (
-        ("Requests that wait", lambda load: load.num_waiting),
-        ("Requests that run", lambda load: load.num_running),
-        ("Cache in use", lambda load: 100 * load.cache),
+        ("Waiting requests", lambda load: load.num_waiting),
+        ("Running requests", lambda load: load.num_running),
+        ("KV cache in use", lambda load: 100 * load.cache),
     ):
         figure, note = figures[heading]
         assert "Each point is the mean over" in note
@@ -143,17 +154,17 @@ def test_lines_over_time_are_the_load(shown: Shown) -> None:
             assert run.load is not None
             assert lines[run.name]["y"] == pytest.approx(values_of(run.load), rel=1e-6)
             assert lines[run.name]["x"][1] == pytest.approx(run.load.part_s)
-    assert 50 < max(max(line["y"]) for line in figures["Cache in use"][0]["data"]) <= 100
+    assert 50 < max(max(line["y"]) for line in figures["KV cache in use"][0]["data"]) <= 100
 
 
 def test_a_request_is_drawn_as_it_was_served(shown: Shown) -> None:
     runs, _, figures = shown
     name = request_to_follow(runs)
-    figure, note = figures[f"Request {name} followed through"]
+    figure, note = figures[f"Timeline of request {name}"]
     order = ranked_policies(runs)
     assert figure["layout"]["yaxis"]["ticktext"] == [run.name for run in order]
     bars = [each for each in figure["data"] if each["type"] == "bar"]
-    assert {each["name"] for each in bars} == {"waits", "prefill", "recompute", "decode"}
+    assert {each["name"] for each in bars} == {"waiting", "prefill", "recompute", "decode"}
     points = {each["name"]: each for each in figure["data"] if each["type"] == "scatter"}
     for row, run in enumerate(order):
         own = next(each for each in run.results.served if each.request.name == name)
@@ -165,10 +176,10 @@ def test_a_request_is_drawn_as_it_was_served(shown: Shown) -> None:
         ]
         assert sum(end - start for start, end in drawn) == pytest.approx(own.e2e_s, rel=1e-4)
         assert max(end for _, end in drawn) == pytest.approx(own.e2e_s, rel=1e-4)
-        assert points["loses its blocks"]["y"].count(row) == own.num_preemptions
+        assert points["preempted"]["y"].count(row) == own.num_preemptions
         first = points["first token"]
         assert first["x"][first["y"].index(row)] == pytest.approx(own.ttft_s, rel=1e-6)
-        assert f"a prompt of {own.request.prompt_tokens:,} tokens" in note
+        assert f"Prompt of {own.request.prompt_tokens:,} tokens" in note
 
 
 def test_a_run_without_requests_has_a_page() -> None:
@@ -184,7 +195,7 @@ def test_a_browser_shows_it(shown: Shown, tmp_path: Path) -> None:
     assert errors_shown(document) == ""
     assert document.count('class="plot-container') == len(figures) == 7
     headings = re.findall(r"<h2>([^<]*)</h2>", document)
-    for heading in ("League table", "Clients", "Refused requests", "Remarks"):
+    for heading in ("Latency", "Clients", "Refused requests", "Remarks"):
         assert heading in headings
     assert "Left out: 1 of 61 rows of the trace" in headings
     for text in ("&lt;u&gt;mine", "&lt;i&gt;prompt", "&lt;b&gt;alice"):

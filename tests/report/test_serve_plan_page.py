@@ -9,13 +9,13 @@ from page_figures import figures_of
 from splits_of_tests import drawn, split_of
 from web_browser import errors_shown, rendered
 
-from trainyard.report.serve_plan import evidence, frontier_rows, limit_rows, plan_tables, verdict
+from trainyard.report.serve_plan import bottleneck_rows, evidence, frontier_rows, plan_tables, verdict
 from trainyard.report.serve_plan_page import serve_plan_page
 from trainyard.serve.planning.frontier import frontier
 from trainyard.serve.planning.plan import ServingPlan, plan_serving
 from trainyard.serve.policy_choices import given_choices
 
-HEADING = "Tokens of a device against tokens of a user"
+HEADING = "Throughput per device against speed for one user"
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +33,24 @@ def test_the_picture_has_all_points_the_frontier_and_the_plan(plan: ServingPlan)
     curves = {each["name"]: each for each in figure["data"]}
     assert "the plan is below its curve" in note.lower()
     best = frontier(plan.points)
-    assert curves["frontier"]["x"] == pytest.approx([each.user_tokens_per_s for each in best], rel=1e-6)
-    assert curves["frontier"]["y"] == pytest.approx([each.device_tokens_per_s for each in best], rel=1e-6)
+    assert curves["Pareto frontier"]["x"] == pytest.approx(
+        [each.user_tokens_per_s for each in best], rel=1e-6
+    )
+    assert curves["Pareto frontier"]["y"] == pytest.approx(
+        [each.device_tokens_per_s for each in best], rel=1e-6
+    )
     splits = [each for name, each in curves.items() if name.startswith("tp ")]
     assert sum(len(each["x"]) for each in splits) == len(plan.points)
-    star = curves["the plan, simulated"]
+    star = curves["the plan, as simulated"]
     assert star["x"] == pytest.approx([1 / plan.summary.tpot.mean_s], rel=1e-6)
     assert star["y"] == pytest.approx([plan.summary.tokens_per_s / plan.deployment.num_devices], rel=1e-6)
 
 
 def test_distributions_are_those_of_the_runs(plan: ServingPlan) -> None:
-    figure, _ = figures_of(serve_plan_page("title", plan, {}))["Time to first token"]
+    figure, _ = figures_of(serve_plan_page("title", plan, {}))["Time to first token (TTFT)"]
     lines = {line["name"]: line for line in figure["data"]}
+    objective = lines.pop("objective, 300 ms")
+    assert (objective["x"], objective["y"]) == ([0.3, 0.3], [0, 1])
     assert len(lines) == len(plan.runs) > 1
     for run in plan.runs:
         times_s = sorted(each.ttft_s for each in run.results.served)
@@ -58,7 +64,7 @@ def test_tables_say_what_is_planned(plan: ServingPlan) -> None:
     assert str(plan.deployment) in verdict(plan)
     assert plan.closest is not None
     assert plan.closest.deployment.num_devices < plan.deployment.num_devices
-    assert [row[0] for row in limit_rows(plan)] == [each.name for each in plan.limits]
+    assert [row[0] for row in bottleneck_rows(plan)] == [each.name for each in plan.bottlenecks]
     assert len(frontier_rows(plan.points)) == len(frontier(plan.points))
     assert verdict(plan) in plan_tables(plan)
 
@@ -67,4 +73,4 @@ def test_a_browser_shows_it(plan: ServingPlan, tmp_path: Path) -> None:
     document = rendered(serve_plan_page("title <b>", plan, {"requests": "<u>mine</u>"}), tmp_path)
     assert errors_shown(document) == ""
     assert document.count('class="main-svg"') > 3
-    assert "the plan, simulated" in document
+    assert "the plan, as simulated" in document

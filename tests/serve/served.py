@@ -11,7 +11,7 @@ import pytest
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
-from trainyard.serve.cache.eviction import EvictionOrder, OldestFirst
+from trainyard.serve.cache.eviction import EvictionOrder, LeastRecentlyUsed
 from trainyard.serve.check import BatchChecker
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
@@ -59,7 +59,7 @@ class Checked:
         num_blocks: int,
         block_tokens: int = 16,
         num_host_blocks: int = 0,
-        eviction: EvictionOrder = OldestFirst,
+        eviction: EvictionOrder = LeastRecentlyUsed,
         **more: Any,
     ) -> None:
         self.instance = _Watched(

@@ -109,7 +109,7 @@ def test_ranks_share_the_weights_of_experts_and_nothing_else():
     assert shared.cache_bytes_per_token == alone.cache_bytes_per_token
     assert shared.num_devices == 2
     found = deploy("qwen3-30b-a3b", _H100, data_parallel=4, tensor_parallel=2)
-    assert str(found) == "1 replica of qwen3-30b-a3b in 2 shards x 4 ranks"
+    assert str(found) == "1 replica of qwen3-30b-a3b with tp 2, dp 4"
     [(_, policy)] = parse_policies("vllm")
     assert [len(each.ranks) for each in found.instances(policy)] == [4]
 
@@ -129,7 +129,7 @@ def test_what_ranks_cannot_be_is_told():
         ServeError, match="llama3-8b has no mixture of experts that ranks could share; use replicas"
     ):
         served_model("llama3-8b", _H100, data_parallel=2)
-    with pytest.raises(ServeError, match="stages or ranks, not both"):
+    with pytest.raises(ServeError, match="pp or dp, not both"):
         served_model("mixtral-8x7b", _H100, data_parallel=2, pipeline_stages=2)
     with pytest.raises(ServeError, match="128 experts cannot be dealt out to 3 devices"):
         served_model("qwen3-30b-a3b", _H100, data_parallel=3)

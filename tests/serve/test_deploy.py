@@ -23,7 +23,7 @@ def test_as_many_replicas_as_there_are_devices_for_and_the_cache_that_is_left():
     assert model.cache_bytes_per_token == 32 * 2 * 4 * 128 * 2
     used = model.weight_bytes + model.activation_bytes + found.num_blocks * 16 * model.cache_bytes_per_token
     assert model.usable_bytes - 16 * model.cache_bytes_per_token < used <= model.usable_bytes
-    assert str(found) == "2 replicas of llama3-8b in 2 shards"
+    assert str(found) == "2 replicas of llama3-8b with tp 2"
 
 
 def test_a_cache_that_is_asked_for():
@@ -35,17 +35,17 @@ def test_a_cache_that_is_asked_for():
 def test_what_cannot_be_is_told():
     with pytest.raises(ServeError, match="3 replicas of 2 devices; allowed is 1 to 2 on the 4 devices"):
         deploy("llama3-8b", _A100, tensor_parallel=2, num_replicas=3)
-    with pytest.raises(ServeError, match="max_model_len 9000; llama3-8b was made for 8192 tokens"):
+    with pytest.raises(ServeError, match="max_model_len 9000; llama3-8b supports at most 8192 tokens"):
         deploy("llama3-8b", _A100, max_model_len=9000)
-    with pytest.raises(ServeError, match=r"need 8 devices; .* has 4"):
+    with pytest.raises(ServeError, match=r"needs 8 devices; .* has 4"):
         served_model("llama3-8b", _A100, tensor_parallel=4, pipeline_stages=2)
     with pytest.raises(ServeError, match="dtype 'int3'; allowed are float32"):
         served_model("llama3-8b", _A100, dtype="int3")
-    with pytest.raises(ServeError, match=r"a device has -.* GB for the cache beside weights of 141"):
+    with pytest.raises(ServeError, match=r"with tp 1 does not fit: a device has .* GB for weights of 141"):
         deploy("llama3-70b", _A100)
     with pytest.raises(ServeError, match="/nowhere is no folder"):
         served_model("llama3-8b", _A100, kernels=Path("/nowhere"))
-    with pytest.raises(ServeError, match="use more devices"):
+    with pytest.raises(ServeError, match=r"a KV cache of 1000 GB per device; allowed is one block"):
         cache_blocks_of(served_model("llama3-8b", _A100), 16, 10**12)
 
 

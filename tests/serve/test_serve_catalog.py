@@ -67,9 +67,9 @@ def test_a_policy_is_of_batches_and_of_admission() -> None:
         ("vlm", "unknown policy 'vlm'; known: vllm, "),
         (
             "vllm + sarathi",
-            "vllm + sarathi: sarathi decides about batches as another one does; name one of them",
+            "vllm + sarathi: two of them decide about batches; name one",
         ),
-        ("vtc + sglang", "vtc + sglang: sglang decides about admission as another one does"),
+        ("vtc + sglang", "vtc + sglang: two of them decide about admission"),
         ("vllm(chunk=3)", "vllm has no option 'chunk'; its options: max_tokens, max_requests, admission"),
         ("vllm(max_tokens=0)", "max_tokens of TokenBudget is 0; allowed is 1 or more"),
         ("orca(max_requests=-1)", "max_requests of Orca is -1; allowed is 1 or more"),

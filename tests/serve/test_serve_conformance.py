@@ -13,7 +13,7 @@ from served import Checked, request
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.batch import Batch
-from trainyard.serve.cache.eviction import OldestFirst, UselessFirst
+from trainyard.serve.cache.eviction import LeastRecentlyUsed, UnkeyedFirst
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.sglang import LongestPrefix
@@ -123,12 +123,12 @@ def test_a_batch_is_repeated_only_where_it_would_be_decided_again(name, admissio
     assert ops[0] == ops[1]
 
 
-@pytest.mark.parametrize("eviction", [OldestFirst, UselessFirst])
+@pytest.mark.parametrize("eviction", [LeastRecentlyUsed, UnkeyedFirst])
 @pytest.mark.parametrize("name", sorted(_POLICIES))
-@given(drawn=_DRAWN, num_stages=st.integers(1, 3), finds_prefixes=st.booleans())
+@given(drawn=_DRAWN, num_stages=st.integers(1, 3), prefix_caching=st.booleans())
 @settings(max_examples=15)
-def test_pipelines_and_other_caches_serve_all(name, eviction, drawn, num_stages, finds_prefixes):
-    more = {"num_stages": num_stages, "finds_prefixes": finds_prefixes, "eviction": eviction}
+def test_pipelines_and_other_caches_serve_all(name, eviction, drawn, num_stages, prefix_caching):
+    more = {"num_stages": num_stages, "prefix_caching": prefix_caching, "eviction": eviction}
     instance = Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS, _NUM_HOST_BLOCKS, **more)
     results = instance.run(_requests(drawn, True), next_token=lambda each: 1)
     assert sorted(each.request.name for each in results.served) == sorted(

@@ -12,8 +12,8 @@ from splits_of_tests import drawn, split_of
 
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import ServeError
+from trainyard.serve.planning.bottlenecks import ScaledStepTime
 from trainyard.serve.planning.frontier import frontier, steady_states
-from trainyard.serve.planning.limits import ScaledStepTime
 from trainyard.serve.planning.objectives import results_if_met
 from trainyard.serve.planning.plan import ServingPlan, plan_serving
 from trainyard.serve.policies.vllm import vllm
@@ -34,15 +34,15 @@ def goodput_of(requests, place, choice, router="least_requests"):
     results = simulate_requests(
         requests, place.instances(choice.policy), place.model.step_time, ROUTERS[router]
     )
-    return Summary.of(results, place.num_replicas).goodput
+    return Summary.of(results, place.num_replicas).slo_attainment
 
 
 @pytest.mark.parametrize(
     ("rate", "seed", "wanted", "found"),
     [
         (10.0, 0, WANTED, "1 replica of made"),
-        (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}, "1 replica of made in 4 shards"),
-        (120.0, 3, WANTED, "3 replicas of made in 2 shards"),
+        (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}, "1 replica of made with tp 4"),
+        (120.0, 3, WANTED, "3 replicas of made with tp 2"),
     ],
 )
 def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wanted, found):
@@ -53,18 +53,18 @@ def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wante
     meeting = [
         num * each.model.num_devices
         for each in splits
-        for num in range(1, each.most_replicas + 1)
+        for num in range(1, each.max_replicas + 1)
         for choice in CHOICES
         if goodput_of(requests, each.deployment(num), choice) >= 0.95
     ]
     assert plan.is_met
     assert str(plan.deployment) == found
     assert plan.deployment.num_devices == min(meeting)
-    assert plan.summary.goodput == goodput_of(requests, plan.deployment, plan.best.choice) >= 0.95
+    assert plan.summary.slo_attainment == goodput_of(requests, plan.deployment, plan.best.choice) >= 0.95
     for each in plan.runners_up:
         assert each.summary is not None
         assert each.deployment.num_devices >= plan.deployment.num_devices
-        assert each.summary.goodput == goodput_of(requests, each.deployment, each.choice) >= 0.95
+        assert each.summary.slo_attainment == goodput_of(requests, each.deployment, each.choice) >= 0.95
 
 
 def test_more_requests_never_need_fewer_devices():
@@ -98,14 +98,14 @@ def test_what_no_number_of_devices_meets_is_told():
     assert plan.closest is plan.best
     assert not plan.runners_up
     splits, _ = possible_splits(split_of(), 8, 4)
-    told = {str(each): each.why for each in plan.refused}
+    told = {str(each): each.why for each in plan.excluded_splits}
     for each in splits:
-        assert "even when served alone, only" in told[str(each)]
+        assert "even if each request is served alone, only" in told[str(each)]
         assert "TPOT" in told[str(each)]
-    assert {each.name for each in plan.limits} == {
+    assert {each.name for each in plan.bottlenecks} == {
         "prefill compute",
-        "decode steps",
-        "memory of the cache",
+        "decode speed",
+        "KV cache size",
         "queueing",
     }
 
@@ -115,12 +115,14 @@ def test_too_few_devices_are_told():
     plan = plan_serving(requests, split_of(), 1, CHOICES)
     assert not plan.is_met
     assert plan.deployment.num_devices == 1
-    assert 0 < plan.summary.goodput < 0.99
-    assert [each.why for each in plan.refused] == ["fewer than 99.0% meet their objectives on 1 devices"]
+    assert 0 < plan.summary.slo_attainment < 0.99
+    assert [each.why for each in plan.excluded_splits] == [
+        "fewer than 99.0% meet their objectives on 1 devices"
+    ]
 
 
 def bound(plan: ServingPlan) -> str:
-    return plan.limits[0].name
+    return plan.bottlenecks[0].name
 
 
 def test_what_bounds_is_what_helps():
@@ -130,21 +132,21 @@ def test_what_bounds_is_what_helps():
     prompts = [with_objectives(request(n, 0.09 * n, 1500, 2), ttft_s=0.2) for n in range(60)]
     assert bound(planned(prompts)) == "prefill compute"
     decodes = [with_objectives(request(n, 0.05 * n, 10, 300), tpot_s=7.5e-3) for n in range(60)]
-    assert bound(planned(decodes)) == "decode steps"
+    assert bound(planned(decodes)) == "decode speed"
     at_once = [with_objectives(request(n, 4.0 * (n // 4), 1500, 2), ttft_s=0.2) for n in range(40)]
     assert bound(planned(at_once)) == "queueing"
     # Room for two sequences of at most 1000 tokens and what they may generate.
     crowded = [with_objectives(request(n, 1.0 * n, 900, 300), ttft_s=1.0) for n in range(30)]
-    assert bound(planned(crowded, usable_bytes=17e9 + 2600 * 2**20)) == "memory of the cache"
+    assert bound(planned(crowded, usable_bytes=17e9 + 2600 * 2**20)) == "KV cache size"
 
 
 def test_splits_that_cannot_be_are_refused_with_why():
     splits, refused = possible_splits(split_of(num_heads=2, usable_bytes=10e9), 8, 4)
     assert [str(each) for each in splits] == ["tp 2", "tp 1, pp 2", "tp 2, pp 2", "tp 1, pp 4", "tp 2, pp 4"]
-    assert [each.most_replicas for each in splits] == [4, 4, 2, 2, 1]
+    assert [each.max_replicas for each in splits] == [4, 4, 2, 2, 1]
     why = {str(each): each.why for each in refused}
     assert why.keys() == {"tp 1", "tp 4", "tp 4, pp 2"}
-    assert "-7 GB for the cache" in why["tp 1"]
+    assert "does not fit: a device has 10 GB for weights of 16 GB" in why["tp 1"]
     assert why["tp 4"].startswith("2 heads do not divide by 4 shards")
 
 
@@ -156,7 +158,7 @@ def test_splits_that_cannot_be_are_refused_with_why():
         ({"choices": ()}, "there is no policy to choose"),
         ({"requests": drawn(5, 1.0)}, "give an objective, such as --ttft 500ms"),
         ({"requests": []}, "give an objective"),
-        ({"split": split_of(usable_bytes=1e9)}, "the model fits nowhere: tp 1: made on 1 devices"),
+        ({"split": split_of(usable_bytes=1e9)}, "the model fits nowhere: tp 1: made with tp 1 does not fit"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(more, said):
@@ -175,7 +177,7 @@ def test_a_run_is_broken_off_only_where_too_many_miss_their_objectives(rate, sha
     splits, _ = possible_splits(split_of(), 1, 1)
     place = splits[0].deployment(1)
     whole = simulate_requests(requests, place.instances(vllm()), place.model.step_time)
-    is_met = Summary.of(whole, 1).goodput >= share
+    is_met = Summary.of(whole, 1).slo_attainment >= share
     found = results_if_met(requests, place, vllm(), share)
     assert (found is not None) == is_met
     if found is not None:

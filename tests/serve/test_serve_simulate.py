@@ -266,7 +266,7 @@ def test_a_pipeline_has_a_batch_in_every_stage():
     "policy", [vllm(64, 8), PrefillFirst(64, 8), sarathi(32, 8), Orca(4), VidurVLLM(), VidurSarathi(32)]
 )
 def test_pipelines_serve_all(policy):
-    instance = Checked(policy, 24, 4, num_stages=3, finds_prefixes=False)
+    instance = Checked(policy, 24, 4, num_stages=3, prefix_caching=False)
     results = instance.run([request(number, 0.01 * number, 5 + number, 10) for number in range(20)])
     assert {each.output_tokens for each in results.served} == {10}
     assert len(results.served) == 20
@@ -303,8 +303,8 @@ def test_only_those_that_run_are_preempted_and_only_those_that_wait_are_refused(
 def test_what_a_request_had_computed_is_found_again_after_it_was_preempted():
     """Its text is not known, so that nobody else finds it; without an index nobody does."""
 
-    def num_computed(finds_prefixes):
-        instance = Checked(vllm(64, 8), 12, 4, finds_prefixes=finds_prefixes)
+    def num_computed(prefix_caching):
+        instance = Checked(vllm(64, 8), 12, 4, prefix_caching=prefix_caching)
         results = instance.run([request(number, 0.0, 8, 20) for number in range(3)])
         assert results.num_preemptions > 0
         assert all(each.cached_tokens == 0 for each in results.served)

@@ -35,9 +35,9 @@ def test_numbers_of_a_run():
     assert (found.ttft.mean_s, found.ttft.p50_s) == (pytest.approx(4 / 3), 1.0)
     assert found.tpot.mean_s == 1.0  # (5 - 2) / 3 and (11 - 3) / 8; the second has no further token
     assert (found.e2e.mean_s, found.e2e.p99_s) == (5.0, pytest.approx(8.9))
-    assert found.goodput == 1 / 4
+    assert found.slo_attainment == 1 / 4
     assert (found.requests_per_s, found.tokens_per_s) == (0.3, 1.4)
-    assert found.cached == 50 / 300
+    assert found.prefix_hit_rate == 50 / 300
     assert found.utilisation == 5 / (10 * 2)
     a, b = 100 + 2 * 4, 100 + 2 * 1 + (100 + 2 * 9) / 2
     assert found.fairness == pytest.approx((a + b) ** 2 / (2 * (a**2 + b**2)))
@@ -46,7 +46,7 @@ def test_numbers_of_a_run():
 def test_where_nothing_was_served_there_are_no_times():
     found = Summary.of(Results(), num_instances=1)
     assert found.num_served == 0
-    assert all(map(math.isnan, (found.ttft.mean_s, found.goodput, found.tokens_per_s, found.fairness)))
+    assert all(map(math.isnan, (found.ttft.mean_s, found.slo_attainment, found.tokens_per_s, found.fairness)))
 
 
 def test_an_instance_that_never_waits_is_always_used():

@@ -31,11 +31,13 @@ def unit_of(most_s: float) -> tuple[str, float]:
 _TICKS_S = {
     f"{count} {name}": count * size_s
     for name, size_s, counts in (
-        ("ms", 0.001, (1, 10, 100)), ("s", 1.0, (1, 2, 5, 10, 30)), ("min", 60.0, (1, 2, 5, 10, 30)),
-        ("h", 3_600.0, (1, 2, 5, 10)), ("d", 86_400.0, (1, 2, 5, 10, 30, 100, 300, 1_000)),
+        ("ms", 0.001, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        ("s", 1.0, (1, 2, 5, 10, 30)), ("min", 60.0, (1, 2, 5, 10, 30)), ("h", 3_600.0, (1, 2, 5, 10)),
+        ("d", 86_400.0, (1, 2, 5, 10, 30, 100, 300, 1_000)),
     )
     for count in counts
 }  # fmt: skip
+_FINE = {f"{count} ms" for count in (2, 5, 20, 50, 200, 500)}
 _COARSE = ("1 ms", "1 s", "1 min", "10 min", "1 h", "1 d", "10 d", "100 d", "1000 d")
 _FEW = 8
 
@@ -43,7 +45,8 @@ _FEW = 8
 def log_ticks(least_s: float, most_s: float) -> dict[str, Any]:
     """What is said of a logarithmic axis of seconds in the layout of a figure: its places in units that suit each."""
     inside = {name: at_s for name, at_s in _TICKS_S.items() if least_s / 2 <= at_s <= 2 * most_s}
-    for kept in (set(inside), {name for name in inside if name.split()[0] in ("1", "5", "10")}, set(_COARSE)):
+    medium = set(inside) - _FINE
+    for kept in (set(inside), medium, {n for n in medium if n.split()[0] in ("1", "5", "10")}, set(_COARSE)):
         shown = {name: at_s for name, at_s in inside.items() if name in kept}
         if len(shown) <= _FEW:
             break

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ def distributions(
     axes: tuple[str, str],
     note: str = "",
     time_text: Callable[[float], str] | None = duration_text,
+    objective: float | None = None,
 ) -> Figure:
     """The share of values up to a value, for every sample that has any above 0: the axis is logarithmic.
 
@@ -49,6 +51,7 @@ def distributions(
     ----------
     axes : titles.
     time_text : how seconds read; None where values are no seconds.
+    objective : a value that is marked by a vertical line.
     """
     data = []
     for name, color, unsorted in samples:
@@ -61,7 +64,12 @@ def distributions(
             data.append(line(name, [nice(value) for value in x], y, color, text))
     drawn = layout(*axes)
     ends = [place for each in data for place in (each["x"][0], each["x"][-1])]
+    if objective is not None and ends:
+        data.append(_vertical_line(objective, time_text))
+        ends.append(objective)
     drawn["xaxis"] |= log_ticks(min(ends), max(ends)) if time_text and ends else {"type": "log"}
+    if ends:
+        drawn["xaxis"] |= {"range": _with_margin(math.log10(min(ends)), math.log10(max(ends)))}
     return Figure(heading, data, drawn, note)
 
 
@@ -84,6 +92,27 @@ def over_time(
     if curves:
         drawn["yaxis"] |= {"range": [0, 1.05 * max(most, *(each.values.max() for each in curves))]}
     return Figure(heading, data, drawn, f"Each point is the mean over {part}.")
+
+
+def _with_margin(least: float, most: float) -> list[float]:
+    """A range that leaves room for the label of a tick, and for a line, at either end."""
+    margin = 0.03 * (most - least) or 0.1
+    return [nice(least - margin), nice(most + margin)]
+
+
+def _vertical_line(value: float, text: Callable[[float], str] | None) -> dict[str, Any]:
+    """The line of an objective, from the lowest share to the highest."""
+    name = f"objective, {text(value) if text else nice(value)}"
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [nice(value)] * 2,
+        "y": [0, 1],
+        "line": {"color": "#222", "width": 1.5, "dash": "dot"},
+        "text": [name] * 2,
+        "hovertemplate": "%{text}",
+    }
 
 
 def _thinned(count: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Figures of requests under several policies: how long they take, what waits and runs, and one followed through."""
+"""Figures of requests under several policies: latency, load over time, and the timeline of one request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["latencies", "loads", "one_request"]
 Floats = NDArray[np.float64]
 
 _KINDS = {
-    "waits": "#d8d8d8",
+    "waiting": "#d8d8d8",
     "prefill": PALETTE[0],
     "recompute": PALETTE[4],
     "decode": PALETTE[2],
@@ -32,7 +32,7 @@ _ROW_PX = 46
 
 
 def latencies(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure, ...]:
-    """Distributions of the times to the first token, per token and to the last one.
+    """Cumulative distributions of TTFT, TPOT and the end-to-end time.
 
     Parameters
     ----------
@@ -40,32 +40,39 @@ def latencies(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Fig
     """
 
     def figure(
-        heading: str, what: str, value: Callable[[Served], float], is_of: Callable[[Served], bool]
+        heading: str, what: str, name: str, is_of: Callable[[Served], bool] = lambda each: True
     ) -> Figure:
         samples = [
             Sample(
                 run.name,
                 colors[run.name],
-                np.array([value(each) for each in run.results.served if is_of(each)]),
+                np.array([getattr(each, name) for each in run.results.served if is_of(each)]),
             )
             for run in runs
         ]
-        return distributions(heading, samples, (what, "share of requests within"), time_text=seconds_text)
+        axes = what, "share of requests"
+        return distributions(heading, samples, axes, "", seconds_text, _common_objective(runs, name))
 
     return (
-        figure("Time to first token", "arrival to first token", lambda each: each.ttft_s, lambda each: True),
+        figure("Time to first token (TTFT)", "time from arrival to first token", "ttft_s"),
         figure(
-            "Time per output token",
-            "mean time between tokens of a request",
-            lambda each: each.tpot_s,
+            "Time per output token (TPOT)",
+            "mean time per token of a request, after its first",
+            "tpot_s",
             lambda each: each.output_tokens > 1,
         ),
-        figure("End-to-end time", "arrival to last token", lambda each: each.e2e_s, lambda each: True),
+        figure("End-to-end time (E2E)", "time from arrival to last token", "e2e_s"),
     )
 
 
+def _common_objective(runs: Sequence[PolicyRun], name: str) -> float | None:
+    """The objective that all requests have; None if they have none, or different ones."""
+    found = {getattr(each.request, name) for run in runs for each in run.results.served}
+    return found.pop() if len(found) == 1 and max(found) < float("inf") else None
+
+
 def loads(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure, ...]:
-    """Requests that wait and run, and the share of the cache that they hold, over time; of runs that were watched."""
+    """Waiting and running requests and the KV cache in use over time, of runs whose load was recorded."""
     known = [(run.name, run.load) for run in runs if run.load is not None]
     if not known:
         return ()
@@ -81,14 +88,14 @@ def loads(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure,
         return over_time(heading, what, curves, axis, part, most)
 
     return (
-        figure("Requests that wait", "requests without cache", lambda load: load.num_waiting),
-        figure("Requests that run", "requests with cache", lambda load: load.num_running),
-        figure("Cache in use", "blocks that requests hold (%)", lambda load: 100 * load.cache, 100.0),
+        figure("Waiting requests", "requests", lambda load: load.num_waiting),
+        figure("Running requests", "requests", lambda load: load.num_running),
+        figure("KV cache in use", "blocks held by requests (%)", lambda load: 100 * load.cache, 100.0),
     )
 
 
 def one_request(followed: Mapping[str, Followed]) -> Figure | None:
-    """One request under each policy that served it: a row of bars each; None if none did.
+    """The timeline of one request, a row for each policy that served it; None if none did.
 
     Parameters
     ----------
@@ -107,11 +114,11 @@ def one_request(followed: Mapping[str, Followed]) -> Figure | None:
         points
         for name, symbol, times_of in (
             ("first token", "diamond", lambda each: (each.served.first_token_s,)),
-            ("loses its blocks", "x", lambda each: each.preempted_s),
+            ("preempted", "x", lambda each: each.preempted_s),
         )
         if (points := _points(name, symbol, [_after(each, times_of(each)) for each in followed.values()]))
     ]
-    drawn = layout("time since its arrival (s)", "", height=120 + _ROW_PX * len(policies), barmode="overlay")
+    drawn = layout("time since arrival (s)", "", height=120 + _ROW_PX * len(policies), barmode="overlay")
     drawn["yaxis"] |= {
         "tickvals": list(range(len(policies))),
         "ticktext": [html.escape(name) for name in policies],
@@ -120,16 +127,16 @@ def one_request(followed: Mapping[str, Followed]) -> Figure | None:
         "ticksuffix": " ",
     }
     note = (
-        f"It has a prompt of {request.prompt_tokens:,} tokens and an output of {first.output_tokens:,}. Each piece of "
-        "its prompt is a bar; decodes one after the other are one."
+        f"Prompt of {request.prompt_tokens:,} tokens, output of {first.output_tokens:,}. Each prefill chunk is one bar; "
+        "consecutive decode steps are one bar. Recompute is the prefill again after a preemption."
     )
-    return Figure(f"Request {request.name} followed through", data, drawn, note)
+    return Figure(f"Timeline of request {request.name}", data, drawn, note)
 
 
 def _spans(followed: Followed, kind: str) -> list[tuple[float, float, str]]:
-    """Start and end after its arrival, and what is to be read there."""
-    if kind == "waits":
-        spans = [(start_s, end_s, "waits") for start_s, end_s in followed.waits]
+    """Start and end since the arrival, and the hover text."""
+    if kind == "waiting":
+        spans = [(start_s, end_s, "waiting") for start_s, end_s in followed.waits]
     else:
         spans = [
             (each.start_s, each.end_s, f"{kind}, {each.num_tokens:,} token{'s' * (each.num_tokens > 1)}")

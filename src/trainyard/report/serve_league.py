@@ -1,4 +1,4 @@
-"""Policies on the same requests, ranked: the tables for the terminal, and what they say of every run."""
+"""Policies on the same requests, ranked: tables for the terminal, and the JSON document of a run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MOST_CLIENTS = 50
 
 
 def ranked_policies(runs: Sequence[PolicyRun]) -> tuple[PolicyRun, ...]:
-    """Shortest mean end-to-end time first; but who served fewer requests comes after who served more."""
+    """Sort by mean end-to-end time; a policy that served fewer requests comes after those that served more."""
     return tuple(sorted(runs, key=lambda run: (-run.summary.num_served, run.summary.e2e.mean_s)))
 
 
 def league(
     runs: Sequence[PolicyRun], baseline: PolicyRun | None = None, cannot: Sequence[CannotRun] = ()
 ) -> tuple[Columns, Rows]:
-    """Columns and rows of what requests see, best first, and the policies that could not serve.
+    """Columns and rows of the latency of requests, best policy first, then the policies that could not serve.
 
     E2E is the time from the arrival of a request to its last token, TTFT to its first one, and TPOT the mean time per
     token after that.
@@ -66,10 +66,10 @@ def league(
 
 
 def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
-    """Columns and rows of what the instances did, in the same order.
+    """Columns and rows of throughput, cache and load, in the same order.
 
-    Goodput, the share of all requests that met their objectives, has a column where any has objectives, and fairness
-    between clients where there are several. Cached is the share of the tokens of prompts that were in the cache.
+    "SLO met", the share of all requests that met their objectives, is there where any has objectives, and fairness where
+    there are several clients. "Prefix hits" is the share of prompt tokens that were found in the KV cache.
     """
     order = ranked_policies(runs)
     cells: list[_Cell] = [
@@ -77,12 +77,12 @@ def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
         ("refused", lambda run: f"{run.summary.num_refused:,}"),
     ]
     if has_objectives(runs):
-        cells.append(("goodput", lambda run: _share(run.summary.goodput)))
+        cells.append(("SLO met", lambda run: _share(run.summary.slo_attainment)))
     cells += [
         ("requests/s", lambda run: _rate(run.summary.requests_per_s)),
         ("tokens/s", lambda run: _rate(run.summary.tokens_per_s)),
-        ("preempted", lambda run: f"{run.summary.num_preemptions:,}"),
-        ("cached", lambda run: _share(run.summary.cached)),
+        ("preemptions", lambda run: f"{run.summary.num_preemptions:,}"),
+        ("prefix hits", lambda run: _share(run.summary.prefix_hit_rate)),
         ("busy", lambda run: _share(run.summary.utilisation)),
     ]
     if len(clients(runs)) > 1:
@@ -92,11 +92,11 @@ def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
 
 
 def clients_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
-    """Columns and rows of what each client sees, those with most requests first; no rows where there is one client."""
+    """Columns and rows of the latency that each client gets, most requests first; no rows if there is one client."""
     names = clients(runs)
-    order, goodput = ranked_policies(runs), has_objectives(runs)
+    order, with_objectives = ranked_policies(runs), has_objectives(runs)
     columns: Columns = ("client", "policy", "served", "refused", "TTFT mean", "TPOT mean", "E2E mean", "p99")
-    columns = (*columns, "goodput") if goodput else columns
+    columns = (*columns, "SLO met") if with_objectives else columns
     if len(names) < 2:
         return columns, ()
     parts = {run.name: run.results.by_client() for run in order}
@@ -106,7 +106,7 @@ def clients_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
             found = Summary.of(parts[run.name][client], 1)
             times = found.ttft.mean_s, found.tpot.mean_s, found.e2e.mean_s, found.e2e.p99_s
             row = (client, run.name, f"{found.num_served:,}", f"{found.num_refused:,}", *map(_time, times))
-            rows.append((*row, _share(found.goodput)) if goodput else row)
+            rows.append((*row, _share(found.slo_attainment)) if with_objectives else row)
     return columns, tuple(rows)
 
 
@@ -116,12 +116,12 @@ def serve_tables(
     baseline: PolicyRun | None = None,
     cannot: Sequence[CannotRun] = (),
 ) -> tuple[Table, Table]:
-    """One row per policy in each, best first: what requests see, and what the instances did."""
+    """Two tables with a row per policy, best first: latency, and throughput."""
     return make_table(title, *league(runs, baseline, cannot)), make_table("", *server_table(runs))
 
 
 def refusal_lines(runs: Sequence[PolicyRun], cannot: Sequence[CannotRun] = ()) -> tuple[str, ...]:
-    """Which policies cannot serve, and of each that refused requests, how many, and why the first of them."""
+    """Lines about policies that cannot serve, and about refused requests: how many, and why the first of them."""
     return (*(f"{each.name} cannot serve: {each.why}" for each in cannot), *_refused(runs))
 
 
@@ -158,7 +158,7 @@ def clients(runs: Sequence[PolicyRun]) -> tuple[str, ...]:
 
 
 def has_objectives(runs: Sequence[PolicyRun]) -> bool:
-    """Whether any request is to be served within some time."""
+    """Whether any request has objectives."""
     results = [run.results for run in runs[:1]]
     served = any(each.request.has_objectives for found in results for each in found.served)
     return served or any(each.request.has_objectives for found in results for each in found.refused)

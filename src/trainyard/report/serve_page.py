@@ -1,4 +1,4 @@
-"""One self-contained HTML page about policies on the same requests: how long these take, and what waits and runs."""
+"""One self-contained HTML page about policies on the same requests: latency, load over time, and one request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serve_page(
     baseline: PolicyRun | None = None,
     cannot: Sequence[CannotRun] = (),
 ) -> str:
-    """Show how long requests take, what waits and runs over time, one request, clients, and who was refused.
+    """Show latency, throughput, load over time, the timeline of one request, clients, and refused requests.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def serve_page(
     order = ranked_policies(runs)
     colors = {run.name: PALETTE[i % len(PALETTE)] for i, run in enumerate(order)}
     sections: list[Figure | Table] = [
-        Table("League table", *league(order, baseline, cannot)),
-        Table("What the server did", *server_table(order)),
+        Table("Latency", *league(order, baseline, cannot)),
+        Table("Throughput and load", *server_table(order)),
         *remark_tables([f"{each.name} cannot serve: {each.why}" for each in cannot], left_out),
         *latencies(order, colors),
         *loads(order, colors),
@@ -57,7 +57,7 @@ def serve_page(
 
 
 def _refused(runs: Sequence[PolicyRun]) -> list[Table]:
-    """Who was refused, and why; the first ones where they are many."""
+    """Refused requests and why; only the first ones if there are many."""
     rows = [
         (run.name, each.request.name, each.request.client, each.why)
         for run in runs

@@ -1,4 +1,4 @@
-"""A plan for serving: what it is, what is simulated of it, what bounds it, and what else would do."""
+"""Tables of a serving plan: the deployment, its simulation, its bottleneck, and the runners-up."""
 
 from __future__ import annotations
 
@@ -11,82 +11,94 @@ from rich.table import Table
 from trainyard.report.tables import facts_table, make_table
 from trainyard.report.units import percent_text, seconds_text
 from trainyard.serve.auto import Trial
-from trainyard.serve.deployment import Deployment
+from trainyard.serve.deployment import Deployment, split_text
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
-from trainyard.serve.splits import split_text
 
 __all__ = [
-    "evidence", "frontier_rows", "limit_rows", "limit_title", "plan_document", "plan_facts", "plan_tables",
-    "refused_rows", "verdict",
+    "bottleneck_rows",
+    "bottleneck_title",
+    "evidence",
+    "excluded_rows",
+    "frontier_rows",
+    "plan_document",
+    "plan_facts",
+    "plan_tables",
+    "verdict",
 ]  # fmt: skip
 
 Rows = tuple[tuple[str, ...], ...]
 
 _MOST_SHOWN = 6
 
+BOTTLENECK_COLUMNS = ("bottleneck", "if improved", "SLO met")
+FRONTIER_COLUMNS = ("split", "concurrent requests", "tokens/s per user", "tokens/s per device")
+
 
 def verdict(plan: ServingPlan) -> str:
-    """In a sentence, whether the objectives are met, and where."""
-    place, goodput = plan.deployment, percent_text(plan.summary.goodput)
+    """One sentence: whether the objectives are met, and by which deployment."""
+    place, met = plan.deployment, percent_text(plan.summary.slo_attainment)
     wanted = percent_text(plan.share)
     if plan.is_met:
         return (
-            f"{_devices_text(place)}: {place}, {plan.policy}; {goodput} of the "
-            f"requests meet their objectives, {wanted} were to"
+            f"{_devices_text(place)}: {place}, {plan.policy}; {met} of the requests meet their objectives "
+            f"(target {wanted})"
         )
     return (
         f"no deployment on these devices meets the objectives for {wanted} of the requests; {place} with {plan.policy} "
-        f"comes closest, with {goodput}"
+        f"comes closest, with {met}"
     )
 
 
 def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
-    """What is to be deployed."""
+    """The deployment, as pairs of name and value."""
     place, model = plan.deployment, plan.deployment.model
     room = place.num_blocks * place.block_tokens
     return (
         ("devices", f"{place.num_devices}"),
         ("replicas", f"{place.num_replicas}"),
-        ("split of each", split_text(model.tensor_parallel, model.pipeline_stages)),
+        ("split per replica", split_text(model.tensor_parallel, model.pipeline_stages)),
         ("policy", plan.policy),
         ("router", plan.best.router),
-        ("cache of each", f"{room:,} tokens"),
-        ("longest sequence", f"{place.max_model_len:,} tokens"),
-        ("bound by", plan.limits[0].name if plan.limits else "the size of a device"),
-        ("seconds of a step", model.source),
+        ("KV cache per replica", f"{room:,} tokens"),
+        ("max sequence length", f"{place.max_model_len:,} tokens"),
+        (
+            "bottleneck",
+            plan.bottlenecks[0].name if plan.bottlenecks else "none: no smaller deployment was simulated",
+        ),
+        ("step time", model.source),
         ("simulated", f"{plan.num_trials} deployments"),
     )
 
 
 def evidence(trials: Sequence[Trial], most: int = _MOST_SHOWN) -> tuple[tuple[str, ...], Rows]:
-    """Columns and rows of what was simulated of the plan and others."""
-    columns = ("devices", "replicas", "policy", "goodput", "TTFT p50", "p99", "TPOT p50", "p99", "tokens/s")
+    """Columns and rows of deployments with their simulated latency, one row each."""
+    columns = ("devices", "replicas", "policy", "SLO met", "TTFT p50", "p99", "TPOT p50", "p99", "tokens/s")
     return columns, tuple(_trial_row(each) for each in trials[:most])
 
 
-def limit_title(plan: ServingPlan) -> str:
-    """Which deployment is looked at, and how it does."""
+def bottleneck_title(plan: ServingPlan) -> str:
+    """Heading of the bottlenecks: the deployment that is examined, and how many requests meet their objectives there."""
     assert plan.closest is not None
     place = plan.closest.deployment
     summary = plan.closest.summary
-    goodput = percent_text(summary.goodput) if summary is not None else "none"
-    fewer = "what bounds it: with fewer devices, " if plan.is_met else "what prevents it: "
-    return f"{fewer}{place} ({_devices_text(place)}) meets the objectives of {goodput}"
+    met = percent_text(summary.slo_attainment) if summary is not None else "none"
+    fewer = "with fewer devices: " if plan.is_met else ""
+    return f"bottleneck {fewer}{place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
 
 
-def limit_rows(plan: ServingPlan) -> Rows:
-    """What would help, most first."""
-    return tuple((each.name, each.change, percent_text(each.goodput)) for each in plan.limits)
+def bottleneck_rows(plan: ServingPlan) -> Rows:
+    """Rows of the bottlenecks: what is improved, how, and how many requests then meet their objectives."""
+    return tuple((each.name, each.change, percent_text(each.slo_attainment)) for each in plan.bottlenecks)
 
 
-def refused_rows(plan: ServingPlan) -> Rows:
-    """Splits that will not do, and why."""
-    return tuple((str(each), each.why) for each in plan.refused)
+def excluded_rows(plan: ServingPlan) -> Rows:
+    """Rows of the splits that are ruled out, and why."""
+    return tuple((str(each), each.why) for each in plan.excluded_splits)
 
 
 def frontier_rows(points: Sequence[FrontierPoint]) -> Rows:
-    """Steady states that no other one is better than in both."""
+    """Rows of the Pareto frontier."""
     return tuple(
         (
             split_text(each.tensor_parallel, each.pipeline_stages),
@@ -99,23 +111,37 @@ def frontier_rows(points: Sequence[FrontierPoint]) -> Rows:
 
 
 def plan_tables(plan: ServingPlan) -> tuple[str | Table, ...]:
-    """For the terminal."""
+    """All tables for the terminal."""
     parts: list[str | Table] = ["", verdict(plan), "", facts_table("", plan_facts(plan)), ""]
-    parts.append(make_table("simulated: the best of each split, then others", *evidence(_shown(plan)), 3))
-    if plan.limits:
-        rows = limit_rows(plan)
-        parts.append(make_table(limit_title(plan), ("bound", "if", "goodput"), rows, 2))
+    parts.append(
+        make_table(
+            "deployments that meet the objectives: the best of each split, then others"
+            if plan.is_met
+            else "closest",
+            *evidence(_shown(plan)),
+            3,
+        )
+    )
+    if plan.bottlenecks:
+        rows = bottleneck_rows(plan)
+        parts.append(make_table(bottleneck_title(plan), BOTTLENECK_COLUMNS, rows, 2))
     elif plan.is_met:
-        parts.append("what bounds it: nothing smaller could be simulated")
-    if plan.refused:
-        parts.append(make_table("splits that will not do", ("split", "why"), refused_rows(plan), 2))
-    columns = ("split", "requests at once", "tokens/s of a user", "tokens/s of a device")
-    parts.append(make_table("frontier, in a steady state", columns, frontier_rows(plan.points)))
+        parts.append("bottleneck: none, since no smaller deployment could be simulated")
+    if plan.excluded_splits:
+        parts.append(make_table("splits that are ruled out", ("split", "why"), excluded_rows(plan), 2))
+    title = "Pareto frontier: throughput against speed for one user, in a steady state"
+    parts.append(make_table(title, FRONTIER_COLUMNS, frontier_rows(plan.points)))
     return tuple(parts)
 
 
+def _simulated_title(plan: ServingPlan) -> str:
+    if plan.is_met:
+        return "deployments that meet the objectives: the best of each split, then others"
+    return "the deployment that comes closest"
+
+
 def plan_document(plan: ServingPlan) -> dict[str, Any]:
-    """In numbers."""
+    """The plan as one JSON document."""
     best = set(frontier(plan.points))
     return {
         "is_met": plan.is_met,
@@ -123,8 +149,8 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
         "best": _trial_document(plan.best),
         "runners_up": [_trial_document(each) for each in plan.runners_up],
         "closest": None if plan.closest is None else _trial_document(plan.closest),
-        "limits": [each._asdict() for each in plan.limits],
-        "refused": [asdict(each) for each in plan.refused],
+        "bottlenecks": [each._asdict() for each in plan.bottlenecks],
+        "excluded_splits": [asdict(each) for each in plan.excluded_splits],
         "frontier": [asdict(each) | {"is_best": each in best} for each in plan.points],
         "num_trials": plan.num_trials,
     }
@@ -159,7 +185,7 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         f"{place.num_devices}",
         f"{place.num_replicas} x {_split_of(place)}",
         trial.policy,
-        percent_text(summary.goodput),
+        percent_text(summary.slo_attainment),
         *(
             seconds_text(value) if value == value else ""
             for value in (summary.ttft.p50_s, summary.ttft.p99_s, summary.tpot.p50_s, summary.tpot.p99_s)

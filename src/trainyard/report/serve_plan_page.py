@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a plan for serving: the frontier, what was simulated, and what bounds it."""
+"""One self-contained HTML page about a serving plan: the frontier, the simulated deployments, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 from trainyard.report.remarks import remark_tables
 from trainyard.report.serve_figures import latencies
 from trainyard.report.serve_plan import (
+    BOTTLENECK_COLUMNS,
+    FRONTIER_COLUMNS,
+    bottleneck_rows,
+    bottleneck_title,
     evidence,
+    excluded_rows,
     frontier_rows,
-    limit_rows,
-    limit_title,
     plan_facts,
-    refused_rows,
-    verdict,
 )
+from trainyard.serve.deployment import split_text
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
-from trainyard.serve.splits import split_text
 
 __all__ = ["serve_plan_page"]
 
 _MOST_ROWS = 100
+_DASHES = {1: "solid", 2: "dash"}
+_TICKS = [count * 10**power for power in range(5) for count in (1, 2, 5)]
 
 
 def serve_plan_page(
     title: str, plan: ServingPlan, facts: Mapping[str, str], *, left_out: LeftOut | None = None
 ) -> str:
-    """Show the plan, the frontier as a picture, times of requests, runners-up and what bounds it.
+    """Show the plan, the Pareto frontier, the latency of requests, the runners-up and the bottleneck.
 
     Parameters
     ----------
@@ -40,27 +43,29 @@ def serve_plan_page(
     """
     colors = {run.name: PALETTE[i % len(PALETTE)] for i, run in enumerate(plan.runs)}
     columns, rows = evidence((plan.best, *plan.runners_up), _MOST_ROWS)
-    sections: list[Figure | Table] = [_frontier(plan), Table("Simulated, best first", columns, rows)]
-    if plan.limits:
-        heading = limit_title(plan)
-        sections.append(Table(heading[0].upper() + heading[1:], ("bound", "if", "goodput"), limit_rows(plan)))
-    sections += remark_tables((verdict(plan),), left_out)
+    name = "Deployments that meet the objectives, best first" if plan.is_met else "The closest deployment"
+    sections: list[Figure | Table] = [_frontier(plan), Table(name, columns, rows)]
+    if plan.bottlenecks:
+        heading = bottleneck_title(plan)
+        sections.append(Table(heading[0].upper() + heading[1:], BOTTLENECK_COLUMNS, bottleneck_rows(plan)))
+    sections += remark_tables((), left_out)
     sections += latencies(plan.runs, colors)
-    if plan.refused:
-        sections.append(Table("Splits that will not do", ("split", "why"), refused_rows(plan)))
-    header = ("split", "requests at once", "tokens/s of a user", "tokens/s of a device")
-    sections.append(Table("Frontier, in a steady state", header, frontier_rows(plan.points)))
+    if plan.excluded_splits:
+        sections.append(Table("Splits that are ruled out", ("split", "why"), excluded_rows(plan)))
+    sections.append(Table("Pareto frontier, in a steady state", FRONTIER_COLUMNS, frontier_rows(plan.points)))
     return html_page(title, {**facts, **dict(plan_facts(plan))}, sections, interactive=True)
 
 
 def _frontier(plan: ServingPlan) -> Figure:
-    """A curve for each split, the frontier of all, and where the plan is in its simulation."""
+    """A curve for each split, the Pareto frontier of all, and where the simulated plan is."""
     curves: dict[str, list[FrontierPoint]] = {}
     for each in plan.points:
         curves.setdefault(split_text(each.tensor_parallel, each.pipeline_stages), []).append(each)
-    data = [_curve("frontier", frontier(plan.points), {"color": "#bbb", "width": 8})]
+    data = [_curve("Pareto frontier", frontier(plan.points), {"color": "#bbb", "width": 8})]
     for place, (name, points) in enumerate(curves.items()):
-        data.append(_curve(name, points, {"color": PALETTE[place % len(PALETTE)]}))
+        # Dashed with stages, since such a curve often lies on that of the same split without them.
+        dash = _DASHES.get(points[0].pipeline_stages, "dot")
+        data.append(_curve(name, points, {"color": PALETTE[place % len(PALETTE)], "dash": dash}))
     summary = plan.summary
     if summary.tpot.mean_s > 0:
         user, device = 1 / summary.tpot.mean_s, summary.tokens_per_s / plan.deployment.num_devices
@@ -68,22 +73,23 @@ def _frontier(plan: ServingPlan) -> Figure:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "the plan, simulated",
+                "name": "the plan, as simulated",
                 "x": [nice(user)],
                 "y": [nice(device)],
                 "text": [str(plan.deployment)],
-                "hovertemplate": "%{text}<br>%{x:.4g} tokens/s of a user, %{y:.4g} of a device",
+                "hovertemplate": "%{text}<br>%{x:.4g} tokens/s per user, %{y:.4g} per device",
                 "marker": {"symbol": "star", "size": 16, "color": "#222"},
             }
         )
-    drawn = layout("tokens per second of a user", "tokens per second of a device")
-    drawn["xaxis"] |= {"type": "log"}
+    drawn = layout("tokens/s per user", "tokens/s per device")
+    drawn["xaxis"] |= {"type": "log", "tickvals": _TICKS, "ticktext": [f"{tick:,}" for tick in _TICKS]}
     drawn["yaxis"] |= {"rangemode": "tozero"}
     note = (
-        "Along a curve more requests run at once, all of mean length: users get fewer tokens, and devices give more. The "
-        "plan is below its curve where its devices are not always busy, or the load is not steady."
+        "Each point is a number of concurrent requests, all of mean length: 1 at the right end of a curve, and twice as "
+        "many at each point to the left. Higher is more throughput, further right is more speed for each user. The plan "
+        "is below its curve, since its devices need room for bursts."
     )
-    return Figure("Tokens of a device against tokens of a user", data, drawn, note)
+    return Figure("Throughput per device against speed for one user", data, drawn, note)
 
 
 def _curve(
@@ -91,14 +97,14 @@ def _curve(
 ) -> dict[str, Any]:
     return {
         "type": "scatter",
-        "mode": "lines" if name == "frontier" else "lines+markers",
+        "mode": "lines" if name == "Pareto frontier" else "lines+markers",
         "name": name,
         "x": [nice(each.user_tokens_per_s) for each in points],
         "y": [nice(each.device_tokens_per_s) for each in points],
         "text": [
-            f"{split_text(each.tensor_parallel, each.pipeline_stages)}, {each.num_requests:,} at once"
+            f"{split_text(each.tensor_parallel, each.pipeline_stages)}, {each.num_requests:,} concurrent requests"
             for each in points
         ],
-        "hovertemplate": "%{text}<br>%{x:.4g} tokens/s of a user, %{y:.4g} of a device",
+        "hovertemplate": "%{text}<br>%{x:.4g} tokens/s per user, %{y:.4g} per device",
         "line": line,
     }

@@ -1,17 +1,18 @@
-"""The best policy, its options, the split and the replicas for given requests, found by simulation.
+"""Choose the policy, its options, the split, the replicas and the router for given requests, by simulation.
 
 References
 ----------
 Trainyard's own, of no paper. Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference", MLSys 2024,
 choose a deployment by simulation, too.
 
-1. Every split of the model that fits is given as many replicas as there are devices for.
-2. Every policy that the search starts from, such as all of the catalog, serves the requests on each of these.
-3. From the best ones, the best that differs in one thing is taken as long as there is a better one: an option of the
-   policy, or who chooses the replica of a request.
+1. Every split of the model that fits gets as many replicas as there are devices for.
+2. Every policy that the search starts from (by default the whole catalog) serves the requests on each of these
+   deployments.
+3. A local search improves the best ones: it changes one option of the policy, or the router, and keeps the best change
+   as long as there is a better one.
 
-So what is found is never worse than a policy of step 2 on the same requests. The choice is made before serving, with the
-trace at hand; the policy that is chosen does not see how long outputs will be.
+So the result is never worse than a policy of step 2 on the same requests. The choice is made before serving, with the
+trace at hand; the chosen policy does not see how long outputs will be.
 
 Fidelity: own.
 """
@@ -28,13 +29,13 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.router import ROUTERS
 from trainyard.serve.simulate import simulate_requests
-from trainyard.serve.splits import MakeSplit, RefusedSplit, possible_splits
+from trainyard.serve.splits import ExcludedSplit, MakeSplit, possible_splits
 from trainyard.serve.summary import Summary
 
 __all__ = ["AutoChoice", "Measure", "PolicyChoice", "Trial", "auto", "better", "tried"]
 
-Measure = Literal["mean e2e", "goodput"]
-"""What is to be best: the mean end-to-end time, or the share of requests that meet their objectives."""
+Measure = Literal["mean e2e", "slo attainment"]
+"""What the search optimizes: the mean end-to-end time, or the share of requests that meet their objectives."""
 
 _FIRST_ROUTER = next(iter(ROUTERS))
 _NUM_IMPROVED = 2  # of the best trials of step 2, on different splits
@@ -49,21 +50,21 @@ class PolicyChoice(Protocol):
         ...
 
     def near(self) -> Iterable[PolicyChoice]:
-        """Those that differ in one option."""
+        """The policies that differ in one option."""
         ...
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was simulated, and what came of it.
+    """One simulation of a search.
 
     Attributes
     ----------
-    deployment : on which requests were served.
+    deployment : that served the requests.
     choice : the policy.
-    router : name of who chose replicas.
+    router : its name.
     summary : of the run; None if the policy could not serve.
-    why : it could not; "" if it could.
+    why : why the policy could not serve; "" if it could.
     """
 
     deployment: Deployment
@@ -87,16 +88,16 @@ class AutoChoice:
 
     Attributes
     ----------
-    best : the trial that was best.
-    start : the best one of the policies that the search started from.
-    trials : all, in their order.
-    refused : splits that cannot be.
+    best : the best trial.
+    start : the best trial among the policies that the search started from.
+    trials : all, in the order in which they ran.
+    excluded_splits : splits of the model that are not possible, and why.
     """
 
     best: Trial
     start: Trial
     trials: tuple[Trial, ...]
-    refused: tuple[RefusedSplit, ...]
+    excluded_splits: tuple[ExcludedSplit, ...]
 
 
 def auto(
@@ -117,28 +118,28 @@ def auto(
     split : makes the model of a split.
     num_devices : that may be used.
     choices : policies that the search starts from.
-    measure : what is to be best.
+    measure : what the search optimizes.
     node_size : devices of a node, within which shards stay; by default all are one node.
-    tell : hears what is simulated, if given.
+    tell : is called with what is simulated next.
 
     Raises
     ------
     ServeError
         If the model cannot be split so that it fits, or no policy can serve.
     """
-    splits, refused = possible_splits(split, num_devices, node_size or num_devices)
+    splits, excluded = possible_splits(split, num_devices, node_size or num_devices)
     if not splits:
-        raise ServeError("; ".join(f"{each}: {each.why}" for each in refused))
+        raise ServeError("; ".join(f"{each}: {each.why}" for each in excluded))
     search = _Search(requests, measure, tell or (lambda what: None))
     for each in splits:
         for choice in choices:
-            search.simulate(each.deployment(each.most_replicas), choice, _FIRST_ROUTER)
+            search.simulate(each.deployment(each.max_replicas), choice, _FIRST_ROUTER)
     start = search.best()
     if start.summary is None:
         raise ServeError(f"no policy can serve: {start}: {start.why}")
     for place in _on_different_splits(search.ranked())[:_NUM_IMPROVED]:
         search.improve(place)
-    return AutoChoice(search.best(), start, tuple(search.trials), refused)
+    return AutoChoice(search.best(), start, tuple(search.trials), excluded)
 
 
 def tried(
@@ -147,7 +148,7 @@ def tried(
     choice: PolicyChoice,
     router: str = _FIRST_ROUTER,
 ) -> Trial:
-    """Serve the requests once."""
+    """Simulate the requests once on a deployment."""
     try:
         results = simulate_requests(
             requests, deployment.instances(choice.policy), deployment.model.step_time, ROUTERS[router]
@@ -158,16 +159,16 @@ def tried(
 
 
 def better(measure: Measure) -> Callable[[Trial], tuple[float, ...]]:
-    """The key by which trials are sorted, best first: who serves fewer requests comes after who serves more."""
+    """The sort key of trials, best first. A trial that serves fewer requests comes after one that serves more."""
 
     def key(trial: Trial) -> tuple[float, ...]:
         summary = trial.summary
         if summary is None or not summary.num_served:
             return (float("inf"),) * 3
         e2e_s = summary.e2e.mean_s
-        if measure == "goodput":
-            return (-summary.goodput, -summary.num_served, e2e_s)
-        return (-summary.num_served, e2e_s, -summary.goodput)
+        if measure == "slo attainment":
+            return (-summary.slo_attainment, -summary.num_served, e2e_s)
+        return (-summary.num_served, e2e_s, -summary.slo_attainment)
 
     return key
 

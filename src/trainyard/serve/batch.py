@@ -56,7 +56,7 @@ class CacheOp(NamedTuple):
     to_tier : where those are.
     """
 
-    kind: Literal["take", "share", "give back", "copy", "swap out", "swap in"]
+    kind: Literal["allocate", "share", "free", "copy", "swap out", "swap in"]
     request: int
     blocks: tuple[int, ...]
     tier: Tier = "device"

@@ -244,7 +244,7 @@ def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:
         decides = entry.decides if entry is not None else decision_of(name, made)
         if decides in found:
             given = " + ".join(each for each, _ in pairs)
-            raise ServeError(f"{given}: {name} decides about {decides} as another one does; name one of them")
+            raise ServeError(f"{given}: two of them decide about {decides}; name one")
         found[decides] = made
     policy: BatchPolicy = found.get("batches") or vllm()
     if "admission" not in found:

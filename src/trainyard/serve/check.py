@@ -12,9 +12,9 @@ from trainyard.serve.errors import ServeError
 __all__ = ["BatchChecker"]
 
 _TIERS: dict[str, tuple[Tier, Tier, bool]] = {
-    "take": ("device", "device", False),
+    "allocate": ("device", "device", False),
     "share": ("device", "device", False),
-    "give back": ("device", "device", False),
+    "free": ("device", "device", False),
     "copy": ("device", "device", True),
     "swap out": ("device", "host", True),
     "swap in": ("host", "device", True),
@@ -28,7 +28,7 @@ class _Blocks:
     Attributes
     ----------
     of : blocks of each request, in the order of its tokens.
-    num_holders : how many requests have a block.
+    ref_count : how many requests have a block.
     num_written : tokens in a block.
     content : tokens up to the end of a block that is full, where they are known.
     version : two blocks of the same version have the same in them; each write makes another one.
@@ -37,18 +37,18 @@ class _Blocks:
     def __init__(self, num: int) -> None:
         self.num = num
         self.of: dict[int, list[int]] = {}
-        self.num_holders: Counter[int] = Counter()
+        self.ref_count: Counter[int] = Counter()
         self.num_written: Counter[int] = Counter()
         self.content: dict[int, tuple[int, ...]] = {}
         self.version: dict[int, int] = {}
 
     def hold(self, request: int, block: int) -> None:
         self.of.setdefault(request, []).append(block)
-        self.num_holders[block] += 1
+        self.ref_count[block] += 1
 
-    def give_back(self, request: int, block: int) -> None:
+    def free(self, request: int, block: int) -> None:
         self.of[request].remove(block)
-        self.num_holders[block] -= 1
+        self.ref_count[block] -= 1
 
     def copy(self, block: int, source: _Blocks, from_block: int) -> None:
         self.num_written[block], self.version[block] = (
@@ -149,14 +149,14 @@ class BatchChecker:
         """A request ended, and gives back all that it has."""
         for blocks in (self._device, self._host):
             for block in blocks.of.pop(request, []):
-                blocks.num_holders[block] -= 1
+                blocks.ref_count[block] -= 1
         del self._num_tokens[request], self._tokens[request]
         self._computed.pop(request, None)
 
     @property
     def num_held(self) -> int:
         """Blocks that somebody holds, on the device or on the host."""
-        return sum(num > 0 for each in (self._device, self._host) for num in each.num_holders.values())
+        return sum(num > 0 for each in (self._device, self._host) for num in each.ref_count.values())
 
     def _carry_out(self, op: CacheOp) -> None:
         if op.request not in self._num_tokens:
@@ -179,12 +179,12 @@ class BatchChecker:
             self._replace(op)
             return
         for block in op.blocks:
-            if op.kind == "give back":
+            if op.kind == "free":
                 if block not in held:
                     raise self._error(
                         op.request, f"gives back block {block}, which it has not; it has {held}"
                     )
-                self._device.give_back(op.request, block)
+                self._device.free(op.request, block)
                 continue
             if block in held:
                 raise self._error(op.request, f"takes block {block}, which it has already; take another one")
@@ -193,7 +193,7 @@ class BatchChecker:
             else:
                 self._take(op.request, block, self._device)
             self._device.hold(op.request, block)
-        if op.kind == "give back" and not held:
+        if op.kind == "free" and not held:
             self._computed[op.request] = 0
 
     def _replace(self, op: CacheOp) -> None:
@@ -205,7 +205,7 @@ class BatchChecker:
         for block, copy in zip(op.blocks, op.to, strict=True):
             if block not in held:
                 raise self._error(op.request, f"copies block {block}, which it has not; it has {held}")
-            if not after.num_holders[copy]:
+            if not after.ref_count[copy]:
                 after.copy(copy, before, block)
             elif op.kind == "copy" or after.version[copy] != before.version[block]:
                 raise self._error(
@@ -213,16 +213,16 @@ class BatchChecker:
                 )
             if op.kind == "copy":
                 held[held.index(block)] = copy
-                before.num_holders[block] -= 1
-                before.num_holders[copy] += 1
+                before.ref_count[block] -= 1
+                before.ref_count[copy] += 1
             else:
                 after.hold(op.request, copy)
         if op.kind != "copy":
             for block in op.blocks:
-                before.give_back(op.request, block)
+                before.free(op.request, block)
 
     def _take(self, request: int, block: int, there: _Blocks) -> None:
-        if there.num_holders[block]:
+        if there.ref_count[block]:
             raise self._error(request, f"takes block {block}, which others have; take one that is free")
         there.num_written[block], there.version[block] = 0, next(self._versions)
         there.content.pop(block, None)
@@ -251,7 +251,7 @@ class BatchChecker:
         there, size = self._device, self._block_tokens
         for place in range(start // size, -(-stop // size)):
             block, end = there.of[request][place], min(stop, (place + 1) * size)
-            if there.num_holders[block] > 1:
+            if there.ref_count[block] > 1:
                 raise self._error(request, f"writes in block {block}, which others have, too; copy it before")
             there.num_written[block], there.version[block] = end - place * size, next(self._versions)
             if end == (place + 1) * size and len(self._tokens[request]) >= end:

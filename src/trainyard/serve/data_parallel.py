@@ -57,7 +57,7 @@ class DataParallelInstance(Instance):
             tuple(each for batch in batches for each in batch.refused),
         )
 
-    def most_repeats(self, batch: Batch, most: int) -> int:
+    def max_repeats(self, batch: Batch, most: int) -> int:
         """Every step is decided by itself."""
         return 1
 

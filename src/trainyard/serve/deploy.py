@@ -1,4 +1,4 @@
-"""From a model's name and a cluster to what a server is told of them."""
+"""Make a deployment from the name of a model and a cluster."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def deploy(
     Parameters
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
-    kernels : measured times, as `step_costs` reads them; by default times follow from the device's description.
-    dtype : of weights, a key of `FORMATS`.
+    kernels : measured times, as `step_costs` reads them; by default predicted from the device's description.
+    dtype : type of the weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
-    data_parallel : ranks with attention, requests and a cache of their own, that share the experts of a mixture.
-    expert_parallel : whether experts are dealt out to the tensor-parallel devices, and not each cut.
+    data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
+    expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : of each replica, or as memory of a device; by default what is left.
-    block_tokens : that a block has room for.
-    host_cache_bytes : of a device's host, to which requests may be swapped out.
-    max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
+    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device; by default all that is left.
+    block_tokens : tokens per block.
+    host_cache_bytes : host memory per device to which requests may be swapped out.
+    max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _length(served: ServedModel, cached_tokens: int, asked: int | None) -> int:
         return min(served.context, cached_tokens)
     if asked > served.context:
         raise ServeError(
-            f"max_model_len {asked}; {served.name} was made for {served.context} tokens at most; give that or less"
+            f"max_model_len {asked}; {served.name} supports at most {served.context} tokens; give that or less"
         )
     return asked
 
@@ -114,16 +114,17 @@ def served_model(
     kernels: Path | None = None,
     block_tokens: int = 16,
 ) -> ServedModel:
-    """A model on the first devices of a cluster; parameters and errors as of `deploy`."""
+    """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
         raise ServeError(f"dtype {dtype!r}; allowed are {', '.join(FORMATS)}")
     split = (tensor_parallel, pipeline_stages, data_parallel)
-    text = f"{tensor_parallel} shards x {pipeline_stages} stages x {data_parallel} ranks"
+    text = f"tp {tensor_parallel} x pp {pipeline_stages} x dp {data_parallel}"
     if min(split) < 1 or (data_parallel > 1 and pipeline_stages > 1):
-        raise ServeError(f"{text}; allowed is 1 or more of each, and stages or ranks, not both")
+        raise ServeError(f"{text}; allowed is 1 or more of each, and pp or dp, not both")
     if prod(split) > cluster.num_devices:
         raise ServeError(
-            f"{text} need {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger cluster"
+            f"{text} needs {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger "
+            "cluster"
         )
     cluster.require_known()
     graph = step_graph(_program(model, tensor_parallel), tensor_parallel, expert_parallel=expert_parallel)

@@ -1,4 +1,4 @@
-"""A model on devices, as a server is told: how it is split, how much cache it has, how many replicas there are."""
+"""A model on devices: how it is split, how much KV cache it has, and how many replicas there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.step_time import StepTime
 
-__all__ = ["Deployment", "ServedModel", "cache_blocks_of"]
+__all__ = ["Deployment", "ServedModel", "cache_blocks_of", "split_text"]
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class ServedModel:
     name : of the model.
     step_time : how long its steps take there.
     tensor_parallel, pipeline_stages : how it is split; the product is the number of devices.
-    weight_bytes : of one device, the one that holds most.
-    cache_bytes_per_token : of one device, the one that holds most.
-    usable_bytes : memory of a device that weights, cache and activations may take.
-    activation_bytes : of one device, in its largest step.
-    context : the longest sequence for which the model was made, in tokens.
-    source : where the seconds of a step come from, in a few words.
-    data_parallel : ranks with attention, requests and a cache of their own, which share the experts of a mixture.
+    weight_bytes : weights on one device, the one that holds most.
+    cache_bytes_per_token : KV cache of a token on one device, the one that holds most.
+    usable_bytes : memory of a device for weights, KV cache and activations.
+    activation_bytes : activations on one device, in its largest step.
+    context : the longest sequence that the model supports, in tokens.
+    source : where step times come from, in a few words.
+    data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
     """
 
     name: str
@@ -47,27 +47,27 @@ class ServedModel:
 
     @property
     def num_devices(self) -> int:
-        """That serve it together."""
+        """Devices of one replica."""
         return self.tensor_parallel * self.pipeline_stages * self.data_parallel
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of a device that is left for the cache; 0 or less where the model does not fit."""
+        """Memory of a device that is left for the KV cache; 0 or less if the model does not fit."""
         return self.usable_bytes - self.weight_bytes - self.activation_bytes
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Replicas of a model, alike.
+    """Identical replicas of a model.
 
     Attributes
     ----------
-    model : on the devices of one replica.
-    num_replicas : how many there are.
-    num_blocks : of the cache of each, or of each of its ranks.
-    block_tokens : that a block has room for.
+    model : the model on the devices of one replica.
+    num_replicas : number of replicas.
+    num_blocks : KV cache of each replica, or of each of its data-parallel ranks, in blocks.
     max_model_len : the longest sequence that is served, in tokens.
-    num_host_blocks : of the cache of each, on its host, to which requests are swapped out.
+    block_tokens : tokens per block.
+    num_host_blocks : blocks of each replica on its host, to which requests are swapped out.
 
     Raises
     ------
@@ -87,20 +87,20 @@ class Deployment:
         require_at_least(self, 0, "num_host_blocks")
         if not 2 <= self.max_model_len <= (room := self.num_blocks * self.block_tokens):
             raise ServeError(
-                f"max_model_len {self.max_model_len}; allowed is 2 to {room}, for which the cache has room; give it more"
+                f"max_model_len {self.max_model_len}; allowed is 2 to {room}, the tokens of the KV cache; enlarge it"
             )
 
     @property
     def num_devices(self) -> int:
-        """Of all replicas."""
+        """Devices of all replicas."""
         return self.num_replicas * self.model.num_devices
 
     def instances(self, policy: BatchPolicy, make: Callable[..., Instance] = Instance) -> list[Instance]:
-        """New ones, one for each replica.
+        """New instances, one for each replica.
 
         Parameters
         ----------
-        make : takes what `Instance` takes.
+        make : makes an instance from the arguments of `Instance`.
         """
 
         def rank() -> Instance:
@@ -117,39 +117,44 @@ class Deployment:
         return [DataParallelInstance([rank() for _ in range(num_ranks)]) for _ in range(self.num_replicas)]
 
     def __str__(self) -> str:
-        split = [
-            f"{number} {word}"
-            for number, word in (
-                (self.model.tensor_parallel, "shards"),
-                (self.model.pipeline_stages, "stages"),
-                (self.model.data_parallel, "ranks"),
-            )
-            if number > 1
-        ]
         replicas = f"{self.num_replicas} replica{'s' if self.num_replicas > 1 else ''} of {self.model.name}"
-        return f"{replicas} in {' x '.join(split)}" if split else replicas
+        model = self.model
+        split = split_text(model.tensor_parallel, model.pipeline_stages, model.data_parallel)
+        return f"{replicas} with {split}" if self.model.num_devices > 1 else replicas
+
+
+def split_text(tensor_parallel: int, pipeline_stages: int, data_parallel: int = 1) -> str:
+    """A split as people read it: ``tp 2``, ``tp 2, pp 4`` with stages, or ``tp 2, dp 4`` with data-parallel ranks."""
+    others = [f"{name} {num}" for name, num in (("pp", pipeline_stages), ("dp", data_parallel)) if num > 1]
+    return ", ".join([f"tp {tensor_parallel}", *others])
 
 
 def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | None = None) -> int:
-    """Blocks for which a device has memory.
+    """Blocks of KV cache that fit on a device.
 
     Parameters
     ----------
-    block_tokens : that a block has room for.
-    cache_bytes : memory of a device for the cache; by default what is left.
+    block_tokens : tokens per block.
+    cache_bytes : memory of a device for the KV cache; by default all that is left.
 
     Raises
     ------
     ServeError
-        If there is none for one block, or less is left than is given.
+        If not even one block fits, or less memory is left than is given.
     """
     left = model.cache_bytes
     given = left if cache_bytes is None else cache_bytes
     block_bytes = block_tokens * model.cache_bytes_per_token
-    if given > left or given < block_bytes:
+    split = split_text(model.tensor_parallel, model.pipeline_stages)
+    if left < block_bytes:
         raise ServeError(
-            f"{model.name} on {model.num_devices} devices: a device has {left / 1e9:.4g} GB for the cache beside weights "
-            f"of {model.weight_bytes / 1e9:.4g} GB; asked for are {given / 1e9:.4g} GB, and a block takes "
-            f"{block_bytes / 1e9:.4g} GB; use more devices for a replica, or another size of the cache"
+            f"{model.name} with {split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights of "
+            f"{model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV cache; "
+            "use more devices per replica, or smaller weights"
+        )
+    if not block_bytes <= given <= left:
+        raise ServeError(
+            f"{model.name} with {split}: a KV cache of {given / 1e9:.4g} GB per device; allowed is one block of "
+            f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes

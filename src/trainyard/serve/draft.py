@@ -142,7 +142,7 @@ class BatchDraft:
         """
         return len(self._hits(state)) * self.block_tokens
 
-    def num_to_take(self, state: RequestState, num_tokens: int) -> int:
+    def num_new_blocks(self, state: RequestState, num_tokens: int) -> int:
         """How many blocks will no longer be free when a request has room for so many tokens of its sequence.
 
         Of a request that is swapped out, that is with those that it gets when it is swapped in by itself.
@@ -155,7 +155,7 @@ class BatchDraft:
         hits = self._hits(state)
         return self.blocks_of(num_tokens) - self._cache.num_held(hits)
 
-    def compute(self, state: RequestState, num_tokens: int, room_tokens: int = 0) -> bool:
+    def compute(self, state: RequestState, num_tokens: int, reserve_tokens: int = 0) -> bool:
         """The next tokens of a request are computed.
 
         If it writes in a block that others have, too, it gets a copy of it.
@@ -163,7 +163,7 @@ class BatchDraft:
         Parameters
         ----------
         num_tokens : how many, after those that are in the cache.
-        room_tokens : it gets blocks for so many tokens of its sequence; by default, for those that are computed.
+        reserve_tokens : it gets blocks for so many tokens of its sequence; by default, for those that are computed.
 
         Returns
         -------
@@ -182,8 +182,8 @@ class BatchDraft:
                 f"request {state.request.name!r}: {num_tokens} tokens are to be computed; it has "
                 f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step{where}"
             )
-        num = max(0, self.blocks_of(max(stop, room_tokens)) - len(state.blocks))
-        if self.num_to_take(state, max(stop, room_tokens)) > self.num_free:
+        num = max(0, self.blocks_of(max(stop, reserve_tokens)) - len(state.blocks))
+        if self.num_new_blocks(state, max(stop, reserve_tokens)) > self.num_free:
             return False
         if not state.blocks:
             num -= self._admit(state)
@@ -191,9 +191,9 @@ class BatchDraft:
             self._copy(state, start // self.block_tokens)
         if num > 0:
             blocks = self._cache.next_free(num)
-            self._cache.take(blocks)
+            self._cache.allocate(blocks)
             state.blocks.extend(blocks)
-            self._ops.append(CacheOp("take", state.number, tuple(blocks)))
+            self._ops.append(CacheOp("allocate", state.number, tuple(blocks)))
         state.num_in_step = num_tokens
         self._items[state.number] = WorkItem(state.number, start, stop)
         return True
@@ -207,7 +207,7 @@ class BatchDraft:
             If it has none, or is in a step that is under way.
         """
         self._stop(state, "preempted")
-        self._give_back(state)
+        self._free(state)
         state.num_computed = 0
         self._queues.wait_again(state)
 
@@ -294,7 +294,7 @@ class BatchDraft:
         hits = self._hits(state)
         self._queues.admit(state)
         if state.scheduled_s != state.scheduled_s:  # NaN: for the first time
-            state.scheduled_s, state.num_hits = self.now_s, len(hits) * self.block_tokens
+            state.scheduled_s, state.num_cached_tokens = self.now_s, len(hits) * self.block_tokens
         state.num_computed = len(hits) * self.block_tokens
         if hits:
             self._cache.share(hits)
@@ -302,10 +302,10 @@ class BatchDraft:
             self._ops.append(CacheOp("share", state.number, tuple(hits)))
         return len(hits)
 
-    def _give_back(self, state: RequestState) -> None:
+    def _free(self, state: RequestState) -> None:
         blocks = tuple(reversed(state.blocks))  # its beginning is what others may share: it is lost last
-        self._cache.give_back(blocks)
-        self._ops.append(CacheOp("give back", state.number, blocks))
+        self._cache.free(blocks)
+        self._ops.append(CacheOp("free", state.number, blocks))
         state.blocks.clear()
 
     def _has_room(self, states: Sequence[RequestState], out: bool) -> bool:
@@ -320,12 +320,12 @@ class BatchDraft:
         assert host is not None
         before, after = (device, host) if out else (host, device)
         held = [each.blocks if out else each.host_blocks for each in states]
-        copy_of = after.take_copies(chain.from_iterable(held), before)
+        copy_of = after.allocate_copies(chain.from_iterable(held), before)
         for each, blocks in zip(states, held, strict=True):
             copies = [copy_of[block] for block in blocks]
             after.share([copy for copy in copies if copy in shared])
             shared.update(copies)
-            before.give_back(blocks[::-1])
+            before.free(blocks[::-1])
             op = CacheOp("swap out", each.number, tuple(blocks), "device", tuple(copies), "host")
             if out:
                 each.blocks, each.host_blocks = [], copies
@@ -339,15 +339,15 @@ class BatchDraft:
     def _copy(self, state: RequestState, place: int) -> None:
         """It gets a block by itself in place of one that others have, too."""
         block = state.blocks[place]
-        copy = self._cache.take_copies([block], self._cache)[block]
-        self._cache.give_back([block])
+        copy = self._cache.allocate_copies([block], self._cache)[block]
+        self._cache.free([block])
         state.blocks[place] = copy
         self._ops.append(CacheOp("copy", state.number, (block,), to=(copy,)))
 
     def _is_to_copy(self, state: RequestState) -> bool:
         """Whether one that runs writes next in a block that others have, too, as only samples may."""
         place = state.num_computed // self.block_tokens
-        return place < len(state.blocks) and self._cache.num_holders(state.blocks[place]) > 1
+        return place < len(state.blocks) and self._cache.ref_count(state.blocks[place]) > 1
 
     def _stop(self, state: RequestState, what: str) -> None:
         """A request that runs is no longer in this batch."""

@@ -35,7 +35,7 @@ class Instance:
     cache : of its devices.
     max_model_len : the longest sequence, in tokens; by default what the cache has room for.
     num_stages : of a pipeline of its devices; so many batches may be in it at once.
-    finds_prefixes : whether what is in the cache is found again; if not, each request computes all of its tokens.
+    prefix_caching : whether what is in the cache is found again; if not, each request computes all of its tokens.
 
     Attributes
     ----------
@@ -49,15 +49,15 @@ class Instance:
         max_model_len: int | None = None,
         *,
         num_stages: int = 1,
-        finds_prefixes: bool = True,
+        prefix_caching: bool = True,
     ) -> None:
-        self._finds_prefixes = finds_prefixes
+        self._prefix_caching = prefix_caching
         self.num_stages = num_stages
         require_at_least(self, 1, "num_stages")
         room = cache.num_blocks * cache.block_tokens
         if max_model_len is not None and not 2 <= max_model_len <= room:
             raise ServeError(
-                f"max_model_len {max_model_len}; allowed is 2 to {room}, for which the cache has room; give it more"
+                f"max_model_len {max_model_len}; allowed is 2 to {room}, the tokens of the KV cache; enlarge it"
             )
         self.max_model_len = max_model_len or room
         self.policy, self.cache, self.queues = policy, cache, Queues()
@@ -71,7 +71,7 @@ class Instance:
         prompt, most = state.request.prompt_tokens, self.max_model_len
         if prompt >= most:
             return f"a prompt of {prompt} tokens, where a sequence has at most {most} with its answer"
-        state.most_tokens = min(state.most_tokens, most)
+        state.max_num_tokens = min(state.max_num_tokens, most)
         self.queues.arrive(state)
         self._arrived.append(state)
         return ""
@@ -84,7 +84,7 @@ class Instance:
         self.refused = draft.refused
         return draft.batch()
 
-    def most_repeats(self, batch: Batch, most: int) -> int:
+    def max_repeats(self, batch: Batch, most: int) -> int:
         """How often in a row its policy would decide on the same batch, if no request comes and none ends meanwhile.
 
         Parameters
@@ -120,11 +120,11 @@ class Instance:
             room = len(self.queues.running[number].blocks) * size - stop
             lacking += [(step, place, number) for step in range(room + 1, num, size)]
         blocks = self.cache.next_free(len(lacking))
-        self.cache.take(blocks)
+        self.cache.allocate(blocks)
         ops = []
         for (_, _, number), block in zip(sorted(lacking), blocks, strict=True):
             self.queues.running[number].blocks.append(block)
-            ops.append(CacheOp("take", number, (block,)))
+            ops.append(CacheOp("allocate", number, (block,)))
         return replace(batch, cache_ops=(*batch.cache_ops, *ops), repeat=num)
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
@@ -137,10 +137,10 @@ class Instance:
             state.num_computed, state.num_in_step = stop + before, 0
             state.num_tokens += before
             state.num_generated += before
-            if self._finds_prefixes and state.num_computed // size > full:
+            if self._prefix_caching and state.num_computed // size > full:
                 keys = self._keys.of(state, state.num_computed // size)
                 for place in range(full, len(keys)):
-                    self.cache.enter(state.blocks[place], keys[place])
+                    self.cache.register(state.blocks[place], keys[place])
             if state.num_computed < state.num_tokens:
                 continue
             token, is_last = generated(state)
@@ -156,7 +156,7 @@ class Instance:
                 done.append(state)
         for state in done:
             state.finished_s = now_s
-            self.cache.give_back(state.blocks[::-1])
+            self.cache.free(state.blocks[::-1])
             state.blocks.clear()
             self.queues.leave(state)
         return done

@@ -28,7 +28,7 @@ class RequestState:
     arrival_s : when it came.
     rank : which one of its instance's data-parallel ranks has it.
     num_tokens : of the sequence.
-    most_tokens : the sequence ends when it has so many: its client takes no more, or the model has no room for more.
+    max_num_tokens : the sequence ends when it has so many: its client takes no more, or the model has no room for more.
     num_generated : tokens that were generated, the last of which is not in the cache.
     num_computed : tokens in the cache; those of a step count from its end on.
     num_in_step : tokens that the step computes that runs now; 0 if it is in none.
@@ -37,7 +37,7 @@ class RequestState:
     tokens : of the sequence, where they are known; else empty.
     keys : of its full blocks, as far as they were asked for.
     num_preemptions : how often it lost its blocks.
-    num_hits : tokens that were in the cache when it was admitted for the first time.
+    num_cached_tokens : tokens that were in the cache when it was admitted for the first time.
     scheduled_s, first_token_s, finished_s : when it was first in a step, and when those of its first and its last token
         ended; NaN before.
     """
@@ -49,10 +49,10 @@ class RequestState:
         "first_token_s",
         "host_blocks",
         "keys",
-        "most_tokens",
+        "max_num_tokens",
+        "num_cached_tokens",
         "num_computed",
         "num_generated",
-        "num_hits",
         "num_in_step",
         "num_preemptions",
         "num_tokens",
@@ -73,8 +73,10 @@ class RequestState:
         self.samples: tuple[RequestState, ...] = ()
         self.rank = 0
         self.num_tokens = request.prompt_tokens
-        self.most_tokens = request.prompt_tokens + request.max_tokens
-        self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = self.num_hits = 0
+        self.max_num_tokens = request.prompt_tokens + request.max_tokens
+        self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = (
+            self.num_cached_tokens
+        ) = 0
         self.blocks: list[int] = []
         self.host_blocks: list[int] = []
         self.tokens: list[int] = list(request.prompt_ids)
@@ -108,8 +110,8 @@ class RequestState:
             for number in range(self.number + 1, self.number + self.request.num_samples)
         )
         for each in others:
-            each.num_computed, each.num_hits = self.num_computed, self.num_hits
-            each.most_tokens, each.scheduled_s = self.most_tokens, self.scheduled_s
+            each.num_computed, each.num_cached_tokens = self.num_computed, self.num_cached_tokens
+            each.max_num_tokens, each.scheduled_s = self.max_num_tokens, self.scheduled_s
             each.keys, each.rank = list(self.keys), self.rank
         if others:
             for each in (self, *others):

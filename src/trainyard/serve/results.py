@@ -53,7 +53,7 @@ class Served(NamedTuple):
             min(each.first_token_s for each in all_of_it),
             max(each.finished_s for each in all_of_it),
             sum(each.num_preemptions for each in all_of_it),
-            first.num_hits,
+            first.num_cached_tokens,
             by_sample if len(by_sample) > 1 else (),
         )
 

@@ -138,7 +138,7 @@ class _Simulation:
         if why:
             self._refuse(traced.request, why)
             return where
-        most = state.most_tokens - traced.request.prompt_tokens
+        most = state.max_num_tokens - traced.request.prompt_tokens
         for number, output_tokens in enumerate(traced.by_sample, state.number):
             self._output_tokens[number] = min(output_tokens, most)
         for step in self._steps[where]:
@@ -163,7 +163,7 @@ class _Simulation:
                 free_s[0] = max(start_s, free_s[0]) + copy_s
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
-        num = instance.most_repeats(batch, most)
+        num = instance.max_repeats(batch, most)
         if num == 1:
             ends_s = np.array([self._through_stages(number, batch)])
         else:

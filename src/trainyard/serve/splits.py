@@ -1,42 +1,42 @@
-"""How a model may be split over devices, and for how many replicas there is room then."""
+"""The ways to split a model over devices, and how many replicas fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
+from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, split_text
 from trainyard.serve.errors import ServeError
 
-__all__ = ["MakeSplit", "PossibleSplit", "RefusedSplit", "possible_splits", "split_text"]
+__all__ = ["ExcludedSplit", "MakeSplit", "PossibleSplit", "possible_splits"]
 
 MakeSplit = Callable[[int, int], ServedModel]
-"""The model in so many shards and so many stages; a `ServeError` where it cannot be split so."""
+"""Takes the tensor-parallel degree and the number of stages; raises `ServeError` if the model cannot be split so."""
 
 _MOST_STAGES = 4  # more of them make a token late, and are of use only to models that fit nowhere else
 
 
 @dataclass(frozen=True)
 class PossibleSplit:
-    """A model split in a way that fits.
+    """A split of a model that fits.
 
     Attributes
     ----------
     model : on the devices of one replica.
-    most_replicas : for which there are devices.
+    max_replicas : as many as there are devices for.
     num_blocks : of the cache of each.
     max_model_len : the longest sequence, in tokens.
     block_tokens : that a block has room for.
     """
 
     model: ServedModel
-    most_replicas: int
+    max_replicas: int
     num_blocks: int
     max_model_len: int
     block_tokens: int
 
     def deployment(self, num_replicas: int) -> Deployment:
-        """So many replicas."""
+        """The deployment with so many replicas."""
         return Deployment(self.model, num_replicas, self.num_blocks, self.max_model_len, self.block_tokens)
 
     def __str__(self) -> str:
@@ -44,8 +44,8 @@ class PossibleSplit:
 
 
 @dataclass(frozen=True)
-class RefusedSplit:
-    """A way to split a model that cannot be, and why."""
+class ExcludedSplit:
+    """A split of a model that is ruled out, and why."""
 
     tensor_parallel: int
     pipeline_stages: int
@@ -55,11 +55,6 @@ class RefusedSplit:
         return split_text(self.tensor_parallel, self.pipeline_stages)
 
 
-def split_text(tensor_parallel: int, pipeline_stages: int) -> str:
-    """A split as people read it: ``tp 2``, or ``tp 2, pp 4`` where there are stages."""
-    return f"tp {tensor_parallel}" + (f", pp {pipeline_stages}" if pipeline_stages > 1 else "")
-
-
 def possible_splits(
     split: MakeSplit,
     num_devices: int,
@@ -67,8 +62,8 @@ def possible_splits(
     *,
     block_tokens: int = 16,
     max_model_len: int | None = None,
-) -> tuple[tuple[PossibleSplit, ...], tuple[RefusedSplit, ...]]:
-    """All splits of a model: shards in powers of two within a node, and up to 4 stages over nodes.
+) -> tuple[tuple[PossibleSplit, ...], tuple[ExcludedSplit, ...]]:
+    """All splits of a model: a power of two of devices within a node for tensor parallelism, and up to 4 stages.
 
     Parameters
     ----------
@@ -80,12 +75,12 @@ def possible_splits(
 
     Returns
     -------
-    Those that fit, those of the fewest devices first, and those that cannot be.
+    The splits that fit, fewest devices first, and those that do not.
 
     Raises
     ------
     ServeError
-        If nodes are no part of the devices.
+        If the number of devices is no multiple of the node size.
     """
     if not 1 <= node_size <= num_devices or num_devices % node_size:
         raise ServeError(
@@ -101,7 +96,7 @@ def possible_splits(
             possible = PossibleSplit(model, most, num_blocks, length, block_tokens)
             possible.deployment(1)
         except ServeError as error:
-            refused.append(RefusedSplit(shards, stages, str(error)))
+            refused.append(ExcludedSplit(shards, stages, str(error)))
         else:
             found.append(possible)
     return tuple(found), tuple(refused)

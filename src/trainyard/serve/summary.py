@@ -1,4 +1,4 @@
-"""A run in a few numbers."""
+"""A simulated run in a few numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Distribution", "Summary"]
 
 @dataclass(frozen=True)
 class Distribution:
-    """Seconds of many requests; NaN where there is none."""
+    """Mean and percentiles over requests, in seconds; NaN if there are none."""
 
     mean_s: float
     p50_s: float
@@ -23,7 +23,7 @@ class Distribution:
 
     @classmethod
     def of(cls, served: Sequence[Served], what: Callable[[Served], float]) -> Distribution:
-        """Of a number of each; percentiles are interpolated."""
+        """The distribution of one number of each request; percentiles are interpolated."""
         if not served:
             return cls(*[float("nan")] * 3)
         values = np.array([what(each) for each in served])
@@ -32,19 +32,19 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is compared of runs.
+    """The numbers by which runs are compared.
 
     Attributes
     ----------
-    num_served, num_refused : requests.
+    num_served, num_refused : number of requests.
     ttft, tpot, e2e : time to the first token, per token after it (of requests with more than one), and to the last one.
-    goodput : share of all requests, with those that were refused, that were as fast as they were to be.
-    requests_per_s, tokens_per_s : that were served and generated, from the first arrival to the last end.
-    cached : share of the tokens of prompts that were found in the cache.
+    slo_attainment : share of all requests, refused ones included, that met all of their objectives.
+    requests_per_s, tokens_per_s : requests served and tokens generated, from the first arrival to the last end.
+    prefix_hit_rate : share of the prompt tokens that were found in the KV cache.
     num_preemptions : how often a request lost its blocks.
     fairness : Jain's index of the service of clients, 1 where all got the same for their weight; service is counted as
         VTC does, a token of a prompt as 1 and a generated one as 2.
-    utilisation : share of the time, from the first arrival to the last end, in which an instance computes.
+    utilisation : share of the time, from the first arrival to the last end, in which a replica computes.
     """
 
     num_served: int
@@ -52,17 +52,17 @@ class Summary:
     ttft: Distribution
     tpot: Distribution
     e2e: Distribution
-    goodput: float
+    slo_attainment: float
     requests_per_s: float
     tokens_per_s: float
-    cached: float
+    prefix_hit_rate: float
     num_preemptions: int
     fairness: float
     utilisation: float
 
     @classmethod
     def of(cls, results: Results, num_instances: int) -> Summary:
-        """Of a run on so many instances."""
+        """The summary of a run on so many replicas."""
         served, num = results.served, len(results.served) + len(results.refused)
         begin_s = min((each.arrival_s for each in served), default=0.0)
         span_s = max(results.end_s - begin_s, 0.0)

@@ -11,7 +11,7 @@ from served import DATA, needs_data, table
 
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
-from trainyard.serve.cache.eviction import OldestFirst, UselessFirst
+from trainyard.serve.cache.eviction import LeastRecentlyUsed, UnkeyedFirst
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import PrefixBlocks, Request
@@ -19,19 +19,19 @@ from trainyard.serve.requests.request import PrefixBlocks, Request
 
 def _hit_fraction(capacity: int, prompts: list[list[int]]) -> float:
     """As least recently used: each key of a prompt, in order, is touched or entered."""
-    cache, num_hits = BlockCache(capacity, 512), 0
+    cache, num_cached_tokens = BlockCache(capacity, 512), 0
     for keys in prompts:
-        num_hits += len(cache.find(keys))
+        num_cached_tokens += len(cache.find(keys))
         for key in keys:
             block = cache.find([key])
             if block:
                 cache.share(block)
             else:
                 block = cache.next_free(1)
-                cache.take(block)
-                cache.enter(block[0], key)
-            cache.give_back(block)
-    return num_hits / sum(map(len, prompts))
+                cache.allocate(block)
+                cache.register(block[0], key)
+            cache.free(block)
+    return num_cached_tokens / sum(map(len, prompts))
 
 
 @needs_data
@@ -46,46 +46,46 @@ def test_hits_of_a_trace_are_those_of_least_recently_used():
 def test_what_was_given_back_longest_ago_is_lost_first():
     cache = BlockCache(4, 16)
     blocks = cache.next_free(4)
-    cache.take(blocks)
+    cache.allocate(blocks)
     for block, key in zip(blocks, "abcd", strict=True):
-        cache.enter(block, key)
-    cache.give_back([2, 0])
-    cache.give_back([3, 1])
-    cache.take(cache.next_free(2))
+        cache.register(block, key)
+    cache.free([2, 0])
+    cache.free([3, 1])
+    cache.allocate(cache.next_free(2))
     assert [cache.find([key]) for key in "abcd"] == [[], [1], [], [3]]
 
 
 def test_a_block_that_is_shared_is_free_when_the_last_one_gives_it_back():
     cache = BlockCache(2, 16)
-    cache.take([0])
-    cache.enter(0, "a")
+    cache.allocate([0])
+    cache.register(0, "a")
     cache.share(cache.find(["a"]))
-    cache.give_back([0])
+    cache.free([0])
     assert (cache.num_free, cache.num_held([0, 1])) == (1, 1)
-    cache.give_back([0])
+    cache.free([0])
     assert (cache.num_free, cache.num_held([0, 1])) == (2, 0)
     assert cache.find(["a"]) == [0]
 
 
 def test_a_later_block_with_the_same_key_is_the_one_that_is_found():
     cache = BlockCache(3, 16)
-    cache.take([0, 1])
-    cache.enter(0, "a")
-    cache.enter(1, "a")
+    cache.allocate([0, 1])
+    cache.register(0, "a")
+    cache.register(1, "a")
     assert cache.find(["a"]) == [1]
-    cache.give_back([0])
-    cache.take([0])  # what was in the other one is lost; this one is still found
+    cache.free([0])
+    cache.allocate([0])  # what was in the other one is lost; this one is still found
     assert cache.find(["a"]) == [1]
 
 
 def test_of_two_blocks_with_the_same_key_both_can_be_lost():
     cache = BlockCache(2, 16)
-    cache.take([0, 1])
-    cache.enter(0, "a")
-    cache.enter(1, "a")
-    cache.give_back([1, 0])
-    cache.take([1])
-    cache.take([0])
+    cache.allocate([0, 1])
+    cache.register(0, "a")
+    cache.register(1, "a")
+    cache.free([1, 0])
+    cache.allocate([1])
+    cache.allocate([0])
     assert cache.find(["a"]) == []
 
 
@@ -103,36 +103,36 @@ def test_more_blocks_than_are_free_are_refused():
 def _with_keys(eviction):
     """Blocks 0 to 3, of which 0 and 2 have keys, given back in this order."""
     cache = BlockCache(4, 16, eviction=eviction)
-    cache.take([0, 1, 2, 3])
-    cache.enter(0, "a")
-    cache.enter(2, "c")
-    cache.give_back([0, 1, 2, 3])
+    cache.allocate([0, 1, 2, 3])
+    cache.register(0, "a")
+    cache.register(2, "c")
+    cache.free([0, 1, 2, 3])
     return cache
 
 
 def test_blocks_that_nobody_finds_may_be_lost_first():
-    assert _with_keys(OldestFirst).next_free(4) == [0, 1, 2, 3]
-    cache = _with_keys(UselessFirst)
+    assert _with_keys(LeastRecentlyUsed).next_free(4) == [0, 1, 2, 3]
+    cache = _with_keys(UnkeyedFirst)
     assert (cache.num_free, cache.next_free(4)) == (4, [1, 3, 0, 2])
     cache.share(cache.find(["a"]))
-    cache.take([1])
+    cache.allocate([1])
     assert cache.next_free(2) == [3, 2]
-    cache.give_back([1, 0])
+    cache.free([1, 0])
     assert cache.next_free(4) == [3, 1, 2, 0]
 
 
 def test_copies_are_found_by_the_keys_of_what_is_in_them():
     cache = BlockCache(4, 16, num_host_blocks=3)
-    cache.take([0, 1])
-    cache.enter(0, "a")
+    cache.allocate([0, 1])
+    cache.register(0, "a")
     assert cache.host is not None
-    copies = cache.host.take_copies([0, 1, 0], cache)
+    copies = cache.host.allocate_copies([0, 1, 0], cache)
     assert copies == {0: 0, 1: 1}
-    cache.give_back([0, 1])
-    cache.take([2, 3, 0, 1])
-    cache.give_back([2, 3])
+    cache.free([0, 1])
+    cache.allocate([2, 3, 0, 1])
+    cache.free([2, 3])
     assert cache.find(["a"]) == []
-    assert cache.take_copies([0, 1], cache.host) == {0: 2, 1: 3}
+    assert cache.allocate_copies([0, 1], cache.host) == {0: 2, 1: 3}
     assert cache.find(["a"]) == [2]
     assert (cache.num_free, cache.host.num_free) == (0, 1)
     with pytest.raises(ServeError, match="a cache with -1 blocks on the host; allowed is 0 or more"):

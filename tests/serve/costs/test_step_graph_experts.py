@@ -116,9 +116,9 @@ def test_experts_that_are_touched_are_those_of_random_choices():
     experts = Experts(16, 2, 64, 32, is_gated=True)
     draws = np.random.default_rng(0).random((4000, 12, 16)).argsort(-1)[..., :2]
     drawn = np.mean([len(np.unique(step)) for step in draws])
-    assert experts.mean_touched(12) == pytest.approx(drawn, rel=0.01)
-    assert experts._replace(num_devices=4).mean_touched(12) == pytest.approx(drawn / 4, rel=0.01)
-    assert experts.mean_touched(1) == pytest.approx(2)
+    assert experts.mean_active(12) == pytest.approx(drawn, rel=0.01)
+    assert experts._replace(num_devices=4).mean_active(12) == pytest.approx(drawn / 4, rel=0.01)
+    assert experts.mean_active(1) == pytest.approx(2)
 
 
 def test_weights_of_chosen_experts_are_read_once():

@@ -34,7 +34,7 @@ def test_mean_and_tail_are_better_than_those_of_sarathi():
 
     def e2e_s(admission):
         policy = TokenBudget(2048, 128, decodes_first=True, watermark=0.01, admission=admission)
-        instance = Instance(policy, BlockCache(2000, 16), 4096, finds_prefixes=False)
+        instance = Instance(policy, BlockCache(2000, 16), 4096, prefix_caching=False)
         results = simulate_requests(vidur_requests(0.25), [instance], STEP)
         return results.of_served(lambda each: each.e2e_s)
 

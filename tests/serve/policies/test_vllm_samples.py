@@ -21,13 +21,13 @@ def test_two_samples_of_a_prompt_copy_its_last_block_when_the_first_of_them_writ
     cache, counts = instance.instance.cache, []
 
     def seen(number, start_s, batch):
-        counts.append([cache.num_holders(block) for block in range(4)])
+        counts.append([cache.ref_count(block) for block in range(4)])
 
     instance.run([request(0, 0.0, 7, 4, num_samples=2)], one_by_one=True, seen=seen)
     assert [str(batch) for batch in instance.batches[:3]] == [
-        "compute 0[0:7]\ntake 0: 0 1",
+        "compute 0[0:7]\nallocate 0: 0 1",
         "compute 0[7:8] 1[7:8]\ncopy 0: 1 -> 2",
-        "compute 0[8:9] 1[8:9]\ntake 0: 3\ntake 1: 4",
+        "compute 0[8:9] 1[8:9]\nallocate 0: 3\nallocate 1: 4",
     ]
     assert counts[:3] == [[1, 1, 0, 0], [2, 1, 1, 0], [2, 1, 1, 1]]
 

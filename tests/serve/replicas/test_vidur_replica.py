@@ -18,7 +18,7 @@ _POLICIES: dict[str, BatchPolicy] = {"V1": VidurVLLM(), "V2": VidurSarathi(512),
 
 
 def _instances(policy: BatchPolicy, num: int) -> list[Instance]:
-    return [Instance(policy, BlockCache(2000, 16), finds_prefixes=False) for _ in range(num)]
+    return [Instance(policy, BlockCache(2000, 16), prefix_caching=False) for _ in range(num)]
 
 
 @needs_data

@@ -66,7 +66,7 @@ def test_each_format_is_recognised_by_its_beginning_and_no_other_matches(tmp_pat
         ({"time_scale": 0}, "time_scale 0: it multiplies arrivals, and is a finite number above 0"),
         ({"time_scale": float("nan")}, "time_scale nan: it multiplies arrivals"),
         ({"time_scale": float("inf")}, "time_scale inf: it multiplies arrivals"),
-        ({"most_tokens": 1}, "most_tokens 1: it is of prompt and output together, at least 2"),
+        ({"max_num_tokens": 1}, "max_num_tokens 1: it is of prompt and output together, at least 2"),
         ({"longer": "cut"}, "longer 'cut': what becomes of longer requests is one of leave_out, cut_prompt"),
     ],
 )  # fmt: skip
@@ -132,13 +132,13 @@ def test_the_first_fault_is_an_error_where_asked(tmp_path: Path) -> None:
     ],
 )
 def test_longer_requests(tmp_path: Path, longer: str, prompts: list[int], left_out: list[str]) -> None:
-    requests = read_requests(trace(tmp_path), most_tokens=39, longer=longer)
+    requests = read_requests(trace(tmp_path), max_num_tokens=39, longer=longer)
     assert [each.request.prompt_tokens for each in requests] == prompts
     assert [str(each) for each in requests.left_out.reasons] == left_out
 
 
 def test_a_request_whose_output_fills_all_has_no_prompt_to_cut_to(tmp_path: Path) -> None:
-    requests = read_requests(trace(tmp_path), most_tokens=10, longer="cut_prompt")
+    requests = read_requests(trace(tmp_path), max_num_tokens=10, longer="cut_prompt")
     assert [(each.request.prompt_tokens, each.output_tokens) for each in requests] == [(3, 7)]
     assert requests.left_out.num_left_out == 2
 
@@ -162,4 +162,4 @@ def test_damaged_files_give_one_kind_of_error(
     path.write_bytes(data)
     for format in (None, name):
         with suppress(ServeError):
-            assert list(read_requests(path, format, most_tokens=50, longer="cut_prompt"))
+            assert list(read_requests(path, format, max_num_tokens=50, longer="cut_prompt"))

@@ -1,4 +1,4 @@
-"""Options about a deployment: what a server would be told."""
+"""Options that describe a deployment."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ __all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions:
-    """A model on a cluster, as a server is told."""
+    """A model on a cluster."""
 
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """A language model: its name, such as llama3-8b, a Python file, or a config.json of Hugging Face."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Folder of measured times: profiles of layers, or an installed aiconfigurator_core; by default seconds are predicted
-    from what is known of the device. After a colon may stand which model or server of it is meant."""
+    """Folder of measured kernel times: layer profiles, or an installed aiconfigurator_core. PATH:NAME chooses a model of
+    the profiles, or a server of aiconfigurator. By default times are predicted from the device's peak rates."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
-    """Of weights: float32, float16, bfloat16, float8 or float4; keys and values have at least 16 bits."""
+    """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Devices over which each layer is split: tensor parallelism."""
+    """Tensor parallelism: devices over which each layer is split."""
     pp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Stages of layers, each on devices of its own: pipeline parallelism."""
+    """Pipeline parallelism: stages of layers, each on its own devices."""
     dp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Ranks of a replica with attention, requests and a cache of their own, which share the experts of a mixture: data
-    parallelism of attention."""
+    """Data-parallel attention: ranks of a replica with their own requests and KV cache, which share the experts of a
+    mixture."""
     expert_parallel: bool = False
-    """Deal the experts of a mixture out to the devices of --tp, instead of giving each a part of every expert."""
+    """Expert parallelism: each device of --tp holds whole experts, instead of a slice of every expert."""
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
-    """Copies of the model; by default as many as the cluster has room for."""
+    """Copies of the model, each on --tp x --pp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Blocks of the cache of a replica; by default as many as fit beside the weights."""
+    """KV cache of a replica, in blocks; by default as many as fit beside the weights."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """The same as memory of each device, such as 40GB."""
+    """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
     host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Memory of the host, for each device, to which policies that swap may swap requests out; by default none."""
+    """Host memory per device for requests that are swapped out, by policies that swap; by default none."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
-    """Tokens of a block."""
+    """Tokens per block of the KV cache."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """The longest sequence, prompt and output together; by default what the model and the cache allow."""
+    """Longest sequence, prompt and output together; by default what the model and the KV cache allow."""
 
     def deployment(self) -> Deployment:
         """The deployment.
@@ -94,7 +94,7 @@ class DeployOptions:
 
 
 def deployment_document(deployment: Deployment) -> dict[str, Any]:
-    """What a deployment is, in numbers."""
+    """A deployment as numbers, for --json."""
     model = deployment.model
     return {
         "model": model.name,
@@ -111,19 +111,19 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "cache_bytes_per_token": model.cache_bytes_per_token,
         "usable_bytes": model.usable_bytes,
         "activation_bytes": model.activation_bytes,
-        "seconds_from": model.source,
+        "step_time_from": model.source,
     }
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, str]:
-    """What a deployment is, for people."""
+    """A deployment as text, by name."""
     from trainyard.report.units import bytes_text
 
     model, room = deployment.model, deployment.num_blocks * deployment.block_tokens
     return {
         "deployment": str(deployment),
-        "weights": f"{bytes_text(model.weight_bytes)} a device",
-        "cache": f"{room:,} tokens a replica, {bytes_text(room * model.cache_bytes_per_token)} a device",
-        "longest sequence": f"{deployment.max_model_len:,} tokens",
-        "seconds of a step": model.source,
+        "weights": f"{bytes_text(model.weight_bytes)} per device",
+        "KV cache": f"{room:,} tokens per replica, {bytes_text(room * model.cache_bytes_per_token)} per device",
+        "max sequence length": f"{deployment.max_model_len:,} tokens",
+        "step time": model.source,
     }

@@ -1,4 +1,4 @@
-"""`trainyard serve plan`: the fewest devices on which a model serves requests as fast as they are to be served."""
+"""`trainyard serve plan`: the fewest devices on which a model meets the objectives of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from trainyard.cli.bounds import TOKENS
+from trainyard.cli.bounds import RATE, TOKENS
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
@@ -27,31 +27,33 @@ _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RequestOptions):
-    """Find the fewest devices of a cluster on which a model meets objectives, and say what bounds them."""
+    """Find the fewest devices of a cluster on which a model meets latency objectives, and the bottleneck."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A language model: its name, such as llama3-8b, or a Python file."""
+    """A language model: its name, such as llama3-8b, a Python file, or a config.json of Hugging Face."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """The devices that there are, all of a type: NODESxDEVICESxTYPE, such as 1x8xA100-80G; or a YAML file."""
+    """Devices that may be used, all of one type: NODESxDEVICESxTYPE, such as 1x8xA100-80G; or a YAML file."""
+    rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
+    """Draw requests at random, R per second; with --requests, scale the trace to R requests per second."""
     share: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "99%"
-    """How many of the requests are to meet their objectives."""
+    """Share of the requests that must meet their objectives."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="A,B,...")] = None
-    """Choose among these policies only, as they are; by default those of the catalog, and their options."""
+    """Choose among these policies only, with these options; by default all of the catalog, with options tuned."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "least_requests"
-    """Which replica a request goes to: round_robin, or least_requests."""
+    """How requests are spread over replicas: round_robin or least_requests."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Measured times of kernels; by default seconds are predicted from what is known of the device."""
+    """Folder of measured kernel times, as of `serve simulate`; by default times are predicted."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
-    """Of weights: float32, float16, bfloat16 or float8; keys and values have at least 16 bits."""
+    """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
-    """Tokens of a block."""
+    """Tokens per block of the KV cache."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """The longest sequence, prompt and output together; by default what the model and the cache allow."""
+    """Longest sequence, prompt and output together; by default what the model and the KV cache allow."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write a page with figures."""
+    """Write an HTML page with figures."""
 
     def read_at_rate(self) -> GivenRequests:
-        """The requests; those of a trace come at the rate, if one is given."""
+        """The requests; those of a trace are scaled to --rate, if that is given."""
         if self.requests is None or self.rate is None:
             return self.read()
         from trainyard.serve.errors import ServeError
@@ -63,7 +65,7 @@ class Options(RequestOptions):
         times_s = [each.request.arrival_s for each in given.requests if not each.request.parent]
         if len(times_s) < 2 or times_s[-1] <= times_s[0]:
             raise ServeError(
-                f"requests of {self.requests} come all at once, so --rate says nothing; leave it out"
+                f"all requests of {self.requests} arrive at once, so --rate cannot scale them; leave it out"
             )
         factor = (len(times_s) - 1) / (times_s[-1] - times_s[0]) / self.rate
         return replace(
@@ -85,7 +87,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     sizes = {len(node.devices) for node in cluster.nodes}
     if len(sizes) > 1 or len({device.name for device in cluster.devices}) > 1:
         raise ServeError(
-            f"{options.cluster} has devices or nodes that are not alike; give a cluster of like ones"
+            f"{options.cluster} has different devices, or nodes of different sizes; give a cluster of equal nodes"
         )
     choices = _choices(options.policy)
     objectives = options.objectives()
@@ -98,7 +100,11 @@ def act(options: Options, screen: Screen) -> Outcome:
         wanted = ", ".join(
             f"{name.upper()} {text}" for name in ("ttft", "tpot", "e2e") if (text := getattr(options, name))
         )
-        facts = {"requests": given.title, "objectives": f"{wanted or 'of the trace'}, {options.share}"}
+        facts = {
+            "result": verdict(plan),
+            "requests": given.title,
+            "objectives": f"{wanted or 'of the trace'}, for {options.share} of the requests",
+        }
         screen.keep(serve_plan_page(title, plan, facts, left_out=given.left_out), options.html)
     document = {
         "model": options.model,
@@ -127,7 +133,7 @@ def _planned(
     from trainyard.serve.router import ROUTERS
 
     if options.router not in ROUTERS:
-        raise ServeError(f"no router {options.router!r}; there are {', '.join(ROUTERS)}")
+        raise ServeError(f"unknown router {options.router!r}; known: {', '.join(ROUTERS)}")
 
     def split(tensor_parallel: int, pipeline_stages: int) -> ServedModel:
         return served_model(

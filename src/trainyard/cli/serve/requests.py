@@ -1,4 +1,4 @@
-"""Options about requests: those of a trace, or drawn ones, and how fast they are to be served."""
+"""Options about requests: those of a trace, or drawn ones, and their latency objectives."""
 
 from __future__ import annotations
 
@@ -51,38 +51,38 @@ class GivenRequests:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(Common):
-    """Which requests are served, and how fast they are to be."""
+    """Which requests are served, and their latency objectives."""
 
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """A trace of requests: your own, or one of the public formats (see the guide)."""
     rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
-    """Instead of a trace: draw requests, so many a second."""
+    """Instead of a trace: draw requests at random, R per second."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first requests of the trace."""
     time_scale: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
-    """Multiply the trace's arrivals: 0.5 is twice the load."""
+    """Multiply the trace's arrival times: 0.5 is twice the load."""
     strict: bool = False
-    """Stop at the first row of the trace that cannot be read; by default these are left out, and counted."""
+    """Stop at the first row of the trace that cannot be read; by default such rows are left out and counted."""
     num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
-    """How many requests are drawn; by default 1000."""
+    """Number of requests to draw; by default 1000."""
     prompt_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Mean length of drawn prompts; by default 1024. Lengths are log-normal, and spread as wide as their mean."""
+    """Mean length of drawn prompts; by default 1024. Lengths are log-normal; their standard deviation equals the mean."""
     output_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Mean length of drawn outputs; by default 256."""
     burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
-    """Spread of the gaps between drawn requests by their mean: more than 1 is bursts; by default 1, as by chance."""
+    """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
-    """Seed of what is drawn; by default 0."""
+    """Random seed of drawn requests; by default 0."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = MAX_TOKENS
-    """Tokens that a client takes at most, where the trace does not say; policies see this, and not the true length."""
+    """The client's limit on output tokens, where the trace has none. Policies see this limit, not the true length."""
     ttft: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Objective, such as 500ms: time to the first token, of requests that have none of their own."""
+    """Objective (SLO) for the time to first token, such as 500ms, of requests without one of their own."""
     tpot: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Objective, such as 50ms: time per token after the first."""
+    """Objective for the time per output token after the first, such as 50ms."""
     e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Objective, such as 10s: time to the last token."""
+    """Objective for the end-to-end time, arrival to last token, such as 10s."""
 
     def objectives(self) -> dict[str, float]:
         """Seconds by name, such as ``ttft_s``, of those that are given."""
@@ -108,12 +108,14 @@ class RequestOptions(Common):
         wanted = self.objectives()
         if (self.requests is None) == (self.rate is None):
             given = "neither is" if self.rate is None else "both are"
-            raise ServeError(f"requests come from --requests FILE or are drawn at --rate R; {given} given")
+            raise ServeError(
+                f"give either --requests FILE (a trace) or --rate R (drawn requests); {given} given"
+            )
         kind, others = ("drawn requests", _OF_TRACES) if self.requests is None else ("a trace", tuple(_DRAWN))
         for name in others:
             if (given := getattr(self, name)) is not None and given is not False:
                 option = "--" + name.replace("_", "-")
-                raise ServeError(f"{option} says nothing of {kind}; leave it out")
+                raise ServeError(f"{option} does not apply to {kind}; leave it out")
         return self._drawn(wanted) if self.requests is None else self._traced(self.requests, wanted)
 
     def _traced(self, path: Path, wanted: Mapping[str, float]) -> GivenRequests:

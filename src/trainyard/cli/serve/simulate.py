@@ -28,21 +28,22 @@ _IN_TITLE = ("deployment", "cluster")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(DeployOptions, RequestOptions):
-    """Serve requests with a model on a cluster that you need not have, under one or more policies."""
+    """Simulate how a model on a cluster serves requests, under one or more policies. No GPU is needed."""
 
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "vllm"
-    """Policies, separated by commas; options in parentheses. After a + stands who is admitted next."""
+    """Batch policies, separated by commas, with options in parentheses; + adds an admission order, as in vllm+vtc. Lists
+    of both: `trainyard papers`."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "round_robin"
-    """Which replica a request goes to: round_robin, or least_requests."""
+    """How requests are spread over replicas: round_robin or least_requests."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """Policy with which the others are compared."""
+    """Policy of --policy to compare the others with, in a column of its own."""
     follow: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Request that the page and --json follow through, step by step; on the page by default the slowest of those that
-    were preempted, else of all."""
+    """Request whose steps --html and --json show one by one; by default, on the page, the slowest preempted request, or
+    the slowest of all."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write a page with figures."""
+    """Write an HTML page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write every request under every policy, a line each."""
+    """Write a CSV with one line for every request under every policy."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -109,7 +110,7 @@ def _router(name: str) -> Router:
     from trainyard.serve.router import ROUTERS
 
     if name not in ROUTERS:
-        raise ServeError(f"no router {name!r}; there are {', '.join(ROUTERS)}")
+        raise ServeError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}")
     return ROUTERS[name]
 
 
@@ -157,7 +158,7 @@ def _followed(
 
 
 def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
-    """Where requests are served, and how fast they are to be."""
+    """The deployment and the objectives, by name."""
     wanted = ((name.upper(), getattr(options, name)) for name in ("ttft", "tpot", "e2e"))
     objectives = ", ".join(f"{name} {text}" for name, text in wanted if text is not None)
     facts = {**deployment_facts(deployment), "cluster": options.cluster}

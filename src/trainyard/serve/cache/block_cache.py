@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from trainyard.serve.cache.eviction import EvictionOrder, FreeBlocks, OldestFirst
+from trainyard.serve.cache.eviction import EvictionOrder, FreeBlocks, LeastRecentlyUsed
 from trainyard.serve.errors import ServeError
 
 __all__ = ["BlockCache"]
@@ -44,7 +44,7 @@ class BlockCache:
         num_blocks: int,
         block_tokens: int,
         num_host_blocks: int = 0,
-        eviction: EvictionOrder = OldestFirst,
+        eviction: EvictionOrder = LeastRecentlyUsed,
     ) -> None:
         if num_blocks < 1 or block_tokens < 1:
             raise ServeError(
@@ -54,7 +54,7 @@ class BlockCache:
             raise ServeError(f"a cache with {num_host_blocks} blocks on the host; allowed is 0 or more")
         self.num_blocks, self.block_tokens = num_blocks, block_tokens
         self.host = BlockCache(num_host_blocks, block_tokens, 0, eviction) if num_host_blocks else None
-        self._num_holders = [0] * num_blocks
+        self._ref_counts = [0] * num_blocks
         self._free: FreeBlocks = eviction()
         for block in range(num_blocks):
             self._free.add(block, None)
@@ -66,9 +66,9 @@ class BlockCache:
         """Blocks that nobody holds."""
         return len(self._free)
 
-    def num_holders(self, block: int) -> int:
+    def ref_count(self, block: int) -> int:
         """How many requests hold a block."""
-        return self._num_holders[block]
+        return self._ref_counts[block]
 
     def find(self, keys: Sequence[Hashable]) -> list[int]:
         """Blocks with the first of these keys, up to the first that is not there."""
@@ -82,7 +82,7 @@ class BlockCache:
 
     def num_held(self, blocks: Sequence[int]) -> int:
         """How many of some blocks somebody holds."""
-        return sum(self._num_holders[block] > 0 for block in blocks)
+        return sum(self._ref_counts[block] > 0 for block in blocks)
 
     def next_free(self, num: int) -> list[int]:
         """The free blocks that are to be taken next, in this order.
@@ -96,11 +96,11 @@ class BlockCache:
             raise ServeError(f"{num} blocks are asked for; {len(self._free)} of {self.num_blocks} are free")
         return self._free.first(num)
 
-    def take(self, blocks: Sequence[int]) -> None:
+    def allocate(self, blocks: Sequence[int]) -> None:
         """Somebody holds free blocks, for something new: what was in them is lost."""
         for block in blocks:
             self._free.remove(block)
-            self._num_holders[block] = 1
+            self._ref_counts[block] = 1
             key = self._key_of.pop(block, None)
             if key is not None and self._block_of.get(key) == block:
                 del self._block_of[key]
@@ -108,23 +108,23 @@ class BlockCache:
     def share(self, blocks: Sequence[int]) -> None:
         """Somebody else holds blocks, too, or free ones for what is in them."""
         for block in blocks:
-            if self._num_holders[block] == 0:
+            if self._ref_counts[block] == 0:
                 self._free.remove(block)
-            self._num_holders[block] += 1
+            self._ref_counts[block] += 1
 
-    def give_back(self, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int]) -> None:
         """Somebody holds blocks no longer. Of those that become free, the first is the first to be taken."""
         for block in blocks:
-            self._num_holders[block] -= 1
-            if self._num_holders[block] == 0:
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block] == 0:
                 self._free.add(block, self._key_of.get(block))
 
-    def enter(self, block: int, key: Hashable) -> None:
+    def register(self, block: int, key: Hashable) -> None:
         """A block is full, and found by its key from now on, in place of another one with the same key."""
         self._key_of[block] = key
         self._block_of[key] = block
 
-    def take_copies(self, blocks: Iterable[int], of: BlockCache) -> dict[int, int]:
+    def allocate_copies(self, blocks: Iterable[int], of: BlockCache) -> dict[int, int]:
         """Somebody takes free blocks for what is in other ones, of this cache or of another one.
 
         Parameters
@@ -138,9 +138,9 @@ class BlockCache:
         """
         copied = list(dict.fromkeys(blocks))
         to = dict(zip(copied, self.next_free(len(copied)), strict=True))
-        self.take(list(to.values()))
+        self.allocate(list(to.values()))
         for block, copy in to.items():
             key = of._key_of.get(block)
             if key is not None:
-                self.enter(copy, key)
+                self.register(copy, key)
         return to

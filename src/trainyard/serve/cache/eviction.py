@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, islice
 from typing import Protocol
 
-__all__ = ["EvictionOrder", "FreeBlocks", "OldestFirst", "UselessFirst"]
+__all__ = ["EvictionOrder", "FreeBlocks", "LeastRecentlyUsed", "UnkeyedFirst"]
 
 
 class FreeBlocks(Protocol):
@@ -34,7 +34,7 @@ EvictionOrder = Callable[[], FreeBlocks]
 """Makes the free blocks of a new cache, of which there are none yet."""
 
 
-class OldestFirst(OrderedDict[int, Hashable]):
+class LeastRecentlyUsed(OrderedDict[int, Hashable]):
     """What was given back longest ago comes first.
 
     Who finds a block holds it until it is given back once more: so this is least recently used, too.
@@ -47,11 +47,11 @@ class OldestFirst(OrderedDict[int, Hashable]):
         return list(islice(self, num))
 
 
-class UselessFirst:
+class UnkeyedFirst:
     """Blocks without a key come first, as nobody can find what is in them, then what was given back longest ago."""
 
     def __init__(self) -> None:
-        self._useless, self._useful = OldestFirst(), OldestFirst()
+        self._useless, self._useful = LeastRecentlyUsed(), LeastRecentlyUsed()
 
     def __len__(self) -> int:
         return len(self._useless) + len(self._useful)

@@ -88,7 +88,7 @@ class Experts(NamedTuple):
     is_gated: bool
     num_devices: int = 1
 
-    def mean_touched(self, num_tokens: int) -> float:
+    def mean_active(self, num_tokens: int) -> float:
         """Experts on a device that at least one of so many tokens goes to, if they choose at random."""
         missed = (1 - self.num_used / self.num_experts) ** num_tokens
         return self.num_experts * (1 - missed) / self.num_devices

@@ -65,7 +65,7 @@ class GraphCosts:
         self.between_ranks = between_ranks
 
     def tokens_s(self, num: int) -> float:
-        seconds = self._products_s(num, of_last_tokens=False) + self.exchanged_s(num)
+        seconds = self._products_s(num, of_last_tokens=False) + self.communication_s(num)
         return seconds + sum(
             count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise
         )
@@ -81,7 +81,7 @@ class GraphCosts:
         num_layers = sum(count for _, count in self.graph.experts)
         return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
 
-    def exchanged_s(self, num: int) -> float:
+    def communication_s(self, num: int) -> float:
         """In which devices exchange what they computed for so many tokens."""
         graph, kernels = self.graph, self.kernels
         seconds = sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)

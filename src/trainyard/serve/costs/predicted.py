@@ -60,7 +60,7 @@ class PredictedKernels:
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
         """Of a layer whose tokens choose at random: weights of the experts that are chosen are read once."""
         num_rows = num_tokens * experts.num_used / experts.num_devices
-        touched = experts.mean_touched(num_tokens)
+        touched = experts.mean_active(num_tokens)
         columns = experts.width * (2 if experts.is_gated else 1)
         into_s = self._product_s(num_rows, experts.hidden, columns, touched)
         return into_s + self._product_s(num_rows, experts.width, experts.hidden, touched)

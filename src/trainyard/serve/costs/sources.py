@@ -77,7 +77,7 @@ def step_costs(
     meant = profile.named or _profiled(profile.folder, device, model)
     num_layers = sum(num for _, num in graph.attention)
     mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
-    exchange = Exchange(costs.exchanged_s, costs.dispatched_s, data_parallel)
+    exchange = Exchange(costs.communication_s, costs.dispatched_s, data_parallel)
     layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
     return layers, f"{text}; collectives: {beside}" if tables else text

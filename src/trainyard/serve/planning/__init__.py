@@ -1,1 +1,1 @@
-"""The fewest devices on which a model serves requests as fast as they are to be served."""
+"""Planning: the fewest devices on which a model meets the objectives of requests."""

@@ -1,7 +1,7 @@
-"""What a split of a model can give: tokens per second of a device against tokens per second of a user.
+"""What a split of a model can give in a steady state: tokens/s per device against tokens/s per user.
 
-In a steady state so many requests run at once, all of mean length. Each waits for a step of decodes per token, and for
-the prompts that come in between: one for every request that ends.
+In a steady state the number of concurrent requests is constant, and all have the mean length. Each token takes a decode
+step, and its share of the prefills in between: one for every request that ends.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["FrontierPoint", "frontier", "steady_states"]
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A split with so many requests at once.
+    """The steady state of a split with some number of concurrent requests.
 
     Attributes
     ----------
     tensor_parallel, pipeline_stages : the split.
-    num_requests : that run at once on a replica.
-    user_tokens_per_s : that a user gets, after the first one.
-    device_tokens_per_s : that a device generates.
+    num_requests : concurrent requests of a replica.
+    user_tokens_per_s : tokens that each user gets per second, after the first token.
+    device_tokens_per_s : tokens that a device generates per second.
     """
 
     tensor_parallel: int
@@ -39,7 +39,7 @@ class FrontierPoint:
 
 
 def steady_states(split: PossibleSplit, requests: Sequence[TracedRequest]) -> tuple[FrontierPoint, ...]:
-    """Points of a split, with 1, 2, 4 and so on requests at once, as many as the cache has room for."""
+    """The points of a split with 1, 2, 4, ... concurrent requests, up to what the KV cache has room for."""
     prompt = max(1, round(float(np.mean([each.request.prompt_tokens for each in requests]))))
     output = max(1, round(float(np.mean([each.output_tokens for each in requests]))))
     room = split.num_blocks * split.block_tokens // (prompt + output)
@@ -48,7 +48,7 @@ def steady_states(split: PossibleSplit, requests: Sequence[TracedRequest]) -> tu
 
 
 def frontier(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Those that no other one is better than in both, the most tokens for a user first."""
+    """The Pareto frontier of points: no other point is better in both. Most tokens/s per user first."""
     best, found = 0.0, []
     for each in sorted(points, key=lambda point: (-point.user_tokens_per_s, -point.device_tokens_per_s)):
         if each.device_tokens_per_s > best:
@@ -58,7 +58,7 @@ def frontier(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
 
 
 def _steady_state(split: PossibleSplit, num: int, prompt: int, output: int) -> FrontierPoint:
-    """Stages of a pipeline have a part of the requests each; a prompt takes one of them as long as it takes in it."""
+    """The stages of a pipeline share the requests; a prefill occupies one stage at a time."""
     model = split.model
     stages = model.pipeline_stages
     length = prompt + (output + 1) // 2

@@ -1,4 +1,4 @@
-"""Whether enough requests meet their objectives; a run in which too many have missed them is broken off."""
+"""Whether enough requests meet their objectives; a simulation stops once too many have missed them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def results_if_met(
     share: float,
     router: Router = round_robin,
 ) -> Results | None:
-    """What becomes of the requests; None if fewer than this share of them meet their objectives.
+    """Simulate requests; None if fewer than this share of them meet their objectives.
 
-    A run is broken off as soon as that is certain, which is soon where there are too few devices.
+    The simulation stops as soon as that is certain, which is early if there are far too few devices.
 
     Parameters
     ----------
-    share : of all requests, with those that are refused.
+    share : target share of all requests, refused ones included.
     """
     missed = _Missed(len(requests) - math.ceil(share * len(requests) - 1e-9))
     instances = deployment.instances(policy, partial(_CountingInstance, missed))

@@ -1,11 +1,12 @@
-"""The fewest devices on which a model serves requests as fast as they are to be served.
+"""Find the fewest devices on which a model meets the objectives of requests.
 
-1. Every split of the model is looked at, those of the fewest devices first. One is left out if it does not fit, or if too
-   many requests miss their objectives even when each is served alone.
-2. For each, the fewest replicas are searched for which any of the policies meets the objectives. A simulation is broken
-   off as soon as too many requests have missed them.
-3. Options of policies are changed one at a time where that may save a replica, and at last to make the plan better.
-4. What bounds it: of the deployments with fewer devices the one that comes closest is simulated with one thing changed.
+1. Every split of the model is examined, fewest devices first. A split is ruled out if it does not fit, or if too many
+   requests miss their objectives even when each is served alone.
+2. For each split, the search finds the fewest replicas with which any of the policies meets the objectives. A simulation
+   stops as soon as too many requests have missed them.
+3. Options of policies are changed one at a time: first where that may save a replica, at last to improve the plan.
+4. The bottleneck: among the deployments with fewer devices, the one that comes closest is simulated again, each time
+   with one part improved.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from trainyard.serve.auto import PolicyChoice, Trial, better
 from trainyard.serve.compare import PolicyRun
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
+from trainyard.serve.planning.bottlenecks import Bottleneck, bottlenecks_of
 from trainyard.serve.planning.frontier import FrontierPoint, steady_states
-from trainyard.serve.planning.limits import Limit, limits_of
 from trainyard.serve.planning.search import DeploymentSearch, order_of, run_of
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.splits import MakeSplit, PossibleSplit, RefusedSplit, possible_splits
+from trainyard.serve.splits import ExcludedSplit, MakeSplit, PossibleSplit, possible_splits
 from trainyard.serve.summary import Summary
 
 __all__ = ["ServingPlan", "plan_serving"]
@@ -32,19 +33,19 @@ _NUM_RUNS = 4  # of which every request is kept
 
 @dataclass(frozen=True, eq=False)
 class ServingPlan:
-    """What is found.
+    """The result of `plan_serving`.
 
     Attributes
     ----------
     best : the plan; where nothing meets the objectives, what comes closest.
     is_met : whether enough requests meet their objectives under it.
-    share : of the requests that was to meet them.
-    runs : the plan and the best ones of other splits, with every request; the plan first.
-    runners_up : others that meet the objectives, best first.
+    share : target share of the requests that meet them.
+    runs : the plan, then the best deployments of other splits, with every request.
+    runners_up : other deployments that meet the objectives, best first.
     closest : of the deployments with fewer devices that were simulated, the one under which most requests meet their
         objectives; None if there is none. Where the objectives are not met, the plan itself.
-    limits : what would help that one most, first.
-    refused : splits that are not possible or not enough, and why.
+    bottlenecks : of that deployment, the one whose improvement helps most first.
+    excluded_splits : splits that do not fit or do not meet the objectives, and why.
     points : steady states of all splits that fit, for their `frontier`.
     num_trials : how many deployments were simulated.
     """
@@ -55,8 +56,8 @@ class ServingPlan:
     runs: tuple[PolicyRun, ...]
     runners_up: tuple[Trial, ...]
     closest: Trial | None
-    limits: tuple[Limit, ...]
-    refused: tuple[RefusedSplit, ...]
+    bottlenecks: tuple[Bottleneck, ...]
+    excluded_splits: tuple[ExcludedSplit, ...]
     points: tuple[FrontierPoint, ...]
     num_trials: int
 
@@ -89,20 +90,20 @@ def plan_serving(
     max_model_len: int | None = None,
     tell: Callable[[str], None] = lambda what: None,
 ) -> ServingPlan:
-    """Find the fewest devices.
+    """Find the fewest devices that meet the objectives.
 
     Parameters
     ----------
     requests : in the order of their arrival, with their objectives.
     split : makes the model of a split.
-    num_devices : that there are.
+    num_devices : that may be used.
     choices : policies that the search starts from.
     node_size : devices of a node, within which shards stay; by default all are one node.
-    share : of the requests that is to meet its objectives, with those that are refused.
-    router : name of who chooses replicas, of `trainyard.serve.router.ROUTERS`.
-    block_tokens : that a block of the cache has room for.
+    share : target share of all requests, refused ones included, that meet their objectives.
+    router : name of a router of `trainyard.serve.router.ROUTERS`.
+    block_tokens : tokens per block of the KV cache.
     max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
-    tell : hears what is simulated.
+    tell : is called with what is simulated next.
 
     Raises
     ------
@@ -110,16 +111,16 @@ def plan_serving(
         If there are no requests or no objectives, or the model fits in no split.
     """
     _check(requests, choices, share)
-    splits, refused = possible_splits(
+    splits, excluded = possible_splits(
         split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
     )
     if not splits:
-        raise ServeError("the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in refused))
-    planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, refused)
+        raise ServeError("the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in excluded))
+    planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, excluded)
     best, runners_up = planning.met() or (planning.closest_of_all(), ())
     is_met = planning.search.is_met(best)
     closest = planning.closest_below(best) if is_met else best
-    limits = limits_of(closest, requests) if closest is not None else ()
+    bottlenecks = bottlenecks_of(closest, requests) if closest is not None else ()
     shown = [best, *_first_of_splits(best, runners_up)][:_NUM_RUNS]
     return ServingPlan(
         best,
@@ -128,8 +129,8 @@ def plan_serving(
         tuple(run_of(each, requests) for each in shown),
         runners_up,
         closest,
-        limits,
-        tuple(planning.refused),
+        bottlenecks,
+        tuple(planning.excluded_splits),
         tuple(point for each in splits for point in steady_states(each, requests)),
         planning.search.num_trials,
     )
@@ -137,9 +138,7 @@ def plan_serving(
 
 def _check(requests: Sequence[TracedRequest], choices: Sequence[PolicyChoice], share: float) -> None:
     if not requests or not any(each.request.has_objectives for each in requests):
-        raise ServeError(
-            "no request is to be served within any time; give an objective, such as --ttft 500ms"
-        )
+        raise ServeError("no request has an objective; give an objective, such as --ttft 500ms")
     if not 0 < share <= 1:
         raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
     if not choices:
@@ -150,9 +149,9 @@ class _Planning:
     """One search, and what it has found of each split."""
 
     def __init__(
-        self, search: DeploymentSearch, splits: Sequence[PossibleSplit], refused: Sequence[RefusedSplit]
+        self, search: DeploymentSearch, splits: Sequence[PossibleSplit], excluded: Sequence[ExcludedSplit]
     ) -> None:
-        self.search, self.splits, self.refused = search, splits, list(refused)
+        self.search, self.splits, self.excluded_splits = search, splits, list(excluded)
         self._found: dict[PossibleSplit, tuple[Trial, ...]] = {}
         self._nearest: dict[PossibleSplit, Trial] = {}
         self._slow: set[PossibleSplit] = set()
@@ -171,11 +170,11 @@ class _Planning:
 
     def closest_of_all(self) -> Trial:
         """With all devices, under which most requests meet their objectives."""
-        key, search = better("goodput"), self.search
+        key, search = better("slo attainment"), self.search
         first = search.choices[0]
-        tried = [(split, search.tried(split.deployment(split.most_replicas), first)) for split in self.splits]
+        tried = [(split, search.tried(split.deployment(split.max_replicas), first)) for split in self.splits]
         split, best = min(tried, key=lambda each: key(each[1]))
-        place = split.deployment(split.most_replicas)
+        place = split.deployment(split.max_replicas)
         others = [search.tried(place, choice) for choice in search.choices[1:]]
         found = search.improved(min((best, *others), key=key))
         if found.summary is None:
@@ -190,7 +189,7 @@ class _Planning:
             if split not in self._slow
             and (trial := self._nearest_below(split, best.deployment.num_devices, best.choice)) is not None
         ]
-        return min(tried, key=better("goodput"), default=None)
+        return min(tried, key=better("slo attainment"), default=None)
 
     @property
     def _fewest_devices(self) -> int | None:
@@ -200,26 +199,26 @@ class _Planning:
         """Steps 1 and 2."""
         size, fewest = split.model.num_devices, self._fewest_devices
         most = (
-            split.most_replicas
-            if fewest is None
-            else min(split.most_replicas, _MOST_COMPARED * fewest // size)
+            split.max_replicas if fewest is None else min(split.max_replicas, _MOST_COMPARED * fewest // size)
         )
         if most < 1:
-            self._refuse(
-                split, f"a replica takes {size} devices, more than {_MOST_COMPARED} times as many as the plan"
+            self._rule_out(
+                split, f"a replica takes {size} devices, more than {_MOST_COMPARED} times those of the plan"
             )
             return
         alone = self.search.alone(split)
-        if alone.goodput < self.search.share - 1e-9:
+        if alone.slo_attainment < self.search.share - 1e-9:
             self._slow.add(split)
-            self._refuse(split, f"even when served alone, only {_met(alone)}")
+            self._rule_out(split, f"even if each request is served alone, only {_met(alone)}")
             return
         found = self.search.fewest(split, most)
         if found:
             self._found[split] = found
         else:
             num = most * size
-            self._refuse(split, f"fewer than {self.search.share:.1%} meet their objectives on {num} devices")
+            self._rule_out(
+                split, f"fewer than {self.search.share:.1%} meet their objectives on {num} devices"
+            )
 
     def _saves_devices(self) -> bool:
         """Step 3: whether changes of options meet the objectives on fewer devices than all else."""
@@ -237,7 +236,7 @@ class _Planning:
 
     def _nearest_below(self, split: PossibleSplit, num_devices: int, choice: PolicyChoice) -> Trial | None:
         """As many replicas as take fewer devices; None if there is no room for one."""
-        num = min(split.most_replicas, (num_devices - 1) // split.model.num_devices)
+        num = min(split.max_replicas, (num_devices - 1) // split.model.num_devices)
         if num < 1:
             return None
         known = self._nearest.get(split)
@@ -245,16 +244,19 @@ class _Planning:
             self._nearest[split] = self.search.tried(split.deployment(num), choice)
         return self._nearest[split]
 
-    def _refuse(self, split: PossibleSplit, why: str) -> None:
-        self.refused.append(RefusedSplit(split.model.tensor_parallel, split.model.pipeline_stages, why))
+    def _rule_out(self, split: PossibleSplit, why: str) -> None:
+        self.excluded_splits.append(
+            ExcludedSplit(split.model.tensor_parallel, split.model.pipeline_stages, why)
+        )
 
 
 def _met(summary: Summary) -> str:
-    """Who meets objectives of whom, and how long the first and the other tokens take."""
+    """How many requests meet their objectives, with the percentiles of TTFT and TPOT."""
     return (
-        f"{summary.goodput:.1%} of the requests meet their objectives: TTFT is {1e3 * summary.ttft.p50_s:.3g} ms in the "
-        f"median and {1e3 * summary.ttft.p99_s:.3g} ms for the 99th of 100, TPOT {1e3 * summary.tpot.p50_s:.3g} and "
-        f"{1e3 * summary.tpot.p99_s:.3g} ms; refused are {summary.num_refused}"
+        f"{summary.slo_attainment:.1%} of the requests meet their objectives; "
+        f"TTFT p50 {1e3 * summary.ttft.p50_s:.3g} ms, p99 {1e3 * summary.ttft.p99_s:.3g} ms; "
+        f"TPOT p50 {1e3 * summary.tpot.p50_s:.3g} ms, p99 {1e3 * summary.tpot.p99_s:.3g} ms; "
+        f"{summary.num_refused} refused"
     )
 
 

@@ -24,8 +24,8 @@ _FAR_FROM_MET = 0.5  # below this share of what is wanted, changes of options ar
 
 
 def order_of(trial: Trial) -> tuple[float, ...]:
-    """The key by which trials that meet the objectives are sorted: fewest devices, then goodput, then time."""
-    return (trial.deployment.num_devices, *better("goodput")(trial))
+    """The sort key of trials that meet the objectives: fewest devices, then most objectives met, then least time."""
+    return (trial.deployment.num_devices, *better("slo attainment")(trial))
 
 
 def run_of(trial: Trial, requests: Sequence[TracedRequest]) -> PolicyRun:
@@ -45,9 +45,9 @@ class DeploymentSearch:
     ----------
     requests : with their objectives.
     choices : policies that a search starts from.
-    share : of the requests that is to meet its objectives.
-    router : name of who chooses replicas.
-    tell : hears what is simulated.
+    share : target share of the requests that meet their objectives.
+    router : name of the router.
+    tell : is called with what is simulated next.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DeploymentSearch:
         return len(self._trials)
 
     def alone(self, split: PossibleSplit) -> Summary:
-        """What requests see of which each is served alone: no policy and no number of replicas does better."""
+        """The latency of requests that are each served alone: no policy and no number of replicas does better."""
         self._tell(f"{split}, each request alone")
         apart, num = [], 0
         for each in self.requests:
@@ -82,9 +82,9 @@ class DeploymentSearch:
         return Summary.of(simulate_requests(apart, place.instances(whole_prompts), place.model.step_time), 1)
 
     def fewest(self, split: PossibleSplit, most: int) -> tuple[Trial, ...]:
-        """With the fewest replicas of a split, up to so many, all choices that meet the objectives, best first.
+        """All choices that meet the objectives with the fewest replicas of a split, best first.
 
-        More replicas are taken to be no worse than fewer.
+        More replicas are assumed to be no worse than fewer. At most ``most`` are tried.
         """
         found: list[Trial] = []
         for choice in self.choices:
@@ -100,7 +100,7 @@ class DeploymentSearch:
         return tuple(sorted(found, key=order_of))
 
     def met(self, place: Deployment, choice: PolicyChoice) -> Trial | None:
-        """A trial that meets the objectives; None if it does not."""
+        """The trial, if it meets the objectives; None otherwise."""
         key = (place.model, place.num_replicas, str(choice))
         if key not in self._trials:
             self._tell(f"{place}, {choice}")
@@ -115,7 +115,7 @@ class DeploymentSearch:
         return trial if trial is not None and self.is_met(trial) else None
 
     def tried(self, place: Deployment, choice: PolicyChoice) -> Trial:
-        """A trial to its end, whether it meets the objectives or not."""
+        """The trial, simulated to its end, whether it meets the objectives or not."""
         key = (place.model, place.num_replicas, str(choice))
         trial = self._trials.get(key)
         if trial is None:
@@ -125,13 +125,13 @@ class DeploymentSearch:
 
     def is_met(self, trial: Trial) -> bool:
         """Whether enough requests met their objectives."""
-        return trial.summary is not None and trial.summary.goodput >= self.share - 1e-9
+        return trial.summary is not None and trial.summary.slo_attainment >= self.share - 1e-9
 
     def improved(self, trial: Trial) -> Trial:
-        """The best that changes of one option at a time lead to, on the same devices, until the objectives are met."""
-        key = better("goodput")
+        """Change one option of the policy at a time until the objectives are met or no change helps."""
+        key = better("slo attainment")
         for _ in range(_MOST_ROUNDS):
-            is_hopeless = trial.summary is None or trial.summary.goodput < _FAR_FROM_MET * self.share
+            is_hopeless = trial.summary is None or trial.summary.slo_attainment < _FAR_FROM_MET * self.share
             if is_hopeless or self.is_met(trial):
                 break
             near = [self.tried(trial.deployment, each) for each in trial.choice.near()]
@@ -142,12 +142,12 @@ class DeploymentSearch:
         return trial
 
     def polished(self, trial: Trial) -> Trial:
-        """Of a trial that meets the objectives and those that differ in one option, the best."""
+        """The best of a trial that meets the objectives and the trials that differ from it in one option."""
         near = [self.met(trial.deployment, each) for each in trial.choice.near()]
         return min((trial, *(each for each in near if each is not None)), key=order_of)
 
     def _first_met(self, split: PossibleSplit, choice: PolicyChoice, most: int) -> Trial | None:
-        """Twice as many replicas each time, and then by halves."""
+        """Doubles the number of replicas until the objectives are met, then bisects."""
         num, failed = 1, 0
         while (trial := self.met(split.deployment(num), choice)) is None:
             if num == most:

@@ -47,7 +47,7 @@ class Orca(AdmittingPolicy):
         while len(draft.items) < self.max_requests:
             first = self.admission.next(draft, state)
             if first is None or not draft.compute(
-                first, draft.num_left(first), room_tokens=first.most_tokens
+                first, draft.num_left(first), reserve_tokens=first.max_num_tokens
             ):
                 break
             self.admission.admitted(first, state)

@@ -96,7 +96,7 @@ def next_swapped(
 def _fits(draft: BatchDraft, group: list[RequestState], max_requests: int, spare_blocks: int) -> bool:
     """Whether there is room for requests that are swapped out, each with its next token."""
     if len(group) == 1 and not draft.num_running:
-        return draft.num_to_take(group[0], group[0].num_tokens) <= draft.num_free
+        return draft.num_new_blocks(group[0], group[0].num_tokens) <= draft.num_free
     left = draft.num_free - len({block for each in group for block in each.host_blocks}) - len(group)
     if not draft.num_running:
         return left >= 0

@@ -74,9 +74,9 @@ class TokenBudget(AdmittingPolicy):
             if num > left and not self.chunked and draft.items:
                 break
             num = min(num, left) if self.chunked else num
-            is_scarce = draft.num_free - draft.num_to_take(first, first.num_tokens) < spare
+            is_scarce = draft.num_free - draft.num_new_blocks(first, first.num_tokens) < spare
             if (is_scarce and draft.num_running) or not draft.compute(
-                first, num, room_tokens=first.num_tokens
+                first, num, reserve_tokens=first.num_tokens
             ):
                 break
             self.admission.admitted(first, state)

@@ -81,7 +81,7 @@ class PrefillFirst(AdmittingPolicy):
                 break
             if (num := draft.num_left(first)) > left and draft.items:
                 break
-            is_scarce = draft.num_free - draft.num_to_take(first, first.num_tokens) < spare
+            is_scarce = draft.num_free - draft.num_new_blocks(first, first.num_tokens) < spare
             if (is_scarce and draft.num_running) or not draft.compute(first, num):
                 break
             self.admission.admitted(first, state)

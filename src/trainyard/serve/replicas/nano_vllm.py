@@ -58,7 +58,7 @@ class NanoVLLM:
             num = draft.num_left(first)
             if num > left and draft.items:
                 break
-            if not draft.compute(first, min(num, left), room_tokens=first.num_tokens):
+            if not draft.compute(first, min(num, left), reserve_tokens=first.num_tokens):
                 break
             if num > left:  # it goes on from there in the next step
                 break

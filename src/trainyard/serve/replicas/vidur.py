@@ -136,10 +136,10 @@ class VidurSarathi(_Scheduler):
 
 @dataclass(frozen=True)
 class VidurOrca(_Scheduler):
-    """Scheduler `orca`: ``most_tokens`` of the cache are reserved for each request."""
+    """Scheduler `orca`: ``max_num_tokens`` of the cache are reserved for each request."""
 
     max_requests: int = 128
-    most_tokens: int = 4096
+    max_num_tokens: int = 4096
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running = state.take()
@@ -149,7 +149,9 @@ class VidurOrca(_Scheduler):
         state.left = running[self.max_requests :]
         while len(draft.items) < self.max_requests:
             first = draft.first_waiting
-            if first is None or not draft.compute(first, draft.num_left(first), room_tokens=self.most_tokens):
+            if first is None or not draft.compute(
+                first, draft.num_left(first), reserve_tokens=self.max_num_tokens
+            ):
                 break
             state.in_step.append(first)
 
@@ -175,7 +177,7 @@ def _admit(
         left = draft.num_free - draft.blocks_of(first.num_tokens)
         if left < floor(_WATERMARK * draft.num_blocks) or not may_take(first):
             break
-        draft.compute(first, tokens(first), room_tokens=first.num_tokens)
+        draft.compute(first, tokens(first), reserve_tokens=first.num_tokens)
         admitted.append(first)
     return admitted
 

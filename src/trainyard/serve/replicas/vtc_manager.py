@@ -67,7 +67,7 @@ class VTCManager:
         self.admission.end(draft, state.admission)
 
     def _prefill(self, draft: BatchDraft, state: _Decodes) -> None:
-        held = [(each.most_tokens - each.num_tokens - 1, each.num_tokens) for each in draft.running]
+        held = [(each.max_num_tokens - each.num_tokens - 1, each.num_tokens) for each in draft.running]
         left = self.max_tokens
         while draft.num_running < self.max_requests:
             first = self.admission.next(draft, state.admission)

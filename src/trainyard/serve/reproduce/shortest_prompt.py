@@ -27,7 +27,7 @@ def _least_rows() -> Iterator[Row]:
         lengths = np.random.default_rng(0).integers(1, most, 100).tolist()
         requests = [TracedRequest(Request(str(n), 0.0, tokens, 1), 1) for n, tokens in enumerate(lengths)]
         policy = TokenBudget(most, 1, admission=ShortestPrompt(max_wait_s=1e6))
-        instance = Instance(policy, BlockCache(1000, 16), finds_prefixes=False)
+        instance = Instance(policy, BlockCache(1000, 16), prefix_caching=False)
         results = simulate_requests(requests, [instance], LinearStepTime(0.0, _TOKEN_S, 0.0))
         least_s = _TOKEN_S * sum(accumulate(sorted(lengths))) / len(lengths)
         yield Row(

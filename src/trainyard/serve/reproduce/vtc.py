@@ -31,7 +31,7 @@ def _requests() -> Iterator[TracedRequest]:
 
 
 def _rows() -> Iterator[Row]:
-    instance = Instance(vllm(max_requests=32, admission=VTC()), BlockCache(400, 16), finds_prefixes=False)
+    instance = Instance(vllm(max_requests=32, admission=VTC()), BlockCache(400, 16), prefix_caching=False)
     results = simulate_requests(_requests(), [instance], STEP_TIME)
     service: dict[str, float] = defaultdict(float)
     for each in results.served:

@@ -73,7 +73,7 @@ def read_requests(
     max_tokens: int = MAX_TOKENS,
     strict: bool = False,
     time_scale: float = 1.0,
-    most_tokens: int | None = None,
+    max_num_tokens: int | None = None,
     longer: str = "leave_out",
 ) -> RequestTrace:
     """The requests of a trace, in the order in which they come; read when asked for, one after the other.
@@ -91,9 +91,9 @@ def read_requests(
         is left out.
     strict : the first row that cannot be read is an error.
     time_scale : by which arrivals are multiplied, and how long after their parents others come: 0.5 is twice the load.
-    most_tokens : of prompt and output together; by default any number.
+    max_num_tokens : of prompt and output together; by default any number.
     longer : what becomes of a request that has more: ``leave_out``; or ``cut_prompt`` to so many that it has
-        ``most_tokens``, as Vidur does. One whose output alone has that many is left out in any case. Where prompts are
+        ``max_num_tokens``, as Vidur does. One whose output alone has that many is left out in any case. Where prompts are
         cut, their lengths say something of the outputs.
 
     Raises
@@ -111,30 +111,30 @@ def read_requests(
         raise ServeError(f"max_tokens {max_tokens}: it is what a client takes at most, at least 1")
     if longer not in LONGER:
         raise ServeError(f"longer {longer!r}: what becomes of longer requests is one of {', '.join(LONGER)}")
-    if most_tokens is not None and most_tokens < 2:
+    if max_num_tokens is not None and max_num_tokens < 2:
         raise ServeError(
-            f"most_tokens {most_tokens}: it is of prompt and output together, at least 2; leave it out to take any"
+            f"max_num_tokens {max_num_tokens}: it is of prompt and output together, at least 2; leave it out to take any"
         )
     check_scale(time_scale)
     with raised_as(ServeError):
         entry = FORMATS[format] if format else recognised(path, FORMATS, "request")
     left_out = LeftOut(strict=strict)
     requests = entry.read(path, max_tokens, left_out)
-    if most_tokens is not None:
-        requests = _fitted(requests, most_tokens, longer, left_out)
+    if max_num_tokens is not None:
+        requests = _fitted(requests, max_num_tokens, longer, left_out)
     if time_scale != 1:
         requests = (scaled(traced, time_scale) for traced in requests)
     return RequestTrace(requests, left_out, path, limit)
 
 
 def _fitted(
-    requests: Iterator[TracedRequest], most_tokens: int, longer: str, left_out: LeftOut
+    requests: Iterator[TracedRequest], max_num_tokens: int, longer: str, left_out: LeftOut
 ) -> Iterator[TracedRequest]:
     for traced in requests:
-        request, output_tokens = traced.request, traced.most_output_tokens
-        if request.prompt_tokens + output_tokens <= most_tokens:
+        request, output_tokens = traced.request, traced.max_output_tokens
+        if request.prompt_tokens + output_tokens <= max_num_tokens:
             yield traced
-        elif longer == "cut_prompt" and output_tokens < most_tokens:
-            yield cut(traced, most_tokens - output_tokens)
+        elif longer == "cut_prompt" and output_tokens < max_num_tokens:
+            yield cut(traced, max_num_tokens - output_tokens)
         else:
-            left_out.add_named(f"more than {most_tokens:,} tokens of prompt and output", request.name)
+            left_out.add_named(f"more than {max_num_tokens:,} tokens of prompt and output", request.name)

@@ -145,7 +145,7 @@ class TracedRequest(NamedTuple):
         return lengths
 
     @property
-    def most_output_tokens(self) -> int:
+    def max_output_tokens(self) -> int:
         """Of the sample that has most."""
         given = self.output_tokens
         return max(given) if isinstance(given, tuple) else given

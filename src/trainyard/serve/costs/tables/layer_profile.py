@@ -67,12 +67,12 @@ class Exchange:
 
     Attributes
     ----------
-    exchanged_s : devices of a tensor-parallel group.
+    communication_s : devices of a tensor-parallel group.
     dispatched_s : data-parallel ranks that share the experts of mixtures, of the tokens of all.
     num_ranks : how many of these there are, each with a part of the experts.
     """
 
-    exchanged_s: Callable[[int], float] = _nothing_s
+    communication_s: Callable[[int], float] = _nothing_s
     dispatched_s: Callable[[int], float] = _nothing_s
     num_ranks: int = 1
 
@@ -115,7 +115,7 @@ class LayerProfile:
         self._curves: dict[int, tuple[Floats, Floats]] = {}
 
     def tokens_s(self, num: int) -> float:
-        return sum(line(num) for line in self._of_tokens.values()) + self._exchange.exchanged_s(num)
+        return sum(line(num) for line in self._of_tokens.values()) + self._exchange.communication_s(num)
 
     def experts_s(self, num: int) -> float:
         if self._experts is None:

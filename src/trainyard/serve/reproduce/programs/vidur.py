@@ -90,11 +90,11 @@ def run(folder: Path, policy: BatchPolicy, time_scale: float, num_replicas: int 
         limit=_NUM_REQUESTS,
         max_tokens=_MOST_TOKENS,
         time_scale=time_scale,
-        most_tokens=_MOST_TOKENS,
+        max_num_tokens=_MOST_TOKENS,
         longer="cut_prompt",
     )
     instances = [
-        Instance(policy, BlockCache(2000, 16), _MOST_TOKENS, finds_prefixes=False)
+        Instance(policy, BlockCache(2000, 16), _MOST_TOKENS, prefix_caching=False)
         for _ in range(num_replicas)
     ]
     return simulate_requests(requests, instances, STEP_TIME)

@@ -75,7 +75,7 @@ def read_own(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> It
         if at_s is None:
             raise row.error("parent", "the name of a request on a line before, which can be read")
         comes_s.setdefault(request.name, at_s)
-        return too_long(traced.most_output_tokens, request.max_tokens) or at_s
+        return too_long(traced.max_output_tokens, request.max_tokens) or at_s
 
     table = (JsonLines if is_json else Table)(path, _NEEDED, left_out=left_out)
     return table.in_order(moment, lambda row, _: _traced(row, max_tokens), "name")

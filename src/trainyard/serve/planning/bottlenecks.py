@@ -1,6 +1,6 @@
-"""What keeps requests from their objectives: which part of a deployment, if it were better, would help most.
+"""What keeps requests from their objectives: which part of a deployment would help most if it were better.
 
-Each time one thing is changed, and all else is as it was: what is simulated is the same requests and the same policy.
+The same requests are simulated with the same policy again, each time with one thing improved.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.step_time import StepTime
 
-__all__ = ["Limit", "limits_of"]
+__all__ = ["Bottleneck", "bottlenecks_of"]
 
 Floats = NDArray[np.float64]
 
 _FASTER = 0.5
 
 
-class Limit(NamedTuple):
-    """Something that is changed, and what that gives.
+class Bottleneck(NamedTuple):
+    """A part of a deployment, and what an improvement of it gives.
 
     Attributes
     ----------
-    name : what may be the limit.
-    change : how it is changed.
-    goodput : share of the requests that meet their objectives then.
+    name : what may be the bottleneck.
+    change : how it is improved.
+    slo_attainment : share of the requests that then meet their objectives.
     """
 
     name: str
     change: str
-    goodput: float
+    slo_attainment: float
 
 
-def limits_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Limit, ...]:
-    """What would help most, first; of equal ones, what leaves devices as fast as they are.
+def bottlenecks_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Bottleneck, ...]:
+    """The bottlenecks, the one whose improvement helps most first.
+
+    Of equal ones, those that need no faster device come first.
 
     Parameters
     ----------
@@ -52,35 +54,35 @@ def limits_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Limit, .
 
     def with_steps(prompts: float, decodes: float) -> float:
         step_time = ScaledStepTime(model.step_time, prompts, decodes)
-        return _goodput(
+        return _slo_attainment(
             replace(trial, deployment=replace(place, model=replace(model, step_time=step_time))), requests
         )
 
     changes: tuple[tuple[str, str, Callable[[], float]], ...] = (
         (
-            "memory of the cache",
-            "twice the cache",
-            lambda: _goodput(
+            "KV cache size",
+            "twice the KV cache",
+            lambda: _slo_attainment(
                 replace(trial, deployment=replace(place, num_blocks=2 * place.num_blocks)), requests
             ),
         ),
-        ("queueing", "requests come evenly", lambda: _goodput(trial, _evenly(requests))),
-        ("prefill compute", "prompts take half as long", lambda: with_steps(_FASTER, 1.0)),
-        ("decode steps", "decodes take half as long", lambda: with_steps(1.0, _FASTER)),
+        ("queueing", "evenly spaced arrivals", lambda: _slo_attainment(trial, _evenly(requests))),
+        ("prefill compute", "prefill twice as fast", lambda: with_steps(_FASTER, 1.0)),
+        ("decode speed", "decode twice as fast", lambda: with_steps(1.0, _FASTER)),
     )
-    found = [Limit(name, change, goodput()) for name, change, goodput in changes]
-    return tuple(sorted(found, key=lambda each: -each.goodput))
+    found = [Bottleneck(name, change, attainment()) for name, change, attainment in changes]
+    return tuple(sorted(found, key=lambda each: -each.slo_attainment))
 
 
 @dataclass(frozen=True)
 class ScaledStepTime:
-    """Steps in which prompts or decodes take another time.
+    """Step times in which prefill or decode is faster or slower.
 
     Attributes
     ----------
-    step_time : as it is.
-    prompts, decodes : by which the seconds are multiplied that each adds to the other; a step without prompts is one of
-        decodes, and takes as many times as long.
+    step_time : the unscaled times.
+    prompts, decodes : factors of the seconds that prefill and decode add to a step of both; a step of only one of them is
+        scaled as a whole.
     """
 
     step_time: StepTime
@@ -103,13 +105,13 @@ class ScaledStepTime:
         return self.decodes * self.step_time.decode_seconds(items, num)
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Of copies of blocks."""
+        """Seconds of the copies of blocks."""
         return self.step_time.cache_seconds(ops)
 
 
-def _goodput(trial: Trial, requests: Sequence[TracedRequest]) -> float:
+def _slo_attainment(trial: Trial, requests: Sequence[TracedRequest]) -> float:
     found = tried(requests, trial.deployment, trial.choice, trial.router)
-    return found.summary.goodput if found.summary is not None else 0.0
+    return found.summary.slo_attainment if found.summary is not None else 0.0
 
 
 def _evenly(requests: Sequence[TracedRequest]) -> list[TracedRequest]:
