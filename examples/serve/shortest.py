@@ -1,4 +1,4 @@
-"""A policy of your own: all that run go on, and with what is left of a step, the shortest prompts that wait begin."""
+"""A policy of your own: running requests continue, and the rest of a step goes to the shortest waiting prompts."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,23 @@ from trainyard.serve.draft import BatchDraft
 
 @dataclass(frozen=True)
 class Shortest:
-    """Prompts are computed in chunks, so that a step has at most so many tokens."""
+    """Prompts are split into chunks, so that a step has at most ``step_tokens`` tokens."""
 
     step_tokens: int = 1024
-    repeats = "while none waits"  # who comes next may change with everybody who comes
+    repeats = "while none waits"  # a new request may be the shortest one
 
     def start(self) -> None:
-        return None  # it keeps nothing from one decision to the next
+        return None  # no state between decisions
 
     def decide(self, draft: BatchDraft, state: None) -> None:
         left, running = self.step_tokens, draft.running
         while running and left:
             request = running.pop(0)
             num = min(draft.num_left(request), left)
-            while not draft.compute(request, num):  # no blocks: those that came last lose theirs
-                loser = running.pop() if running else request
-                draft.preempt(loser)
-                if loser is request:
+            while not draft.compute(request, num):  # no free blocks: preempt the one admitted last
+                victim = running.pop() if running else request
+                draft.preempt(victim)
+                if victim is request:
                     break
             else:
                 left -= num

@@ -166,5 +166,5 @@ def test_a_prompt_that_is_longer_than_the_cache_is_refused(name):
     results = instance.run([request(0, 0.0, _MOST, 5), request(1, 0.0, _MOST - 1, 5)])
     (refused,) = results.refused
     assert refused.request.name == "r0"
-    assert refused.why == f"a prompt of {_MOST} tokens, where a sequence has at most {_MOST} with its answer"
+    assert refused.why == f"a prompt of {_MOST} tokens; prompt and answer have at most {_MOST}"
     assert [each.output_tokens for each in results.served] == [1]

@@ -160,7 +160,7 @@ def test_what_continues_a_refused_request_is_refused():
     results = Checked(vllm(), 100).run(given)
     assert not results.served
     assert [(each.request.name, each.why) for each in results.refused] == [
-        ("r0", "a prompt of 2000 tokens, where a sequence has at most 1600 with its answer"),
+        ("r0", "a prompt of 2000 tokens; prompt and answer have at most 1600"),
         ("r1", "continues a request that was refused"),
         ("r2", "continues a request that was refused"),
     ]

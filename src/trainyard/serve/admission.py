@@ -1,4 +1,4 @@
-"""Which of the requests that wait is admitted next."""
+"""The order in which waiting requests are admitted."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ __all__ = ["FIRST_COME", "Admission", "AdmissionHooks", "FirstCome"]
 
 
 class Admission(Protocol):
-    """The order in which a batch policy admits requests; it goes with any of them."""
+    """The order in which a batch policy admits waiting requests; it combines with any batch policy of the catalog."""
 
     @property
     def in_order(self) -> bool:
-        """Whether the next request stays the next one, whoever comes and whatever others get."""
+        """Whether the next request stays the next one when others arrive or are served."""
         ...
 
     def start(self) -> Any:
-        """What it keeps from decision to decision, of one instance; it may change it."""
+        """Return its own state for one replica, or None. The methods below get it, and may change it."""
         ...
 
     def begin(self, draft: BatchDraft, state: Any) -> None:
-        """A batch is begun."""
+        """Called before each batch is made."""
         ...
 
     def next(self, draft: BatchDraft, state: Any) -> RequestState | None:
-        """The request that is to be admitted next; None if none waits. If there is no room for it, nobody is admitted."""
+        """The request to admit next; None if none waits. If it does not fit, no request is admitted."""
         ...
 
     def admitted(self, request: RequestState, state: Any) -> None:
-        """It was."""
+        """Called when the request has been admitted."""
         ...
 
     def end(self, draft: BatchDraft, state: Any) -> None:
-        """The batch is made."""
+        """Called when the batch is complete."""
         ...
 
 
 class AdmissionHooks:
-    """What an admission does where nothing is to be done; its order may change."""
+    """Default methods of an admission: they do nothing, and the order may change."""
 
     @property
     def in_order(self) -> bool:
@@ -73,4 +73,4 @@ class FirstCome(AdmissionHooks):
 
 
 FIRST_COME = FirstCome()
-"""The order where no other is given."""
+"""The default order."""

@@ -1,4 +1,4 @@
-"""The decision of level 3: what one step of an instance computes, and what becomes of its cache."""
+"""The decision of level 3: what one step of a replica computes, and what happens to its KV cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 __all__ = ["Batch", "CacheOp", "Launch", "Tier", "WorkItem", "num_copied"]
 
 Tier = Literal["device", "host"]
-"""Where blocks of the cache are."""
+"""The memory that a block of the KV cache is in."""
 
 
 class WorkItem(NamedTuple):
@@ -17,8 +17,8 @@ class WorkItem(NamedTuple):
 
     Attributes
     ----------
-    request : its number; where a request has several samples, that of the sample.
-    start, stop : the tokens of its sequence, from ``start`` on and without ``stop``.
+    request : number of the request, or of its sample.
+    start, stop : range of tokens of its sequence, without ``stop``.
     """
 
     request: int
@@ -27,11 +27,11 @@ class WorkItem(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Items that run through a model together.
+    """Items that go through a model together.
 
     Attributes
     ----------
-    model : its name; "" where an instance has one.
+    model : its name; "" if the instance has only one.
     """
 
     items: tuple[WorkItem, ...]
@@ -39,21 +39,21 @@ class Launch(NamedTuple):
 
 
 class CacheOp(NamedTuple):
-    """One thing that happens to blocks of the cache.
+    """One operation on blocks of the KV cache.
 
-    A request takes free blocks for new tokens, shares blocks for what is in them, or gives back blocks. Or it gets blocks
-    with what is in those that it has, and gives back the latter, the last one first: "copy" on the device, since others
-    have that block, too, and it is about to write; "swap out" to the host; "swap in" to the device. Where others of the
-    same batch have done so with the same block, the same copy is for all of them.
+    "allocate" takes free blocks for new tokens, "share" holds blocks for what is in them, and "free" releases blocks. The
+    others copy the blocks of a request to new ones and then free the old ones, last one first: "copy" on the device,
+    because the request is about to write in a shared block; "swap out" to the host; "swap in" to the device. Requests of
+    the same batch that copy the same block get the same copy.
 
     Attributes
     ----------
-    kind : what happens.
-    request : its number.
-    blocks : their numbers, in the order in which this happens.
-    tier : where these blocks are.
-    to : numbers of the blocks that it gets for them, one for each; none where nothing is copied.
-    to_tier : where those are.
+    kind : the operation.
+    request : number of the request.
+    blocks : numbers of the blocks, in order.
+    tier : the memory that they are in.
+    to : numbers of the new blocks, one for each; empty if nothing is copied.
+    to_tier : the memory that the new blocks are in.
     """
 
     kind: Literal["allocate", "share", "free", "copy", "swap out", "swap in"]
@@ -69,7 +69,7 @@ class CacheOp(NamedTuple):
 
 
 def num_copied(ops: Iterable[CacheOp]) -> tuple[int, int]:
-    """How many blocks operations of one batch copy on the device, and how many between device and host."""
+    """Count the blocks that the operations of a batch copy on the device, and between device and host."""
     pairs = {(op.tier, op.to_tier, *pair) for op in ops for pair in zip(op.blocks, op.to, strict=False)}
     within = sum(tier == to_tier for tier, to_tier, _, _ in pairs)
     return within, len(pairs) - within
@@ -77,16 +77,16 @@ def num_copied(ops: Iterable[CacheOp]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What an instance does next.
+    """What a replica does in its next step.
 
     Attributes
     ----------
-    launches : what is computed; none where nothing can be.
-    cache_ops : what happens to the cache before, in this order.
-    preempted : numbers of the requests that lost their blocks on the device, in the order in which they did: they wait
-        again, or are swapped out.
-    refused : requests that are not served, and why.
-    repeat : how many times it is computed, each time with the tokens after those of the time before.
+    launches : what is computed; empty if nothing is.
+    cache_ops : operations on the KV cache before that, in order.
+    preempted : numbers of the requests that lose their blocks on the device, in order: they wait again, or are swapped
+        out.
+    refused : numbers of refused requests, and why.
+    repeat : number of steps in which the same requests decode, each time with the next token.
     """
 
     launches: tuple[Launch, ...] = ()
@@ -97,19 +97,19 @@ class Batch:
 
     @property
     def items(self) -> tuple[WorkItem, ...]:
-        """Of all launches."""
+        """The items of all launches."""
         if len(self.launches) == 1:
             return self.launches[0].items
         return tuple(item for launch in self.launches for item in launch.items)
 
     @property
     def num_tokens(self) -> int:
-        """That are computed."""
+        """Number of tokens that are computed."""
         return self.repeat * sum(item.stop - item.start for item in self.items)
 
     @property
     def copies(self) -> bool:
-        """Whether blocks of the cache are copied before."""
+        """Whether any operation copies blocks of the KV cache."""
         return any(op.to for op in self.cache_ops)
 
     def __str__(self) -> str:

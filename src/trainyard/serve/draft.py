@@ -1,8 +1,8 @@
 """A batch while a policy makes it.
 
-What a request finds in the cache, and whether there is room for it, depends on what the same decision gave to others.
-So a policy makes its batch piece by piece: each piece is carried out on the instance's queues and cache at once, and
-written down. What was written down is the batch.
+What a request finds in the cache, and whether there is room for it, depends on what the same decision gave to other
+requests. So a policy makes its batch request by request: each change takes effect on the queues and the KV cache of the
+instance at once, and is recorded. The record is the batch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["BatchDraft"]
 
 
 class BatchDraft:
-    """What a policy sees of an instance, and what it does there.
+    """What a policy sees of a replica, and the batch that it makes there.
 
     Attributes
     ----------
-    now_s : the time.
-    arrived : requests that came since the last decision, in this order; they are among those that wait, too.
-    block_tokens, num_blocks : of the cache.
-    refused : requests that are not served, and why.
+    now_s : the current time.
+    arrived : requests that arrived since the last decision, in order; they are among the waiting ones, too.
+    block_tokens, num_blocks : tokens per block, and number of blocks, of the KV cache.
+    refused : requests that this decision refused, and why.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class BatchDraft:
 
     @property
     def waiting(self) -> Iterator[RequestState]:
-        """Requests without blocks: those that were preempted, the last one first, and the others as they arrived."""
+        """Requests without blocks: preempted ones first, the last preempted before others, then by arrival."""
         return iter(self._queues.waiting.values())
 
     @property
     def first_waiting(self) -> RequestState | None:
-        """The first of those that wait."""
+        """The first waiting request; None if none waits."""
         return next(self.waiting, None)
 
     def waits(self, state: RequestState) -> bool:
@@ -62,51 +62,51 @@ class BatchDraft:
         return state.number in self._queues.waiting
 
     def waiting_of(self, client: str) -> Iterator[RequestState]:
-        """Those of one client."""
+        """The waiting requests of one client."""
         return iter(self._queues.waiting_by_client[client].values())
 
     @property
     def waiting_clients(self) -> Iterator[tuple[str, int]]:
-        """Clients of which requests wait, and how many of each."""
+        """Clients with waiting requests, and how many each has."""
         return ((client, len(them)) for client, them in self._queues.waiting_by_client.items())
 
     @property
     def num_waiting(self) -> int:
-        """How many requests have no blocks."""
+        """Number of waiting requests."""
         return len(self._queues.waiting)
 
     @property
     def running(self) -> list[RequestState]:
-        """Requests with blocks that are in no step and not in this batch, as they were admitted."""
+        """Requests with blocks that are in no step and not in this batch, in the order of admission."""
         return [state for state in self._queues.running.values() if not state.num_in_step]
 
     @property
     def num_running(self) -> int:
-        """How many requests, or samples of them, have blocks on the device or will have, in whatever step they are."""
+        """Number of running requests and samples, in a step or not, with the samples that are still to be forked."""
         return len(self._queues.running) + self._queues.num_to_fork
 
     def may_run(self, state: RequestState, max_requests: int) -> bool:
-        """Whether so many may run at once, and a request with all its samples is one of them, or there is no other."""
+        """Whether a request with all its samples may run beside the others within ``max_requests``, or none runs yet."""
         num = self.num_running
         return num == 0 or num + 1 + state.num_to_fork <= max_requests
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of free blocks."""
         return self._cache.num_free
 
     @property
     def swapped(self) -> list[RequestState]:
-        """Requests whose blocks are on the host, in the order in which they came."""
+        """Requests whose blocks are on the host, in the order of arrival."""
         return sorted(self._queues.swapped.values(), key=lambda each: each.number)
 
     @property
     def num_swapped(self) -> int:
-        """How many they are."""
+        """Number of swapped-out requests."""
         return len(self._queues.swapped)
 
     def group(self, state: RequestState) -> list[RequestState]:
-        """A request and the other samples of it where it is: those that run and are in no step, or are swapped out."""
+        """A request with its other samples in the same place: those that run and are in no step, or are swapped out."""
         if not state.samples:
             return [state]
         there = self._queues.swapped if state.host_blocks else self._queues.running
@@ -119,33 +119,33 @@ class BatchDraft:
 
     @property
     def items(self) -> Collection[WorkItem]:
-        """What is in this batch."""
+        """The items of this batch."""
         return self._items.values()
 
     @property
     def has_preempted(self) -> bool:
-        """Whether a request lost its blocks in this batch."""
+        """Whether this batch preempts a request."""
         return bool(self._preempted)
 
     def blocks_of(self, num_tokens: int) -> int:
-        """How many blocks so many tokens fill."""
+        """Number of blocks for so many tokens."""
         return -(-num_tokens // self.block_tokens)
 
     def num_left(self, state: RequestState) -> int:
-        """Tokens of a request that are to be computed, after those that are in the cache."""
+        """Number of tokens of a request that are still to be computed: those that are not in the KV cache."""
         return state.num_tokens - (state.num_computed if state.blocks else self._num_there(state))
 
     def num_cached(self, state: RequestState) -> int:
-        """Tokens of a request that waits which are in the cache.
+        """Prefix hits: number of tokens of a waiting request that are in the KV cache.
 
-        Its last token is never among them: it has to be computed, since that gives the next one.
+        Its last token is never counted: it has to be computed to generate the next one.
         """
         return len(self._hits(state)) * self.block_tokens
 
     def num_new_blocks(self, state: RequestState, num_tokens: int) -> int:
-        """How many blocks will no longer be free when a request has room for so many tokens of its sequence.
+        """Number of free blocks that a request needs to have blocks for the first ``num_tokens`` of its sequence.
 
-        Of a request that is swapped out, that is with those that it gets when it is swapped in by itself.
+        For a swapped-out request, this includes the blocks that it needs to be swapped in by itself.
         """
         if state.blocks:
             num = max(0, self.blocks_of(num_tokens) - len(state.blocks))
@@ -156,23 +156,23 @@ class BatchDraft:
         return self.blocks_of(num_tokens) - self._cache.num_held(hits)
 
     def compute(self, state: RequestState, num_tokens: int, reserve_tokens: int = 0) -> bool:
-        """The next tokens of a request are computed.
+        """Put the next tokens of a request in the batch, and allocate blocks for them; a waiting request is admitted.
 
-        If it writes in a block that others have, too, it gets a copy of it.
+        If the request writes in a shared block, it gets a copy of that block.
 
         Parameters
         ----------
-        num_tokens : how many, after those that are in the cache.
-        reserve_tokens : it gets blocks for so many tokens of its sequence; by default, for those that are computed.
+        num_tokens : how many, after those that are in the KV cache.
+        reserve_tokens : allocate blocks for the first so many tokens of its sequence; by default for the computed ones.
 
         Returns
         -------
-        Whether there are blocks for that. If not, nothing changes.
+        Whether there are enough free blocks. If not, nothing changes.
 
         Raises
         ------
         ServeError
-            If it has not so many tokens left, is in a step, or is swapped out.
+            If fewer tokens are left, or the request is in a step or swapped out.
         """
         start = state.num_computed if state.blocks else self._num_there(state)
         stop = start + num_tokens
@@ -199,12 +199,12 @@ class BatchDraft:
         return True
 
     def preempt(self, state: RequestState) -> None:
-        """A request loses its blocks and waits before all others; its tokens will be computed once more.
+        """Free the blocks of a running request; it waits before all others, and its tokens will be computed again.
 
         Raises
         ------
         ServeError
-            If it has none, or is in a step that is under way.
+            If it has no blocks, or is in a step.
         """
         self._stop(state, "preempted")
         self._free(state)
@@ -212,20 +212,20 @@ class BatchDraft:
         self._queues.wait_again(state)
 
     def swap_out(self, states: Sequence[RequestState]) -> bool:
-        """Requests lose their blocks on the device together, and get some on the host for what is in them.
+        """Move the blocks of running requests to the host, together.
 
         Parameters
         ----------
-        states : blocks that several of them have are copied once.
+        states : the requests; blocks that they share are copied once.
 
         Returns
         -------
-        Whether there are blocks for that on the host. If not, nothing changes.
+        Whether there are enough free blocks on the host. If not, nothing changes.
 
         Raises
         ------
         ServeError
-            If one of them has no blocks on the device, or is in a step that is under way.
+            If one of them has no blocks on the device, or is in a step.
         """
         if not self._has_room(states, out=True):
             return False
@@ -235,15 +235,15 @@ class BatchDraft:
         return True
 
     def swap_in(self, states: Sequence[RequestState]) -> bool:
-        """Requests that are swapped out get blocks on the device again, together, for what is in those of the host.
+        """Move the blocks of swapped-out requests back to the device, together.
 
         Parameters
         ----------
-        states : blocks that several of them have are copied once.
+        states : the requests; blocks that they share are copied once.
 
         Returns
         -------
-        Whether there are blocks for that. If not, nothing changes.
+        Whether there are enough free blocks. If not, nothing changes.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class BatchDraft:
         return True
 
     def refuse(self, state: RequestState, why: str) -> None:
-        """A request that waits is not served.
+        """Refuse a waiting request: it is not served.
 
         Raises
         ------
@@ -273,7 +273,7 @@ class BatchDraft:
         self.refused.append((state, why))
 
     def split_samples(self) -> None:
-        """Requests that came and have several samples become these at once: each computes the prompt by itself."""
+        """Fork new requests with several samples at once: each sample computes the prompt by itself."""
         if not any(each.num_to_fork for each in self.arrived):
             return
         for state in self.arrived:
@@ -284,7 +284,7 @@ class BatchDraft:
             self._queues.arrive(each)
 
     def batch(self) -> Batch:
-        """What was done."""
+        """The batch that was made."""
         launches = (Launch(tuple(self._items.values())),) if self._items else ()
         refused = tuple((state.number, why) for state, why in self.refused)
         return Batch(launches, tuple(self._ops), tuple(self._preempted), refused)

@@ -1,4 +1,4 @@
-"""An instance: a model on some devices, with its cache and the requests that it serves."""
+"""An instance: one replica of a model, with its KV cache and the requests that it serves."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ __all__ = ["Instance"]
 Ints = NDArray[np.int64]
 
 Generated = Callable[[RequestState], tuple[int | None, bool]]
-"""The token that a request generates, or None where tokens are not known, and whether it is its last one."""
+"""Takes a request; returns the token that it generates (None if ids are not known), and whether it is the last one."""
 
 
 class Instance:
-    """What happens to the requests of an instance, whoever keeps the time.
+    """The requests and the KV cache of one replica. It keeps no time: the caller says when a step ends.
 
     Parameters
     ----------
-    policy : which makes its batches.
-    cache : of its devices.
-    max_model_len : the longest sequence, in tokens; by default what the cache has room for.
-    num_stages : of a pipeline of its devices; so many batches may be in it at once.
-    prefix_caching : whether what is in the cache is found again; if not, each request computes all of its tokens.
+    policy : makes its batches.
+    cache : its KV cache.
+    max_model_len : the longest sequence, in tokens; by default what the KV cache has room for.
+    num_stages : pipeline stages; so many batches may be in the pipeline at once.
+    prefix_caching : whether requests reuse blocks of the KV cache with the same tokens; if not, each computes all of its
+        tokens.
 
     Attributes
     ----------
@@ -67,17 +68,17 @@ class Instance:
         self.refused: list[tuple[RequestState, str]] = []
 
     def arrive(self, state: RequestState) -> str:
-        """A request comes; returns why it is refused, or nothing. Longer answers than there is room for are cut."""
+        """Queue a new request; return why it is refused, or "". Longer answers than the longest sequence are cut."""
         prompt, most = state.request.prompt_tokens, self.max_model_len
         if prompt >= most:
-            return f"a prompt of {prompt} tokens, where a sequence has at most {most} with its answer"
+            return f"a prompt of {prompt} tokens; prompt and answer have at most {most}"
         state.max_num_tokens = min(state.max_num_tokens, most)
         self.queues.arrive(state)
         self._arrived.append(state)
         return ""
 
     def decide(self, now_s: float) -> Batch:
-        """What its policy wants now. The cache is already as the batch has it; its items are in a step."""
+        """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
         draft = BatchDraft(now_s, self._arrived, self.queues, self.cache, self._keys)
         self._arrived = []
         self.policy.decide(draft, self._state)
@@ -85,7 +86,7 @@ class Instance:
         return draft.batch()
 
     def max_repeats(self, batch: Batch, most: int) -> int:
-        """How often in a row its policy would decide on the same batch, if no request comes and none ends meanwhile.
+        """How often in a row the policy would decide on the same batch, if no request arrives and none ends meanwhile.
 
         Parameters
         ----------
@@ -112,7 +113,7 @@ class Instance:
         return _most_steps(np.array(room), size, self.cache.num_free, most)
 
     def repeated(self, batch: Batch, num: int) -> Batch:
-        """A batch that is computed so often in a row; its requests have taken the blocks for that."""
+        """The batch, repeated so often in a row; the blocks for that are allocated."""
         if num == 1:
             return batch
         size, lacking = self.cache.block_tokens, []
@@ -128,7 +129,7 @@ class Instance:
         return replace(batch, cache_ops=(*batch.cache_ops, *ops), repeat=num)
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
-        """A step ended, or the last one of several; returns the requests that have all their tokens, which leave."""
+        """End a step, or the last one of a repeated batch; return the finished requests, which leave."""
         done, running, size = [], self.queues.running, self.cache.block_tokens
         before = batch.repeat - 1
         for number, _, stop in batch.items:

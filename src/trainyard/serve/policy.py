@@ -1,4 +1,4 @@
-"""What policies of level 3 are."""
+"""The interface of batch policies."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Repeats = Literal["always", "while none waits", "never"]
 
 
 class BatchPolicy(Protocol):
-    """Which requests an instance computes next; the same object decides in simulation and for real."""
+    """Decides which requests a replica computes in its next step."""
 
     @property
     def repeats(self) -> Repeats:
-        """When a batch in which all that run decode is what it wants again after it, as long as there are blocks.
+        """When the policy would decide on the same batch again, if all running requests decode in it.
 
-        That is until one of them ends, and, while none waits, until a request comes.
+        "always" lasts until one of them ends or blocks run out; "while none waits" also ends when a request arrives.
         """
         ...
 
     def start(self) -> Any:
-        """What it keeps from decision to decision, of one instance; it may change it."""
+        """Return its own state for one replica, or None. `decide` gets it, and may change it."""
         ...
 
     def decide(self, draft: BatchDraft, state: Any) -> None:
-        """Make the next batch of the draft: of requests that run, that wait, or of none.
+        """Make the next batch on the draft, of running and waiting requests; it may stay empty.
 
-        It is asked when a step ends, and when a request reaches an instance that computes nothing.
+        Called when a step ends, and when a request arrives at an idle replica.
         """
         ...

@@ -1,4 +1,4 @@
-"""The requests of an instance: those that wait, those that run, and those that are swapped out."""
+"""The requests of an instance: waiting, running, and swapped out."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Queues"]
 
 
 class Queues:
-    """Requests, or samples of them, by number.
+    """Requests of an instance, or samples of them, by number.
 
     Attributes
     ----------
-    waiting : those without blocks, in the order in which they wait.
-    waiting_by_client : the same of each client of which some wait.
-    running : those with blocks on the device, in the order in which they got them; samples after the first of theirs.
-    swapped : those with blocks on the host, in the order in which they were swapped out.
-    num_to_fork : samples that those that run will become beside themselves.
+    waiting : requests without blocks, in the order of the queue.
+    waiting_by_client : the waiting requests of each client that has any.
+    running : requests with blocks on the device, in the order of admission; samples follow the first one of theirs.
+    swapped : requests with blocks on the host, in the order in which they were swapped out.
+    num_to_fork : samples that running requests will be forked into, beside themselves.
     """
 
     def __init__(self) -> None:
@@ -31,38 +31,38 @@ class Queues:
 
     @property
     def num_requests(self) -> int:
-        """That wait, run or are swapped out."""
+        """Number of waiting, running and swapped-out requests."""
         return len(self.waiting) + len(self.running) + len(self.swapped)
 
     def arrive(self, state: RequestState) -> None:
-        """A request comes and waits after all others."""
+        """Put a new request at the end of the queue."""
         self.waiting[state.number] = state
         self.waiting_by_client.setdefault(state.request.client, OrderedDict())[state.number] = state
 
     def admit(self, state: RequestState) -> None:
-        """A request that waits runs."""
+        """Move a waiting request to the running ones."""
         self._wait_no_longer(state)
         self._run(state)
 
     def wait_again(self, state: RequestState) -> None:
-        """A request that runs waits before all others."""
+        """Move a running request to the front of the queue."""
         self._run_no_longer(state)
         self.arrive(state)
         for waiting in (self.waiting, self.waiting_by_client[state.request.client]):
             waiting.move_to_end(state.number, last=False)
 
     def swap_out(self, state: RequestState) -> None:
-        """A request that runs is swapped out."""
+        """Move a running request to the swapped-out ones."""
         self._run_no_longer(state)
         self.swapped[state.number] = state
 
     def swap_in(self, state: RequestState) -> None:
-        """A request that is swapped out runs."""
+        """Move a swapped-out request to the running ones."""
         del self.swapped[state.number]
         self._run(state)
 
     def fork(self, state: RequestState, others: Sequence[RequestState]) -> None:
-        """A request that runs has become several samples, which run after it, and before those that came after it."""
+        """Add the other samples of a running request right after it."""
         numbers = list(self.running)
         after = [self.running.pop(number) for number in numbers[numbers.index(state.number) + 1 :]]
         for each in (*others, *after):
@@ -70,7 +70,7 @@ class Queues:
         self.num_to_fork -= len(others)
 
     def leave(self, state: RequestState) -> None:
-        """A request goes, from wherever it is."""
+        """Remove a waiting or running request."""
         if state.number in self.waiting:
             self._wait_no_longer(state)
         else:

@@ -1,4 +1,4 @@
-"""How far a request is: what policies see of it while it is served."""
+"""The progress of a request: what policies see of it while it is served."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ __all__ = ["RequestState"]
 
 
 class RequestState:
-    """A request that came and has not left, or one of its samples.
+    """A request that is waiting or being served, or one of its samples.
 
-    A sequence is its prompt and the tokens that were generated. Of these, the first ``num_computed`` are in the cache. A
-    step computes the next ones; when it comes to the last one, it generates one more. So a prefill in one piece or in
-    chunks, a decode (one token), and the prefill of a sequence that was preempted are the same thing.
+    Its sequence is the prompt and the tokens that were generated. The first ``num_computed`` are in the KV cache. A
+    step computes the next ones; when it computes the last one, it generates one more. So a prefill, a chunk of a prefill,
+    a decode (one token), and the prefill after a preemption are the same thing.
 
-    Where a client wants several answers to a prompt, a request is one sequence until the prompt is computed, and then
-    one for each answer. These have all blocks of the prompt together, until one of them writes in the last one.
+    If a client wants several answers to a prompt, a request is one sequence until the prompt is computed, and then one
+    for each answer. These share the blocks of the prompt until one of them writes in the last block.
 
     Attributes
     ----------
-    number : that no other request or sample has.
-    request : what its client said.
-    samples : all sequences of its request, the first one first; empty while, or where, it has only one.
+    number : unique among all requests and samples.
+    request : what its client asked for.
+    samples : all sequences of its request; empty while there is only one.
     request_number : how many requests were read before its request.
-    arrival_s : when it came.
-    rank : which one of its instance's data-parallel ranks has it.
-    num_tokens : of the sequence.
-    max_num_tokens : the sequence ends when it has so many: its client takes no more, or the model has no room for more.
-    num_generated : tokens that were generated, the last of which is not in the cache.
-    num_computed : tokens in the cache; those of a step count from its end on.
-    num_in_step : tokens that the step computes that runs now; 0 if it is in none.
-    blocks : those of the device's cache that it holds, in the order of its tokens.
-    host_blocks : those of the host that it holds while it is swapped out, in this order.
-    tokens : of the sequence, where they are known; else empty.
-    keys : of its full blocks, as far as they were asked for.
+    arrival_s : time of its arrival.
+    rank : the data-parallel rank of its instance that has it.
+    num_tokens : tokens of the sequence so far.
+    max_num_tokens : tokens at which the sequence ends, by the limit of the client or of the model.
+    num_generated : tokens generated so far, the last of which is not in the KV cache.
+    num_computed : tokens in the KV cache; those of a step count when it ends.
+    num_in_step : tokens that the current step computes; 0 if the request is in no step.
+    blocks : blocks of the KV cache that it holds, in the order of its tokens.
+    host_blocks : blocks of the host that it holds while it is swapped out, in the same order.
+    tokens : token ids of the sequence; empty if they are not known.
+    keys : keys of its first full blocks, as far as they have been computed.
     num_preemptions : how often it lost its blocks.
-    num_cached_tokens : tokens that were in the cache when it was admitted for the first time.
-    scheduled_s, first_token_s, finished_s : when it was first in a step, and when those of its first and its last token
-        ended; NaN before.
+    num_cached_tokens : prefix hits: tokens that were in the KV cache at its first admission.
+    scheduled_s, first_token_s, finished_s : times of its first admission, and of its first and last token; NaN before.
     """
 
     __slots__ = (
@@ -90,7 +89,7 @@ class RequestState:
 
     @property
     def sequences(self) -> tuple[RequestState, ...]:
-        """All sequences of its request, the first one first: its samples, or itself where it has no others."""
+        """All sequences of its request: its samples, or itself if there is only one."""
         return self.samples or (self,)
 
     @property
@@ -100,11 +99,11 @@ class RequestState:
 
     @property
     def num_to_fork(self) -> int:
-        """Samples that it will become beside itself when its prompt is computed."""
+        """Number of samples that will be forked from it when its prompt is computed."""
         return 0 if self.samples else self.request.num_samples - 1
 
     def fork(self) -> tuple[RequestState, ...]:
-        """It becomes all samples of its request; returns the others, which are as far as it is and have no blocks."""
+        """Make the other samples of its request, with the same progress and no blocks; return them."""
         others = tuple(
             RequestState(number, self.request, self.arrival_s, self.request_number)
             for number in range(self.number + 1, self.number + self.request.num_samples)
@@ -120,7 +119,7 @@ class RequestState:
 
     @property
     def decodes(self) -> bool:
-        """Whether only its newest token is not in the cache."""
+        """Whether its next step is a decode: only the newest token is not in the KV cache."""
         return self.num_generated > 0 and self.num_tokens - self.num_computed == 1
 
     def __repr__(self) -> str:

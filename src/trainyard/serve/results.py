@@ -1,4 +1,4 @@
-"""What became of requests."""
+"""The results of a simulation, request by request."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Floats = NDArray[np.float64]
 
 
 class Served(NamedTuple):
-    """A request that has all its tokens.
+    """A finished request.
 
     Attributes
     ----------
-    arrival_s : when it came.
-    output_tokens : that were generated for it, by all samples together.
-    scheduled_s, first_token_s, finished_s : when it was first in a step, and when it had its first and its last token.
+    arrival_s : time of its arrival.
+    output_tokens : tokens generated for it, by all samples together.
+    scheduled_s, first_token_s, finished_s : times of its first admission, and of its first and last token.
     num_preemptions : how often it, or a sample of it, lost its blocks on the device.
-    cached_tokens : of its prompt that were in the cache when it was admitted for the first time.
-    by_sample : tokens of each sample, where there are several.
+    cached_tokens : prefix hits: prompt tokens that were in the KV cache at its first admission.
+    by_sample : output tokens of each sample, if there are several.
     """
 
     request: Request
@@ -42,7 +42,7 @@ class Served(NamedTuple):
 
     @classmethod
     def of(cls, state: RequestState) -> Served:
-        """A request that has all its tokens, those of all samples, as its instance knows it."""
+        """The record of a request whose samples have all finished."""
         all_of_it, first = state.sequences, state.sequences[0]
         by_sample = tuple(each.num_generated for each in all_of_it)
         return cls(
@@ -59,33 +59,33 @@ class Served(NamedTuple):
 
     @property
     def ttft_s(self) -> float:
-        """Time to its first token."""
+        """Time from its arrival to its first token."""
         return self.first_token_s - self.arrival_s
 
     @property
     def longest_tokens(self) -> int:
-        """Tokens that were generated for its longest sample."""
+        """Output tokens of its longest sample."""
         return max(self.by_sample, default=self.output_tokens)
 
     @property
     def tpot_s(self) -> float:
-        """Mean time per token after the first, of the longest sample; 0 where there is none."""
+        """Mean time per token after the first, of the longest sample; 0 if there is only one token."""
         return (self.finished_s - self.first_token_s) / max(self.longest_tokens - 1, 1)
 
     @property
     def e2e_s(self) -> float:
-        """Time to its last token."""
+        """Time from its arrival to its last token."""
         return self.finished_s - self.arrival_s
 
     @property
     def meets_objectives(self) -> bool:
-        """Whether it was as fast as it was to be."""
+        """Whether it met all of its objectives."""
         wanted = self.request
         return self.ttft_s <= wanted.ttft_s and self.tpot_s <= wanted.tpot_s and self.e2e_s <= wanted.e2e_s
 
 
 class Refused(NamedTuple):
-    """A request that is not served."""
+    """A request that was not served, and why."""
 
     request: Request
     why: str
@@ -93,14 +93,14 @@ class Refused(NamedTuple):
 
 @dataclass
 class Results:
-    """Of all requests of a run.
+    """The results of all requests of a run.
 
     Attributes
     ----------
-    served : in the order in which they ended.
-    refused : in the order in which they were.
-    num_steps : of all instances.
-    busy_s : seconds in which an instance computed anything, of all instances together.
+    served : finished requests, in the order in which they finished.
+    refused : refused requests, in the order of refusal.
+    num_steps : steps of all replicas.
+    busy_s : seconds in which a replica computed, summed over all replicas.
     """
 
     served: list[Served] = field(default_factory=list)
@@ -109,24 +109,24 @@ class Results:
     busy_s: float = 0.0
 
     def finish(self, state: RequestState) -> None:
-        """A request has all its tokens."""
+        """Record a finished request."""
         self.served.append(Served.of(state))
 
     def refuse(self, request: Request, why: str) -> None:
-        """A request is not served."""
+        """Record a refused request."""
         self.refused.append(Refused(request, why))
 
     def of_served(self, what: Callable[[Served], float]) -> Floats:
-        """A number of each request that was served."""
+        """One number of each finished request."""
         return np.array([what(each) for each in self.served], np.float64)
 
     @property
     def end_s(self) -> float:
-        """When the last request ended."""
+        """When the last request finished."""
         return max((each.finished_s for each in self.served), default=0.0)
 
     def by_client(self) -> dict[str, Results]:
-        """What became of the requests of each client; how long instances computed for one is not known."""
+        """The results of each client; ``num_steps`` and ``busy_s`` are 0 there, as steps are shared."""
         found: dict[str, Results] = {}
         for served in self.served:
             found.setdefault(served.request.client, Results()).served.append(served)
@@ -136,5 +136,5 @@ class Results:
 
     @property
     def num_preemptions(self) -> int:
-        """Of all requests."""
+        """Preemptions of all requests."""
         return sum(each.num_preemptions for each in self.served)

@@ -1,4 +1,4 @@
-"""Which instance a request goes to."""
+"""Routers: which replica a request goes to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from trainyard.serve.request_state import RequestState
 __all__ = ["ROUTERS", "Router", "least_requests", "round_robin"]
 
 Router = Callable[[RequestState, Sequence[Instance]], int]
-"""The number of the instance that a request goes to, of what is known of it and of all of them."""
+"""Takes a request and all instances, one for each replica, and returns the number of the one that it goes to."""
 
 
 def round_robin(request: RequestState, instances: Sequence[Instance]) -> int:
-    """Each in its turn."""
+    """Replicas in turn."""
     return request.request_number % len(instances)
 
 
 def least_requests(request: RequestState, instances: Sequence[Instance]) -> int:
-    """Where the fewest requests wait or run; of equal ones, the first."""
+    """The replica with the fewest waiting and running requests; of equal ones, the first."""
     return min(range(len(instances)), key=lambda number: instances[number].queues.num_requests)
 
 
 ROUTERS: Mapping[str, Router] = MappingProxyType(
     {"round_robin": round_robin, "least_requests": least_requests}
 )
-"""All of them, by name."""
+"""All routers, by name."""

@@ -96,7 +96,7 @@ def test_a_cache_without_room_is_refused(num_blocks, block_tokens):
 
 
 def test_more_blocks_than_are_free_are_refused():
-    with pytest.raises(ServeError, match="5 blocks are asked for; 4 of 4 are free"):
+    with pytest.raises(ServeError, match="5 blocks are to be allocated; 4 of 4 are free"):
         BlockCache(4, 16).next_free(5)
 
 

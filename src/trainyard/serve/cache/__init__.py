@@ -1,1 +1,1 @@
-"""The cache of keys and values of attention, in blocks."""
+"""The KV cache, in blocks."""

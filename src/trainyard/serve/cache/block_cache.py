@@ -1,12 +1,11 @@
-"""A cache in blocks of tokens, which requests share where they begin alike.
+"""A KV cache in blocks of tokens, which requests share where their prefixes are equal.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. A request
-has a list of blocks. A block that is full can be found by its key, which stands for all tokens from the beginning of a
-sequence to the end of the block. A block that nobody holds is free, but keeps what is in it, and its key, until it is
-taken for something else. So what was given back longest ago is lost first, unless another order is given.
+has a list of blocks. A full block can be found by its key, which stands for all tokens from the beginning of a sequence
+to the end of the block. A block that no request holds is free, but keeps its content and its key until it is allocated
+again. So the least recently used content is lost first, unless another eviction order is given.
 
-The host may have blocks, too, to which those of requests are swapped out (section 4.5): a cache of its own beside that of
-the device.
+The host may have blocks, too, to which requests are swapped out (section 4.5): a second cache beside that of the device.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ __all__ = ["BlockCache"]
 
 
 class BlockCache:
-    """Blocks of one device, or of one group of devices that hold parts of each block.
+    """The blocks of a replica; its devices hold a part of each block.
 
     Parameters
     ----------
-    num_host_blocks : how many there are on the host; 0 where nothing is swapped out.
-    eviction : in which order free blocks are taken.
+    num_host_blocks : blocks on the host; 0 if nothing is swapped out.
+    eviction : the order in which free blocks are allocated.
 
     Attributes
     ----------
-    num_blocks : how many there are; they are numbered from 0.
-    block_tokens : how many tokens each has room for.
-    host : blocks on the host; None where there is none.
+    num_blocks : number of blocks; they are numbered from 0.
+    block_tokens : tokens per block.
+    host : the blocks on the host; None if there are none.
 
     Raises
     ------
     ServeError
-        If there is no block, or none has room.
+        If a number is too small.
     """
 
     def __init__(
@@ -63,15 +62,15 @@ class BlockCache:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of free blocks."""
         return len(self._free)
 
     def ref_count(self, block: int) -> int:
-        """How many requests hold a block."""
+        """Number of requests that hold a block."""
         return self._ref_counts[block]
 
     def find(self, keys: Sequence[Hashable]) -> list[int]:
-        """Blocks with the first of these keys, up to the first that is not there."""
+        """The blocks with these keys, up to the first key that is not in the cache."""
         found = []
         for key in keys:
             block = self._block_of.get(key)
@@ -81,23 +80,25 @@ class BlockCache:
         return found
 
     def num_held(self, blocks: Sequence[int]) -> int:
-        """How many of some blocks somebody holds."""
+        """How many of these blocks are held by a request."""
         return sum(self._ref_counts[block] > 0 for block in blocks)
 
     def next_free(self, num: int) -> list[int]:
-        """The free blocks that are to be taken next, in this order.
+        """The free blocks that are to be allocated next, in this order.
 
         Raises
         ------
         ServeError
-            If there are fewer.
+            If there are fewer free blocks.
         """
         if num > len(self._free):
-            raise ServeError(f"{num} blocks are asked for; {len(self._free)} of {self.num_blocks} are free")
+            raise ServeError(
+                f"{num} blocks are to be allocated; {len(self._free)} of {self.num_blocks} are free"
+            )
         return self._free.first(num)
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        """Somebody holds free blocks, for something new: what was in them is lost."""
+        """Allocate free blocks to a request, for new tokens: their old content is lost."""
         for block in blocks:
             self._free.remove(block)
             self._ref_counts[block] = 1
@@ -106,35 +107,35 @@ class BlockCache:
                 del self._block_of[key]
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Somebody else holds blocks, too, or free ones for what is in them."""
+        """Let one more request hold blocks, for their content; they may be free before."""
         for block in blocks:
             if self._ref_counts[block] == 0:
                 self._free.remove(block)
             self._ref_counts[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Somebody holds blocks no longer. Of those that become free, the first is the first to be taken."""
+        """Let one request release blocks. Of those that become free, the first is allocated first."""
         for block in blocks:
             self._ref_counts[block] -= 1
             if self._ref_counts[block] == 0:
                 self._free.add(block, self._key_of.get(block))
 
     def register(self, block: int, key: Hashable) -> None:
-        """A block is full, and found by its key from now on, in place of another one with the same key."""
+        """Register a full block under its key, in place of any other block with the same key."""
         self._key_of[block] = key
         self._block_of[key] = block
 
     def allocate_copies(self, blocks: Iterable[int], of: BlockCache) -> dict[int, int]:
-        """Somebody takes free blocks for what is in other ones, of this cache or of another one.
+        """Allocate free blocks for copies of other blocks, of this cache or of another one.
 
         Parameters
         ----------
-        blocks : of which copies are made; each of them once, however often it stands there.
-        of : the cache in which they are.
+        blocks : the blocks to copy; one that is given several times is copied once.
+        of : the cache that they are in.
 
         Returns
         -------
-        The new block of each. What is in it is found here by the same key, if it has one.
+        The new block of each. It is registered here under the same key, if there is one.
         """
         copied = list(dict.fromkeys(blocks))
         to = dict(zip(copied, self.next_free(len(copied)), strict=True))

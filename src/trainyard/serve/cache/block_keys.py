@@ -1,4 +1,4 @@
-"""Keys of blocks: two sequences have the same key where they are the same up to the end of a block."""
+"""Keys of blocks: two blocks have the same key if their sequences are equal up to the end of the block."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ __all__ = ["BlockKeys"]
 class BlockKeys:
     """Keys of the blocks of a cache.
 
-    Where tokens are known, a key is a digest (BLAKE2, 128 bits) of the key of the block before and of the tokens in the
-    block: so nothing has to be remembered of blocks that were lost. Where a trace tells of prompts by blocks of its own,
-    keys are made of these. What is not known is taken to be like nothing else: only the request itself finds it, after it
-    was preempted.
+    If token ids are known, a key is a digest (BLAKE2, 128 bits) of the key of the block before and of the block's tokens.
+    If a trace describes prompts by blocks of its own, keys are made from these. Unknown content gets a unique key: only the
+    request itself finds it again, after a preemption.
 
     Parameters
     ----------
-    block_tokens : tokens in a block of the cache.
+    block_tokens : tokens per block of the cache.
     """
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
 
     def of(self, state: RequestState, num_blocks: int) -> Sequence[Hashable]:
-        """Keys of the first blocks of a request, of which all tokens are there."""
+        """Keys of the first ``num_blocks`` blocks of a request, which are full."""
         keys, prefix = state.keys, state.request.prefix
         num_known = state.request.prompt_tokens // self._size if prefix is not None else 0
         for place in range(len(keys), num_blocks):

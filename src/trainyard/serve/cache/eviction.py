@@ -1,4 +1,4 @@
-"""Which of the free blocks of a cache is taken next: what was in it is lost."""
+"""Eviction orders: which free block of a KV cache is allocated next, so that its content is lost."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ __all__ = ["EvictionOrder", "FreeBlocks", "LeastRecentlyUsed", "UnkeyedFirst"]
 
 
 class FreeBlocks(Protocol):
-    """The free blocks of a cache, in the order in which they are to be taken."""
+    """The free blocks of a cache, in the order in which they are to be allocated."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of free blocks."""
         ...
 
     def add(self, block: int, key: Hashable, /) -> None:
-        """A block is free, with the key that was entered for what is in it; None if none was."""
+        """Add a block that became free, with the key of its content; None if it has none."""
         ...
 
     def remove(self, block: int, /) -> None:
-        """A block is free no longer: it was taken, or somebody found what is in it."""
+        """Remove a block that was allocated, or shared again for its content."""
         ...
 
     def first(self, num: int) -> list[int]:
-        """So many that are to be taken next; there are as many."""
+        """The next ``num`` blocks to allocate; there are at least as many."""
         ...
 
 
 EvictionOrder = Callable[[], FreeBlocks]
-"""Makes the free blocks of a new cache, of which there are none yet."""
+"""Makes the empty set of free blocks of a new cache."""
 
 
 class LeastRecentlyUsed(OrderedDict[int, Hashable]):
-    """What was given back longest ago comes first.
+    """The block that was freed longest ago comes first.
 
-    Who finds a block holds it until it is given back once more: so this is least recently used, too.
+    A request that finds a block holds it until it is freed again, so this order is least recently used.
     """
 
     add = OrderedDict.__setitem__
@@ -48,22 +48,22 @@ class LeastRecentlyUsed(OrderedDict[int, Hashable]):
 
 
 class UnkeyedFirst:
-    """Blocks without a key come first, as nobody can find what is in them, then what was given back longest ago."""
+    """Blocks without a key come first, as no request can find their content, then the least recently used ones."""
 
     def __init__(self) -> None:
-        self._useless, self._useful = LeastRecentlyUsed(), LeastRecentlyUsed()
+        self._unkeyed, self._keyed = LeastRecentlyUsed(), LeastRecentlyUsed()
 
     def __len__(self) -> int:
-        return len(self._useless) + len(self._useful)
+        return len(self._unkeyed) + len(self._keyed)
 
     def __iter__(self) -> Iterator[int]:
-        return chain(self._useless, self._useful)
+        return chain(self._unkeyed, self._keyed)
 
     def add(self, block: int, key: Hashable) -> None:
-        (self._useless if key is None else self._useful).add(block, key)
+        (self._unkeyed if key is None else self._keyed).add(block, key)
 
     def remove(self, block: int) -> None:
-        (self._useless if block in self._useless else self._useful).remove(block)
+        (self._unkeyed if block in self._unkeyed else self._keyed).remove(block)
 
     def first(self, num: int) -> list[int]:
         return list(islice(self, num))
