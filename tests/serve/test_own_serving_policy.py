@@ -58,9 +58,7 @@ def test_an_admission_goes_with_a_policy_of_the_catalog(file):
 
 
 def test_what_is_no_policy_is_told(file):
-    with pytest.raises(
-        ServeError, match="is no policy: Lame has no repeats, no start; a policy of batches has"
-    ):
+    with pytest.raises(ServeError, match="is no policy: Lame has no repeats, no start; a batch policy has"):
         parse_policies(f"{file}:Lame")
     with pytest.raises(ServeError, match="does not define 'Other'; it defines Alone, LastCome, Lame, MADE"):
         parse_policies(f"{file}:Other")

@@ -1,4 +1,4 @@
-"""When requests come: those of a trace at their times, others some time after the end of the one that they continue."""
+"""Arrival times: those of the trace, or for requests that continue another one, some time after the end of that one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _INF = float("inf")
 
 
 class Arrival(NamedTuple):
-    """A request that comes.
+    """A request that arrives.
 
     Attributes
     ----------
-    at_s : when.
-    number : that no other request has, in the order in which requests were read; those after it are of its samples.
-    request_number : how many were read before it.
-    keys : of the blocks of the sequence of its parent with which its own begins, as far as that is known.
+    at_s : time of its arrival.
+    number : unique number, in the order of the trace; the next numbers are those of its other samples.
+    request_number : how many requests were read before it.
+    keys : keys of the blocks of its parent's sequence with which its own begins, as far as they are known.
     """
 
     at_s: float
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Requests in the order in which they come.
+    """Requests in the order of their arrival.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class Arrivals:
 
     @property
     def next_s(self) -> float:
-        """When the next one comes; infinite if none does."""
+        """Time of the next arrival; infinite if there is none."""
         due_s = self._due[0].at_s if self._due else _INF
         return min(due_s, self._ahead.at_s) if self._ahead is not None else due_s
 
     def pop(self) -> Arrival:
-        """The next one."""
+        """Remove and return the next arrival."""
         if self._ahead is None or (self._due and self._due[0].at_s <= self._ahead.at_s):
             return heapq.heappop(self._due)
         arrival = self._ahead
@@ -64,13 +64,13 @@ class Arrivals:
         return arrival
 
     def ended(self, state: RequestState, now_s: float) -> None:
-        """A request has all its tokens: those that continue it are due; of several samples, the given one."""
+        """Schedule the requests that continue a finished one; of several samples, they continue the given one."""
         for child in self._children.pop(state.request.name):
             keys = tuple(state.keys) if _begins_with(child.traced.request, state) else ()
             heapq.heappush(self._due, child._replace(at_s=now_s + child.at_s, keys=keys))
 
     def refused(self, request: Request) -> list[Arrival]:
-        """A request is refused. Returns those that continue it, directly or through others: they are never due."""
+        """Drop and return the requests that continue a refused one, directly or through others: they never arrive."""
         found = self._children.pop(request.name)
         for child in found:  # it grows meanwhile
             found.extend(self._children.pop(child.traced.request.name))

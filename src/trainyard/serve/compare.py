@@ -1,4 +1,4 @@
-"""Several policies on the same requests and the same deployment."""
+"""Compare policies on the same requests and the same deployment."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class PolicyRun:
-    """What became of requests under a policy.
+    """A simulated run of one policy.
 
     Attributes
     ----------
-    name : of the policy, with its options.
-    policy : which made the batches.
-    results : of every request.
-    summary : in a few numbers.
-    load : what the instances had to do over time; None if that was not asked for.
+    name : name of the policy, with its options.
+    policy : the policy.
+    results : results of every request.
+    summary : the run in a few numbers.
+    load : load of the replicas over time; None if it was not recorded.
     """
 
     name: str
@@ -53,7 +53,7 @@ class PolicyRun:
 
 @dataclass(frozen=True)
 class CannotRun:
-    """A policy that cannot serve these requests there, and why."""
+    """A policy that cannot serve these requests on this deployment, and why."""
 
     name: str
     why: str
@@ -68,19 +68,19 @@ def compare_policies(
     *,
     watches_load: bool = False,
 ) -> tuple[tuple[PolicyRun, ...], tuple[CannotRun, ...]]:
-    """Serve the same requests under each policy, one after the other.
+    """Simulate the same requests under each policy.
 
     Parameters
     ----------
     policies : as `parse_policies` reads them.
     requests : in the order of their arrival, as `simulate_requests` takes them.
-    router : which instance a request goes to.
-    tell : hears which policy it is, and how many requests have come.
-    watches_load : whether what instances had to do over time is kept.
+    router : chooses the replica of a request.
+    tell : is called with the name of the policy and the number of requests that have arrived.
+    watches_load : whether the load over time is recorded.
 
     Returns
     -------
-    Runs in the order of the text, and the policies that could not serve.
+    The runs, in the order of the text, and the policies that could not serve.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def compare_policies(
 
 
 def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None) -> PolicyRun | None:
-    """The run of the policy with which the others are compared; None if there is no baseline, or it could not run.
+    """The run of the baseline; None if there is none, or it could not serve.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None)
 
 
 def require_request(name: str, requests: Sequence[TracedRequest]) -> None:
-    """Refuse to follow a request that is not there.
+    """Check that a request to follow exists.
 
     Raises
     ------
     ServeError
-        Names some that are.
+        If it does not; the message names some that do.
     """
     names = [traced.request.name for traced in requests]
     if name not in names:
@@ -132,7 +132,7 @@ def require_request(name: str, requests: Sequence[TracedRequest]) -> None:
 
 
 def request_to_follow(runs: Sequence[PolicyRun]) -> str:
-    """Name of the request that is worth a look: the slowest of those that were preempted, else the slowest of all.
+    """The name of the slowest preempted request, or of the slowest of all if none was preempted.
 
     Raises
     ------
@@ -152,9 +152,9 @@ def follow_request(
     deployment: Deployment,
     router: Router = round_robin,
 ) -> Mapping[str, Followed]:
-    """What became of one request under each policy that served it, by policy.
+    """The timeline of one request under each policy that served it, by policy.
 
-    Policies serve once more, up to the end of that request, and decide the same.
+    Each policy is simulated again up to the end of that request; it decides the same as before.
 
     Parameters
     ----------

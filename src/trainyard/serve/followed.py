@@ -1,4 +1,4 @@
-"""One request followed through: when it waits, what steps compute of it, and when it loses its blocks."""
+"""The timeline of one request: when it waits, its prefill and decode steps, and its preemptions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span"]
 
 
 class Span(NamedTuple):
-    """A step that computes tokens of a request, or several in a row in which it decodes.
+    """A step that computes tokens of a request, or several consecutive decode steps.
 
     Attributes
     ----------
-    kind : its prompt, in one piece or in chunks; what it had before it was preempted, once more; or a token each step.
-    start_s, end_s : when it began and ended.
-    num_tokens : that were computed.
+    kind : "prefill" is its prompt or a chunk of it, "recompute" a prefill after a preemption, "decode" a token per step.
+    start_s, end_s : start and end.
+    num_tokens : tokens that were computed.
     """
 
     kind: Literal["prefill", "recompute", "decode"]
@@ -32,16 +32,16 @@ class Span(NamedTuple):
 
 
 class RequestSteps:
-    """The steps of a request, while they are carried out.
+    """Collects the steps of a request during a simulation.
 
     Parameters
     ----------
-    name : of the request.
+    name : name of the request.
 
     Attributes
     ----------
-    spans : in the order of time.
-    preempted_s : when it lost its blocks.
+    spans : its steps so far, in the order of time.
+    preempted_s : times of its preemptions.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,7 +50,7 @@ class RequestSteps:
         self.preempted_s: list[float] = []
 
     def add(self, span: Span) -> None:
-        """A step ended."""
+        """Add a step that ended; consecutive decodes are merged."""
         last = self.spans[-1] if self.spans else None
         if last and last.kind == span.kind == "decode" and span.start_s <= last.end_s:
             span = Span("decode", last.start_s, span.end_s, last.num_tokens + span.num_tokens)
@@ -60,13 +60,13 @@ class RequestSteps:
 
 @dataclass(frozen=True)
 class Followed:
-    """What became of a request.
+    """The timeline of a finished request.
 
     Attributes
     ----------
-    served : when it came, had its first token, and ended.
-    spans : the steps in which it was, in the order of time.
-    preempted_s : when it lost its blocks.
+    served : its times and counts.
+    spans : its steps, in the order of time.
+    preempted_s : times of its preemptions.
     """
 
     served: Served
@@ -75,7 +75,7 @@ class Followed:
 
     @property
     def waits(self) -> Iterator[tuple[float, float]]:
-        """From when until when it was in no step."""
+        """Start and end of each time in which it was in no step."""
         at_s = self.served.arrival_s
         for span in self.spans:
             if span.start_s > at_s:
@@ -84,12 +84,12 @@ class Followed:
 
 
 class FollowedInstance(Instance):
-    """An instance that writes down the steps of one request, if that reaches it.
+    """An instance that records the steps of one request, if that request is routed to it.
 
     Parameters
     ----------
-    steps : of the request; they are added to it.
-    given, more : as `Instance` takes them.
+    steps : collects them.
+    given, more : arguments of `Instance`.
     """
 
     def __init__(self, steps: RequestSteps, *given: Any, **more: Any) -> None:

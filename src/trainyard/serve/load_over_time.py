@@ -1,4 +1,4 @@
-"""How many requests wait and run over time, and how much of the cache they hold."""
+"""Waiting and running requests, and the KV cache in use, over time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FIRST_PART_S = 2.0**-10
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Means over equal parts of the time, from 0 on, of all instances together.
+    """Means over equal intervals of time, from 0 on, of all replicas together.
 
     Attributes
     ----------
-    part_s : length of a part; the last one may be shorter.
-    num_waiting, num_running : requests without and with blocks, [part].
-    cache : share of the blocks that somebody holds, [part].
+    part_s : length of an interval; the last one may be shorter.
+    num_waiting, num_running : requests without and with blocks, [interval].
+    cache : share of the blocks that requests hold, [interval].
     """
 
     part_s: float
@@ -38,16 +38,16 @@ class Load:
 
     @property
     def starts_s(self) -> Floats:
-        """When the parts begin, [part]."""
+        """Start of each interval, [interval]."""
         return self.part_s * np.arange(len(self.cache), dtype=np.float64)
 
 
 class LoadOverTime:
-    """Adds up what instances have to do, in memory that does not grow with the run.
+    """Accumulates the load of replicas, in memory that does not grow with the run.
 
     Parameters
     ----------
-    num_blocks : of the cache of each instance.
+    num_blocks : KV cache of each replica, in blocks.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -58,18 +58,18 @@ class LoadOverTime:
         self._part_s, self._last_s = _FIRST_PART_S, 0.0
 
     def add_instance(self) -> int:
-        """One more, which has nothing to do; returns its number."""
+        """Add an idle instance; return its number."""
         self._of_instance.append((0, 0, 0))
         return len(self._of_instance) - 1
 
     def set(self, number: int, at_s: float, waiting: int, running: int, held: int) -> None:
-        """Requests that wait and run on an instance from now on, and blocks that they hold."""
+        """Set the waiting and running requests of an instance, and the blocks held, from now on."""
         self._advance(at_s)
         was, self._of_instance[number] = self._of_instance[number], (waiting, running, held)
         self._now += (waiting - was[0], running - was[1], held - was[2])
 
     def load(self) -> Load:
-        """Up to the last change."""
+        """The load up to the last change."""
         num = int(np.ceil(self._last_s / self._part_s))
         lengths = np.minimum(self._part_s, self._last_s - self._part_s * np.arange(num))
         waiting, running, held = (self._sums[:num] / lengths[:, None]).T
@@ -93,12 +93,12 @@ class LoadOverTime:
 
 
 class WatchedInstance(Instance):
-    """An instance that tells what it has to do, whenever that changes.
+    """An instance that records its load whenever that changes.
 
     Parameters
     ----------
-    load : whom it tells.
-    given, more : as `Instance` takes them.
+    load : collects it.
+    given, more : arguments of `Instance`.
     """
 
     def __init__(self, load: LoadOverTime, *given: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""A policy of the user's own: a name in a Python file."""
+"""Policies in a user's own Python file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADVICE = "it must define what stands after the colon, a policy or what makes on
 
 @dataclass(frozen=True)
 class OwnPolicy:
-    """Where it is.
+    """A policy in a Python file.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class OwnPolicy:
 
     @property
     def factory(self) -> Callable[..., Any]:
-        """What makes it. The file is run.
+        """The class or function that makes the policy. The file is executed.
 
         Raises
         ------
@@ -46,12 +46,12 @@ def _may_be_meant(thing: Any) -> bool:
 
 
 def decision_of(name: str, made: Any) -> Literal["batches", "admission"]:
-    """What something of the user's own decides about: batches, or who is admitted next.
+    """Whether a user's own object is a batch policy or an admission.
 
     Raises
     ------
     ServeError
-        If it is neither a policy of batches nor an admission.
+        If it is neither.
     """
     if all(hasattr(made, part) for part in _BATCHES):
         return "batches"
@@ -60,6 +60,6 @@ def decision_of(name: str, made: Any) -> Literal["batches", "admission"]:
     meant = _ADMISSION if hasattr(made, "next") else _BATCHES
     missing = [part for part in meant if not hasattr(made, part)]
     raise ServeError(
-        f"{name} is no policy: {type(made).__name__} has no {', no '.join(missing)}; a policy of batches has "
-        f"{', '.join(_BATCHES)}, and one of admission {', '.join(_ADMISSION)}"
+        f"{name} is no policy: {type(made).__name__} has no {', no '.join(missing)}; a batch policy has "
+        f"{', '.join(_BATCHES)}, and an admission {', '.join(_ADMISSION)}"
     )

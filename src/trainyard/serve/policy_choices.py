@@ -1,4 +1,4 @@
-"""Policies of the catalog that a search starts from, and those that differ from them in one option."""
+"""The policies that a search tries: those of the catalog, and neighbours that differ in one option."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CatalogChoice:
 
     Attributes
     ----------
-    batches : who makes batches.
-    admission : who is admitted next; None for the first to come.
+    batches : the batch policy.
+    admission : the order of admission; None for first come, first served.
     """
 
     batches: _EntryOptions
@@ -61,7 +61,7 @@ class CatalogChoice:
         return policy
 
     def near(self) -> Iterator[CatalogChoice]:
-        """Those that differ in one option."""
+        """The choices that differ in one option."""
         for each in self.batches.near():
             yield replace(self, batches=each)
         if self.admission is not None:
@@ -74,7 +74,7 @@ class CatalogChoice:
 
 @dataclass(frozen=True)
 class GivenChoice:
-    """A policy as a user gave it, of which nothing is changed.
+    """A policy as the user gave it; its options are not changed.
 
     Attributes
     ----------

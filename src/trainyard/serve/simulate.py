@@ -1,4 +1,4 @@
-"""Many requests on some instances, simulated."""
+"""Simulate requests on instances: the clock of level 3."""
 
 from __future__ import annotations
 
@@ -38,22 +38,23 @@ def simulate_requests(
     *,
     one_by_one: bool = False,
 ) -> Results:
-    """Serve all requests.
+    """Simulate until all requests are served or refused.
 
     Parameters
     ----------
     requests : in the order of their arrival, as `Arrivals` has them.
-    instances : new ones.
-    step_time : how long steps take.
-    router : where requests go.
-    seen : told of every batch when it ends, before its requests are: the instance's number, when it began, the batch.
-    next_token : the token that a request generates, where tokens are to be known.
-    one_by_one : decide every step by itself, where otherwise a batch of decodes that stays the same is repeated.
+    instances : new ones, one for each replica.
+    step_time : the time of each step.
+    router : chooses the instance of a request.
+    seen : called for every batch when it ends, before its requests are updated, with the number of the instance, the
+        start time and the batch.
+    next_token : returns the token that a request generates, if token ids are to be known.
+    one_by_one : decide every step by itself; otherwise a decode batch that stays the same is repeated.
 
     Raises
     ------
     ServeError
-        If requests are not in order, or a policy leaves requests waiting where nothing else is to come.
+        If requests are not in order, or a policy leaves requests waiting forever.
     """
     repeats = not one_by_one and next_token is None
     simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token, repeats)

@@ -1,4 +1,4 @@
-"""How long a step of an instance takes."""
+"""The interface of step times, and a linear one."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Floats = NDArray[np.float64]
 
 
 class StepTime(Protocol):
-    """How long steps of an instance take."""
+    """The time of each step of a replica."""
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a step, of what it computes, and of the requests by number as they are when it starts."""
+        """Seconds of a step, by its items and the state of its requests (by number) when it starts."""
         ...
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
-        """Of each of several steps in a row, in which all items decode; the first one is this one."""
+        """Seconds of each of ``num`` steps in a row, in which all items decode; they are the items of the first step."""
         ...
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Of the copies among operations on the cache, by which a step is longer; asked only where there are some."""
+        """Seconds that copies of blocks add to a step; called only if there are copies."""
         ...
 
 
 @dataclass(frozen=True)
 class LinearStepTime:
-    """Seconds of a step as a linear form of what is in it.
+    """Step time as a linear function of the tokens and requests in it.
 
     Attributes
     ----------
-    step_s : of any step.
-    prompt_token_s : of each token of a prompt.
-    decode_s : of each request that decodes.
-    cached_token_s : of each token in the sequence of a request that decodes.
-    attention_s : of each token of a prompt and each token before it.
-    copied_block_s : of each block of the cache that is copied on the device.
-    swapped_block_s : of each block of the cache that is copied to the host or back.
+    step_s : for each step.
+    prompt_token_s : for each prompt token.
+    decode_s : for each request that decodes.
+    cached_token_s : for each token of the sequence of a request that decodes.
+    attention_s : for each pair of a prompt token and a token before it.
+    copied_block_s : for each block that is copied on the device.
+    swapped_block_s : for each block that is copied to the host or back.
     """
 
     step_s: float

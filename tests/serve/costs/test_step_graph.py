@@ -96,5 +96,5 @@ def test_attention_that_is_written_out_is_refused():
 def test_a_model_of_images_is_refused():
     with torch.device("meta"):
         resnet = load_model("resnet-tiny")
-    with pytest.raises(ServeError, match="sequences of tokens"):
+    with pytest.raises(ServeError, match="allowed are language models"):
         forward_program(resnet)

@@ -15,8 +15,8 @@ class BlockKeys:
     """Keys of the blocks of a cache.
 
     If token ids are known, a key is a digest (BLAKE2, 128 bits) of the key of the block before and of the block's tokens.
-    If a trace describes prompts by blocks of its own, keys are made from these. Unknown content gets a unique key: only the
-    request itself finds it again, after a preemption.
+    If a trace describes prompts by blocks of its own, keys are made from these. Unknown content gets a unique key: only
+    the request itself finds it again, after a preemption.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How weights, and keys and values, are held by a server."""
+"""Number formats of weights and of the KV cache."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["FORMATS", "Format"]
 
 
 class Format(NamedTuple):
-    """How weights are held.
+    """The number format of weights, and what follows from it.
 
     Attributes
     ----------
-    computed_in : format of products, as `trainyard.hardware.devices.DTYPES` names it.
-    num_bytes : of a weight.
-    cache_bytes : of an element of keys and values.
+    computed_in : format of matrix products, as `trainyard.hardware.devices.DTYPES` names it.
+    num_bytes : bytes of a weight.
+    cache_bytes : bytes of an element of the KV cache.
     """
 
     computed_in: str
@@ -33,4 +33,4 @@ FORMATS = MappingProxyType(
         "float4": Format("float4", 0.5 + 1 / 16),
     }
 )
-"""How weights may be held, by name. A device without units for a format computes in the next wider one that it has."""
+"""Formats by name. A device without units for a format computes in the next wider one that it has."""

@@ -1,4 +1,4 @@
-"""What a step of a transformer launches, and who says how long each kernel takes."""
+"""The kernels that a step of a transformer launches, and the interface of their times."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ Floats = NDArray[np.float64]
 
 
 class Product(NamedTuple):
-    """Rows of activations times a matrix of weights of shape [width, columns].
+    """A matrix product (GEMM): rows of activations times weights of shape [width, columns].
 
     Attributes
     ----------
-    width, columns : of the weights on one device.
-    is_of_last_tokens : whether there is a row for each sequence in the step (its last token), not for each token.
+    width, columns : shape of the weights on one device.
+    is_of_last_tokens : whether there is one row for each sequence of the step (its last token, as in the LM head), not
+        for each token.
     """
 
     width: int
@@ -33,12 +34,12 @@ class Attention(NamedTuple):
 
     Attributes
     ----------
-    num_heads, num_kv_heads : of queries, and of keys and values.
-    head_width : elements of a head; in the mean of keys and values, where they differ.
-    window : tokens that a token sees, itself included; 0 is all.
-    latent : elements of the vector that a server keeps of a token in place of its keys and values, where these follow
-        from it (DeepSeek-V2, arXiv 2405.04434); 0 where there is none.
-    rotary : elements of a key that turn with its position and are the same in all heads, which are kept beside it.
+    num_heads, num_kv_heads : heads of queries, and of keys and values.
+    head_width : elements of a head; the mean of keys and values, if they differ.
+    window : size of the sliding window in tokens, the token itself included; 0 for full attention.
+    latent : elements of the latent vector that is cached in place of keys and values (MLA of DeepSeek-V2, arXiv
+        2405.04434); 0 if there is none.
+    rotary : elements of a key with rotary position embedding that are shared by all heads and cached beside the latent.
     """
 
     num_heads: int
@@ -50,35 +51,35 @@ class Attention(NamedTuple):
 
     @property
     def cached_per_token(self) -> int:
-        """Elements of keys and values of a token, or of what they follow from."""
+        """Elements of the KV cache, or of its latent form, for each token."""
         return self.latent + self.rotary or 2 * self.num_kv_heads * self.head_width
 
     @property
     def decode_flops_per_cached(self) -> int:
-        """Flops of a decoding token for each token that it sees.
+        """Flops of a decode for each cached token that it attends to.
 
-        Where there is a latent vector, all heads multiply by it: queries go through the weights that would make keys.
+        With a latent vector, all heads multiply by it: the weights that would expand it are absorbed into the queries.
         """
         if self.latent:
             return 2 * self.num_heads * (2 * self.latent + self.rotary)
         return 4 * self.num_heads * self.head_width
 
     def num_pairs(self, num_tokens: int, before: int) -> float:
-        """Pairs of a token of a prompt and one that it sees, of so many tokens after so many others."""
+        """Pairs of query and key in a prefill chunk of ``num_tokens`` tokens, after ``before`` cached ones."""
         growing = min(max(self.window - before, 0), num_tokens) if self.window else num_tokens
         return growing * (before + (growing + 1) / 2) + (num_tokens - growing) * self.window
 
 
 class Experts(NamedTuple):
-    """The experts of one layer, of which each token goes to a few.
+    """The experts of one mixture-of-experts layer.
 
     Attributes
     ----------
-    num_experts, num_used : of the layer, and of a token.
+    num_experts, num_used : experts of the layer, and experts per token (top k).
     hidden : elements of a token.
-    width : of an expert on one device.
+    width : intermediate size of an expert on one device.
     is_gated : whether an expert has three matrices (gate, up and down), or two.
-    num_devices : that the experts are dealt out to; 1 where every device has a part of each.
+    num_devices : expert-parallel degree; 1 if every device has a slice of each expert.
     """
 
     num_experts: int
@@ -89,25 +90,25 @@ class Experts(NamedTuple):
     num_devices: int = 1
 
     def mean_active(self, num_tokens: int) -> float:
-        """Experts on a device that at least one of so many tokens goes to, if they choose at random."""
+        """Expected number of experts on a device that get at least one of so many tokens, with random routing."""
         missed = (1 - self.num_used / self.num_experts) ** num_tokens
         return self.num_experts * (1 - missed) / self.num_devices
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """What one device launches in a step, as it depends on the tokens in it.
+    """The kernels that one device launches in a step, as functions of the tokens in it.
 
     Attributes
     ----------
-    products : with how often each is launched.
-    attention : with the number of layers of each kind.
-    pointwise : kernels that only read and write, by elements per token, with how often each is launched.
-    all_reduces, all_gathers : over the devices of a tensor-parallel group, by elements per token and per sequence (of
-        the whole result), with how often each is launched.
-    hidden : elements of a token that go from stage to stage of a pipeline.
-    num_weights : elements of weights on a device.
-    experts : of mixtures, with the number of layers of each kind.
+    products : matrix products, each with its number of launches.
+    attention : kinds of attention, each with its number of layers.
+    pointwise : memory-bound kernels by elements per token, each with its number of launches.
+    all_reduces, all_gathers : collectives of the tensor-parallel group by elements per token, and per sequence (of the
+        whole result), each with its number of launches.
+    hidden : elements of a token that are sent between pipeline stages.
+    num_weights : number of weights on a device.
+    experts : kinds of expert layers, each with its number of layers.
     """
 
     products: tuple[tuple[Product, int], ...]
@@ -121,41 +122,41 @@ class StepGraph:
 
     @property
     def cached_per_token(self) -> int:
-        """Elements of keys and values of a token, of all layers."""
+        """Elements of the KV cache for each token, of all layers."""
         return sum(shape.cached_per_token * num for shape, num in self.attention)
 
 
 class KernelTimes(Protocol):
-    """Seconds of kernels on one device, or of a group of devices."""
+    """Seconds of each kernel on one device, and of the collectives of a group."""
 
     def product_s(self, num_rows: int, product: Product) -> float:
-        """Of a product."""
+        """A matrix product."""
         ...
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """Of all products of the experts of a layer."""
+        """All matrix products of the experts of one layer."""
         ...
 
     def pointwise_s(self, num_elements: int) -> float:
-        """Of a kernel that reads and writes so many elements, together."""
+        """A memory-bound kernel that reads and writes so many elements in total."""
         ...
 
     def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        """Of one layer of prompts: each has so many tokens in the step, after so many that are in the cache."""
+        """Prefill attention of one layer; each chunk is (tokens in the step, cached tokens before them)."""
         ...
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
-        """Of one layer of so many requests that decode, by the mean length of their sequences; of several steps."""
+        """Decode attention of one layer for ``num`` requests, by their mean sequence length; one value for each step."""
         ...
 
     def all_reduce_s(self, num_elements: int) -> float:
-        """Of a sum over the group."""
+        """An all-reduce over the group."""
         ...
 
     def all_gather_s(self, num_elements: int) -> float:
-        """Of the parts of the group, put together to so many elements."""
+        """An all-gather over the group, to so many elements in total."""
         ...
 
     def send_s(self, num_elements: int) -> float:
-        """Of what goes from a group to the next one of a pipeline."""
+        """A send to the next pipeline stage."""
         ...

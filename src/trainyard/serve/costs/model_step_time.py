@@ -1,4 +1,4 @@
-"""Seconds of a step of a model, put together from what is launched in it."""
+"""The time of a step of a model, as the sum of its kernels."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ class StepCosts(Protocol):
     """The parts of a step's time."""
 
     def tokens_s(self, num: int) -> float:
-        """Of what is launched for so many tokens, but for attention and experts."""
+        """All kernels for so many tokens, without attention and experts."""
         ...
 
     def experts_s(self, num: int) -> float:
-        """Of the experts of all mixtures for so many tokens, those of all data-parallel ranks."""
+        """Experts of all mixtures, for so many tokens of all data-parallel ranks."""
         ...
 
     def sequences_s(self, num: int) -> float:
-        """Of what is launched for the last tokens of so many sequences."""
+        """The kernels for the last tokens of so many sequences, such as the LM head."""
         ...
 
     def attention_s(self, chunks: Sequence[tuple[int, int]], num: int, mean_tokens: Floats) -> Floats:
-        """Of attention of all layers, of several steps.
+        """Attention of all layers; one value for each of several steps.
 
         Parameters
         ----------
-        chunks : of prompts: tokens in the step, and those before them that are in the cache.
+        chunks : prefill chunks: tokens in the step, and cached tokens before them.
         num : requests that decode.
-        mean_tokens : mean length of their sequences, of each step.
+        mean_tokens : their mean sequence length, [step].
         """
         ...
 
 
 class GraphCosts:
-    """The parts of a step, from what a device launches and the seconds of each kernel.
+    """The parts of a step's time, from the kernels of a device and the seconds of each.
 
     Parameters
     ----------
-    num_stages : of a pipeline, which tokens go through one after the other.
-    between_ranks : seconds of collectives among data-parallel ranks that share experts; None where there is one rank.
+    graph : the kernels that a device launches.
+    kernels : the seconds of each.
+    num_stages : pipeline stages, which tokens go through one after the other.
+    between_ranks : seconds of collectives between data-parallel ranks; None if there is one rank.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class GraphCosts:
         return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
 
     def communication_s(self, num: int) -> float:
-        """In which devices exchange what they computed for so many tokens."""
+        """Collectives, and sends between stages, for so many tokens."""
         graph, kernels = self.graph, self.kernels
         seconds = sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
         if self.num_stages > 1:
@@ -131,13 +133,13 @@ class _Work:
 
 
 class ModelStepTime:
-    """How long steps of a model take.
+    """The time of each step of a model.
 
     Parameters
     ----------
-    costs : of the parts of a step.
-    overhead_s : of every step, beside what the devices compute.
-    copied_block_s, swapped_block_s : of each block of the cache that is copied on the device, and to the host or back.
+    costs : the parts of a step's time.
+    overhead_s : added to every step.
+    copied_block_s, swapped_block_s : for each block that is copied on the device, and to the host or back.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class ModelStepTime:
         return longest_s + self._experts_of(sum(work.num_tokens for work in by_rank.values()))
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
-        """Of several steps in a row, in which all items decode."""
+        """Seconds of each of several steps in a row, in which all items decode."""
         count = len(items)
         mean = (sum(item.stop for item in items) + np.arange(num, dtype=np.float64) * count) / count
         return (
@@ -179,7 +181,7 @@ class ModelStepTime:
         )
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Of copies of blocks."""
+        """Seconds of the copies of blocks."""
         num_on_device, num_swapped = num_copied(ops)
         return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped
 

@@ -1,8 +1,7 @@
-"""Kernels of a device that nobody has measured, by level 1's cost layer: the roofline, and collectives on links.
+"""Predicted kernel times: the roofline of a device, and collectives on its links.
 
-A server replays its steps as recorded graphs of kernels. So nothing is launched by the host between two kernels; what
-remains of a launch is the time in which a kernel fills the device, which the device's description has, and the time from
-the end of a kernel to the start of the next one.
+Servers replay steps as CUDA graphs, so the host launches nothing between two kernels. What remains of a launch is the
+time in which a kernel fills the device, which is part of the device's description, and the gap to the next kernel.
 
 References
 ----------
@@ -32,15 +31,15 @@ _ACTIVATION_BYTES = 2  # servers keep 16 bits between products, whatever the wei
 
 @dataclass(frozen=True)
 class PredictedKernels:
-    """Seconds by a device's description.
+    """Kernel times predicted from a device's description.
 
     Attributes
     ----------
-    cluster : whose first devices are the group.
-    num_devices : of the group.
-    weights : format in which products are computed, as `trainyard.hardware.devices.DTYPES` names them.
-    weight_bytes : of an element of weights.
-    cache_bytes : of an element of keys and values.
+    cluster : its first devices are the tensor-parallel group.
+    num_devices : size of the group.
+    weights : format of matrix products, as `trainyard.hardware.devices.DTYPES` names it.
+    weight_bytes : bytes of a weight.
+    cache_bytes : bytes of an element of the KV cache.
     """
 
     cluster: Cluster
@@ -51,14 +50,14 @@ class PredictedKernels:
 
     @property
     def device(self) -> DeviceSpec:
-        """Of which all in the group are."""
+        """The device; all of the group are alike."""
         return self.cluster.devices[0]
 
     def product_s(self, num_rows: int, product: Product) -> float:
         return self._product_s(num_rows, product.width, product.columns, 1)
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """Of a layer whose tokens choose at random: weights of the experts that are chosen are read once."""
+        """All matrix products of the experts, with random routing: the weights of each active expert are read once."""
         num_rows = num_tokens * experts.num_used / experts.num_devices
         touched = experts.mean_active(num_tokens)
         columns = experts.width * (2 if experts.is_gated else 1)

@@ -1,4 +1,4 @@
-"""Which source the seconds of a step come from: a device's description, or a folder of measured times."""
+"""Choose the source of step times: the device's description, or a folder of measured times."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def step_costs(
     kernels: Path | None = None,
     data_parallel: int = 1,
 ) -> tuple[StepCosts, str]:
-    """The parts of a step of a model, and where their seconds come from, in a few words.
+    """The parts of a model's step time, and a few words about their source.
 
     Parameters
     ----------
     model : its name.
-    graph : what a device launches.
-    cluster : whose first devices compute it.
+    graph : the kernels that a device launches.
+    cluster : its first devices compute the step.
     tensor_parallel, pipeline_stages : how it is split.
-    weights : how they are held, a key of `FORMATS`.
-    kernels : a folder of measured times: profiles of layers (`read_layer_profile`), or the tables of an installed
-        aiconfigurator. After it may stand a colon, and the name that a profile gives the model, or the server whose
-        kernels aiconfigurator measured, such as ``vllm`` or ``vllm/0.19.0``. Or one of each, joined by a comma: then
-        collectives, which profiles do not have, are those of the tables.
-    data_parallel : ranks of attention that share the experts of mixtures.
+    weights : format of the weights, a key of `FORMATS`.
+    kernels : a folder of measured times: layer profiles (`read_layer_profile`), or the tables of an installed
+        aiconfigurator; by default times are predicted. ``FOLDER:NAME`` chooses a model of the profiles, or the server
+        whose kernels aiconfigurator measured, such as ``vllm`` or ``vllm/0.19.0``. One folder of each kind may be joined
+        by a comma: then the tables give the collectives, which no profile has.
+    data_parallel : ranks with their own requests, which share the experts of mixtures.
 
     Raises
     ------
@@ -71,9 +71,7 @@ def step_costs(
     if profile is None:
         return costs, beside or f"predicted from the description of {device}"
     if pipeline_stages > 1:
-        raise ServeError(
-            f"{profile.folder} has profiles of layers, which tell nothing of a pipeline; use one stage"
-        )
+        raise ServeError(f"{profile.folder} has profiles of layers, which do not cover pipelines; use --pp 1")
     meant = profile.named or _profiled(profile.folder, device, model)
     num_layers = sum(num for _, num in graph.attention)
     mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
@@ -112,7 +110,7 @@ def _folder(kernels: Path) -> _Source:
         return _Source(kernels, "")
     if not Path(text).is_dir():
         raise ServeError(
-            f"{text} is no folder; give one with measured times: profiles of layers, or an installed aiconfigurator"
+            f"{text} is no folder; give one with measured times: layer profiles, or an installed aiconfigurator_core"
         )
     return _Source(Path(text), named)
 

@@ -1,4 +1,4 @@
-"""From a model's graph without a gradient to what a step of a server launches, for any number of tokens.
+"""Derive the kernels of a server's step, for any number of tokens, from the forward graph of a model.
 
 The graph is captured once, for one sequence of a length that divides no size of the model: so every dimension that it
 divides counts tokens. It is cut over the devices of a tensor-parallel group by level 1's algebra, as Megatron cuts it.
@@ -42,7 +42,7 @@ _COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default, ate
 
 
 def forward_program(model: Model) -> Program:
-    """A model's graph for one sequence, of a length that divides no size of the model.
+    """The forward graph of a model for one sequence, of a length that divides no size of the model.
 
     Raises
     ------
@@ -54,21 +54,20 @@ def forward_program(model: Model) -> Program:
     fitting = [each for each in _PRIMES if each <= longest and not any(size % each == 0 for size in sizes)]
     if not fitting:
         raise ServeError(
-            f"{model.name} is given sequences of at most {longest} tokens; allowed are models of sequences of tokens, "
+            f"{model.name} takes sequences of at most {longest} tokens; allowed are language models, "
             "such as llama3-8b"
         )
     return capture_forward(shortened_sequences(model, fitting[0]), 1, torch.bfloat16)
 
 
 def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: bool = False) -> StepGraph:
-    """What a device of a tensor-parallel group launches.
+    """The kernels that one device of a tensor-parallel group launches.
 
     Parameters
     ----------
-    program : of `forward_program`.
+    program : the result of `forward_program`.
     tensor_parallel : devices of the group.
-    expert_parallel : whether the experts of a mixture are dealt out to the devices of the group; otherwise every device
-        has a part of each.
+    expert_parallel : whether each device of the group holds whole experts, instead of a slice of every expert.
 
     Raises
     ------
