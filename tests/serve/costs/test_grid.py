@@ -34,6 +34,21 @@ def test_points_that_are_missing_are_filled_from_their_neighbours():
     assert grid(1, 2) == pytest.approx(_law(1, 2), rel=1e-9)
 
 
+def test_a_missing_corner_goes_on_as_the_lines_that_lead_to_it():
+    """Large batches of long sequences are often not measured; they take longer than both of their neighbours."""
+    corner = (_SIZES[-1], _SIZES[-1])
+    grid = Grid({(x, y): _law(x, y) for x in _SIZES for y in _SIZES if (x, y) != corner})
+    assert grid(*corner) == pytest.approx(_law(*corner), rel=1e-9)
+    assert grid.along_last(100)(np.array([1e5]))[0] == pytest.approx(_law(100, 1e5), rel=1e-9)
+
+
+def test_beyond_the_largest_size_it_takes_no_less_than_there():
+    grid = Grid({(16.0,): 5e-6, (32.0,): 8e-6, (64.0,): 7e-6})  # noise of a measurement
+    assert grid(48) < 8e-6
+    assert grid(64) == grid(1e6) == pytest.approx(7e-6)
+    assert grid.along_last()(np.array([1e6]))[0] == pytest.approx(7e-6)
+
+
 def test_below_the_smallest_size_it_takes_as_long():
     grid = Grid({(16.0,): 5e-6, (32.0,): 8e-6})
     assert grid(1) == pytest.approx(5e-6)
@@ -47,8 +62,8 @@ def test_one_size_of_an_axis_is_of_all():
 
 def test_a_line_along_the_last_axis_agrees_with_single_points():
     grid = Grid({(x, y): _law(x, y) for x in _SIZES for y in _SIZES})
-    logs, values = grid.along_last(5)
-    assert 2.0 ** np.interp(np.log2(30.0), logs, values) == pytest.approx(grid(5, 30), rel=1e-9)
+    lasts = np.array([0.5, 1, 30, 1000])  # below, at a point, between, and beyond
+    assert grid.along_last(5)(lasts) == pytest.approx([grid(5, last) for last in lasts], rel=1e-9)
 
 
 def test_of_a_point_that_was_measured_twice_the_shorter_time_counts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ Floats = NDArray[np.float64]
 class Grid:
     """A time as a function of sizes: a power law between neighbouring points, and beyond the largest ones.
 
-    Below the smallest size of an axis it is that of the smallest: a kernel takes some time, however little it does.
+    Below the smallest size of an axis it is that of the smallest: a kernel takes some time, however little it does. Beyond
+    the largest it is never less than there, whatever the last two points say: more work takes no less time.
 
     Parameters
     ----------
@@ -35,19 +36,34 @@ class Grid:
 
     def __call__(self, *sizes: float) -> float:
         """Seconds at a point."""
-        values = self._values
-        for axis in range(len(sizes)):
-            low, part = self._place(axis, sizes[axis])
-            values = values[0] if part is None else values[low] + part * (values[low + 1] - values[low])
-        return float(2.0**values)
+        return float(2.0 ** self._at(sizes))
 
-    def along_last(self, *sizes: float) -> tuple[Floats, Floats]:
-        """The logarithms of the last size and of the seconds, where all other sizes are these."""
+    def along_last(self, *sizes: float) -> Callable[[Floats], Floats]:
+        """Seconds as a function of the last size, where all other sizes are these."""
+        logs, values = self._logs[-1], self._at(sizes)
+        slope = max((values[-1] - values[-2]) / (logs[-1] - logs[-2]), 0.0) if len(logs) > 1 else 0.0
+
+        def seconds(last: Floats) -> Floats:
+            wanted = np.log2(np.maximum(last, 0.5))
+            beyond = np.maximum(wanted - logs[-1], 0.0) * slope
+            found: Floats = 2.0 ** (np.interp(wanted, logs, values) + beyond)
+            return found
+
+        return seconds
+
+    def _at(self, sizes: Sequence[float]) -> Floats:
+        """Logarithms of the seconds where the first sizes are these."""
         values = self._values
-        for axis in range(len(sizes)):
-            low, part = self._place(axis, sizes[axis])
-            values = values[0] if part is None else values[low] + part * (values[low + 1] - values[low])
-        return self._logs[-1], values
+        for axis, size in enumerate(sizes):
+            low, part = self._place(axis, size)
+            if part is None:
+                values = values[0]
+                continue
+            step = values[low + 1] - values[low]
+            values = values[low] + part * (np.maximum(step, 0.0) if part > 1 else step)
+            if part > 1:
+                values = values + np.minimum(step, 0.0)  # from the last point on
+        return values
 
     def _place(self, axis: int, size: float) -> tuple[int, float | None]:
         """Which two sizes of an axis it lies between, and how far after the first; None where there is one size."""
@@ -59,12 +75,15 @@ class Grid:
         return low, (log - float(logs[low])) / float(logs[low + 1] - logs[low])
 
     def _fill(self) -> None:
-        """Give missing points the mean of what their neighbours along each axis say, then of those next to them."""
+        """Give missing points the mean of what their neighbours along each axis say, then of those next to them.
+
+        Where there is none on one side, the two next to it on the other tell how it goes on, as beyond the largest sizes.
+        """
         while np.isnan(self._values).any():
             between = [self._between(axis) for axis in range(self._values.ndim)]
             found = _mean(between)
             if np.isnan(found[np.isnan(self._values)]).all():
-                found = _mean([_nearest(self._values, axis) for axis in range(self._values.ndim)])
+                found = _mean([self._next_to(axis) for axis in range(self._values.ndim)])
             missing = np.isnan(self._values)
             self._values[missing] = found[missing]
 
@@ -79,16 +98,24 @@ class Grid:
                 result[where] = np.interp(logs, logs[known], lines[where][known], left=np.nan, right=np.nan)
         return np.moveaxis(result, -1, axis)
 
-
-def _nearest(values: Floats, axis: int) -> Floats:
-    """The value of a neighbour along an axis; NaN where neither has one."""
-    lines = np.moveaxis(values, axis, -1)
-    result = np.full_like(lines, np.nan)
-    result[..., 1:] = lines[..., :-1]
-    after = np.full_like(lines, np.nan)
-    after[..., :-1] = lines[..., 1:]
-    result = np.where(np.isnan(result), after, result)
-    return np.moveaxis(result, -1, axis)
+    def _next_to(self, axis: int) -> Floats:
+        """Values of points that are next to known ones along an axis; NaN elsewhere."""
+        lines = np.moveaxis(self._values, axis, -1)
+        result = np.full_like(lines, np.nan)
+        logs = self._logs[axis]
+        for where in np.ndindex(lines.shape[:-1]):
+            line = lines[where]
+            known = np.flatnonzero(~np.isnan(line))
+            if not len(known):
+                continue
+            first, last = known[0], known[-1]
+            if first > 0:
+                result[where][first - 1] = line[first]
+            if last + 1 < len(line):
+                before = known[-2] if len(known) > 1 else last
+                rise = max(line[last] - line[before], 0.0) / max(logs[last] - logs[before], 1e-9)
+                result[where][last + 1] = line[last] + rise * (logs[last + 1] - logs[last])
+        return np.moveaxis(result, -1, axis)
 
 
 def _mean(arrays: Sequence[Floats]) -> Floats:

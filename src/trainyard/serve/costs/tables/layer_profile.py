@@ -112,7 +112,7 @@ class LayerProfile:
         sums = {key: self._prompts(*key[:2]) + self._decodes(*key[2:]) for key in both}
         self._both = Grid({key: seconds / sums[key] for key, seconds in both.items()}) if both else None
         self._shortest_s = min(attention.values())
-        self._curves: dict[int, tuple[Floats, Floats]] = {}
+        self._curves: dict[int, Callable[[Floats], Floats]] = {}
 
     def tokens_s(self, num: int) -> float:
         return sum(line(num) for line in self._of_tokens.values()) + self._exchange.communication_s(num)
@@ -143,12 +143,7 @@ class LayerProfile:
     def _decodes_s(self, num: int, mean_tokens: Floats) -> Floats:
         if num not in self._curves:
             self._curves[num] = self._decodes.along_last(num)
-        logs, values = self._curves[num]
-        wanted = np.log2(mean_tokens)
-        slope = (values[-1] - values[-2]) / (logs[-1] - logs[-2])
-        beyond = np.maximum(wanted - logs[-1], 0.0) * slope
-        seconds: Floats = 2.0 ** (np.interp(wanted, logs, values) + beyond)
-        return seconds
+        return self._curves[num](mean_tokens)
 
     def _num_touched(self, num_tokens: int) -> float:
         """Experts that get a token, if each token goes to any of them as likely as to others."""
