@@ -170,6 +170,8 @@ def _other_kinds(hint: Any, value: Any) -> str:
             return ""
         return f"a tuple of {_KINDS[each].removeprefix('a ')}s, where one alone has a comma: (1,)"
     parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    if type(value) is float and int in parts and float not in parts:
+        return "a whole number"
     named = [text for part in parts if get_origin(part) is Literal for text in get_args(part)]
     kinds = {float if part is int else part for part in parts if get_origin(part) is not Literal}
     given = float if type(value) is int else type(value)

@@ -76,6 +76,8 @@ def test_a_policy_is_of_batches_and_of_admission() -> None:
         ("vtc(output_weight=-1)", "output_weight of VTC is -1; allowed is 0 or more"),
         ("shortest_prompt(max_wait_s=-1)", "max_wait_s of ShortestPrompt is -1; allowed is 0 or more"),
         ("vllm_v0(watermark=-0.1)", "watermark of PrefillFirst is -0.1; allowed is 0 or more"),
+        ("vllm(max_tokens=1.5)", "option max_tokens of vllm must be a whole number"),
+        ("sarathi(max_requests=1e2)", "option max_requests of sarathi must be a whole number"),
         ("vllm(max_tokens='a')", "option max_tokens of vllm must be a number"),
         ("vllm(preempt='drop')", "option preempt of vllm must be 'recompute' or 'swap' or 'swap samples'"),
         ("vllm +", "cannot read policies from 'vllm +'; write names joined by , +, such as"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from served import STEP, Checked, request
 
 from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.orca import Orca
@@ -209,7 +212,7 @@ class _Idle:
 
 
 def test_a_policy_that_leaves_requests_waiting_is_an_error_not_a_hang():
-    with pytest.raises(ServeError, match="1 requests are never served"):
+    with pytest.raises(ServeError, match="1 request is never served"):
         Checked(_Idle(), 100).run([request(0, 0.0, 9, 1)])
 
 
@@ -323,3 +326,24 @@ def test_answers_end_where_a_sequence_is_as_long_as_the_model_takes():
     instance = Instance(vllm(), BlockCache(10, 10), 30)
     (done,) = simulate_requests([request(0, 0.0, 25, 50)], [instance], STEP).served
     assert done.output_tokens == 5
+
+
+@dataclass(frozen=True)
+class _PreemptsAll:
+    """Begins all requests anew in every step."""
+
+    repeats = "never"
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, draft: BatchDraft, state: None) -> None:
+        for each in draft.running:
+            draft.preempt(each)
+        for each in list(draft.waiting):
+            draft.compute(each, 1)
+
+
+def test_a_policy_under_which_nobody_gets_any_farther_is_an_error():
+    with pytest.raises(ServeError, match="none generated a token meanwhile"):
+        Checked(_PreemptsAll(), 100).run([request(0, 0.0, 20, 3), request(1, 0.0, 20, 3)])

@@ -12,6 +12,14 @@ from trainyard.serve.results import Refused, Results, Served
 from trainyard.serve.summary import Summary
 
 
+def test_fairness_is_there_whatever_the_weights():
+    """Squares of what a very small weight gives would be too large for a number."""
+    served = [
+        _served(n, (0.0, 1.0, 2.0), 4, client=str(n), weight=weight) for n, weight in enumerate((1.0, 1e-300))
+    ]
+    assert Summary.of(Results(served, [], 1, 1.0), 1).fairness == pytest.approx(1 / 2)
+
+
 def _served(number: int, times_s: tuple[float, float, float], output: int, cached: int = 0, **more) -> Served:
     """Arrival, first and last token."""
     arrival_s, first_s, last_s = times_s

@@ -14,11 +14,12 @@ from trainyard.job.planning import load_model
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
+from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime
 from trainyard.serve.costs.sources import step_costs
-from trainyard.serve.costs.step_graph import forward_program, step_graph, with_shared_experts
-from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
+from trainyard.serve.costs.step_graph import step_graph, with_shared_experts
+from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
 from trainyard.serve.errors import ServeError
 from trainyard.zoo.decoder import with_heads_for_each
 
@@ -26,6 +27,7 @@ __all__ = ["deploy", "served_model"]
 
 _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
 _STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
+_MOST_HOST_BLOCKS = 10_000_000
 _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
 
 
@@ -78,27 +80,46 @@ def deploy(
         kernels=kernels,
         block_tokens=block_tokens,
     )
+    replicas = _num_replicas(served, cluster, num_replicas)
+    num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
+    length = _length(served, num_blocks * block_tokens, max_model_len)
+    num_host_blocks = _num_host_blocks(served, block_tokens, host_cache_bytes)
+    return Deployment(served, replicas, num_blocks, length, block_tokens, num_host_blocks)
+
+
+def _num_replicas(served: ServedModel, cluster: Cluster, asked: int | None) -> int:
+    """Replicas for which there are devices, all alike."""
     most = cluster.num_devices // served.num_devices
-    replicas = most if num_replicas is None else num_replicas
+    replicas = most if asked is None else asked
     if not 1 <= replicas <= most:
         raise ServeError(
             f"{replicas} replicas of {served.num_devices} devices; allowed is 1 to {most} on the {cluster.num_devices} "
             f"devices of {cluster.name}; use a larger cluster"
         )
-    num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
-    length = _length(served, num_blocks * block_tokens, max_model_len)
+    kinds = {device.name for device in cluster.devices[: replicas * served.num_devices]}
+    if len(kinds) > 1:
+        raise ServeError(
+            f"{replicas} replicas on devices that are not alike: {', '.join(sorted(kinds))}; give a cluster of like ones"
+        )
+    return replicas
+
+
+def _num_host_blocks(served: ServedModel, block_tokens: int, host_cache_bytes: int) -> int:
+    """Blocks for which a host has memory."""
     num_host_blocks = host_cache_bytes // (block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, num_host_blocks)
+    if num_host_blocks > _MOST_HOST_BLOCKS:
+        raise ServeError(
+            f"{host_cache_bytes / 1e9:.4g} GB of a host are {num_host_blocks:,} blocks; allowed are "
+            f"{_MOST_HOST_BLOCKS:,}; give less memory of the host, or larger blocks"
+        )
+    return num_host_blocks
 
 
 def _length(served: ServedModel, cached_tokens: int, asked: int | None) -> int:
     """The longest sequence."""
     if asked is None:
         return min(served.context, cached_tokens)
-    if asked > served.context:
-        raise ServeError(
-            f"max_model_len {asked}; {served.name} supports at most {served.context} tokens; give that or less"
-        )
+    check_length(served, asked)
     return asked
 
 
@@ -117,17 +138,10 @@ def served_model(
     """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
         raise ServeError(f"dtype {dtype!r}; allowed are {', '.join(FORMATS)}")
-    split = (tensor_parallel, pipeline_stages, data_parallel)
-    text = f"tp {tensor_parallel} x pp {pipeline_stages} x dp {data_parallel}"
-    if min(split) < 1 or (data_parallel > 1 and pipeline_stages > 1):
-        raise ServeError(f"{text}; allowed is 1 or more of each, and pp or dp, not both")
-    if prod(split) > cluster.num_devices:
-        raise ServeError(
-            f"{text} needs {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger "
-            "cluster"
-        )
+    _check_split(cluster, tensor_parallel, pipeline_stages, data_parallel)
     cluster.require_known()
     graph = step_graph(_program(model, tensor_parallel), tensor_parallel, expert_parallel=expert_parallel)
+    _check_layers(model, graph, pipeline_stages, expert_parallel)
     if data_parallel > 1:
         graph = with_shared_experts(model, graph, data_parallel, tensor_parallel)
     costs, source = step_costs(
@@ -154,6 +168,28 @@ def served_model(
         source,
         data_parallel,
     )
+
+
+def _check_split(cluster: Cluster, tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> None:
+    split = (tensor_parallel, pipeline_stages, data_parallel)
+    text = f"tp {tensor_parallel} x pp {pipeline_stages} x dp {data_parallel}"
+    if min(split) < 1 or (data_parallel > 1 and pipeline_stages > 1):
+        raise ServeError(f"{text}; allowed is 1 or more of each, and pp or dp, not both")
+    if prod(split) > cluster.num_devices:
+        raise ServeError(
+            f"{text} needs {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger "
+            "cluster"
+        )
+
+
+def _check_layers(model: str, graph: StepGraph, pipeline_stages: int, expert_parallel: bool) -> None:
+    num_layers = sum(num for _, num in graph.attention)
+    if pipeline_stages > num_layers:
+        raise ServeError(
+            f"{pipeline_stages} stages of {model}, which has {num_layers} layers; use as many stages or fewer"
+        )
+    if expert_parallel and not graph.experts:
+        raise ServeError(f"{model} has no experts that could be dealt out; leave out expert_parallel")
 
 
 def _usable_bytes(device: DeviceSpec) -> int:

@@ -12,7 +12,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.step_time import StepTime
 
-__all__ = ["Deployment", "ServedModel", "cache_blocks_of", "split_text"]
+__all__ = ["Deployment", "ServedModel", "cache_blocks_of", "check_length", "split_text"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Deployment:
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
         require_at_least(self, 0, "num_host_blocks")
-        if not 2 <= self.max_model_len <= (room := self.num_blocks * self.block_tokens):
+        room = self.num_blocks * self.block_tokens
+        if not 2 <= self.max_model_len <= room:
             raise ServeError(
                 f"max_model_len {self.max_model_len}; allowed is 2 to {room}, the tokens of the KV cache; enlarge it"
             )
@@ -158,3 +159,17 @@ def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | No
             f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes
+
+
+def check_length(model: ServedModel, max_model_len: int) -> None:
+    """Refuse sequences for which a model was not made.
+
+    Raises
+    ------
+    ServeError
+        Says how long they may be.
+    """
+    if max_model_len > model.context:
+        raise ServeError(
+            f"max_model_len {max_model_len}; {model.name} supports at most {model.context} tokens; give that or less"
+        )

@@ -25,6 +25,7 @@ __all__ = ["simulate_requests"]
 Floats = NDArray[np.float64]
 
 _INF = float("inf")
+_MOST_PREEMPTIONS = 1000  # of each request, while none gets any farther: that will not end
 _MOST_REPEATS = 256  # what a request that comes cuts off was computed for nothing
 
 
@@ -54,7 +55,8 @@ def simulate_requests(
     Raises
     ------
     ServeError
-        If requests are not in order, or a policy leaves requests waiting forever.
+        If requests are not in order, or a policy leaves requests waiting forever, or preempts requests again and again of
+        which none generates a token.
     """
     repeats = not one_by_one and next_token is None
     simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token, repeats)
@@ -104,6 +106,7 @@ class _Simulation:
         self._agenda = Agenda()
         self._arrivals = Arrivals(requests)
         self._now_s = 0.0
+        self._num_preempted = 0  # since a request last generated a token
 
     def run(self) -> None:
         """Until all requests left."""
@@ -126,7 +129,8 @@ class _Simulation:
         waiting = sum(each.queues.num_requests for each in self.instances)
         if waiting:
             raise ServeError(
-                f"{waiting} requests are never served: the policy puts none of them in a batch, and nothing else comes"
+                f"{waiting} request{'s are' if waiting > 1 else ' is'} never served: the policy puts none of them in a "
+                "batch, and nothing else comes"
             )
 
     def _arrive(self, arrival: Arrival) -> int:
@@ -208,6 +212,7 @@ class _Simulation:
             self._seen(number, step.start_s, batch)
         self.results.num_steps += batch.repeat
         end_s, ended = float(step.ends_s[-1]), {}
+        self._note_preempted(len(batch.preempted))
         for state in instance.complete(batch, end_s, self._generated):
             del self._output_tokens[state.number]
             if state.has_ended:  # several samples may have in the same step
@@ -216,6 +221,16 @@ class _Simulation:
             self.results.finish(state)
             self._arrivals.ended(state, end_s)
         return number
+
+    def _note_preempted(self, num: int) -> None:
+        self._num_preempted += num
+        if num and self._num_preempted > _MOST_PREEMPTIONS * sum(
+            e.queues.num_requests for e in self.instances
+        ):
+            raise ServeError(
+                f"requests were preempted {self._num_preempted:,} times, and none generated a token meanwhile; the "
+                "policy is to let some run until they have one"
+            )
 
     def _refuse(self, request: Request, why: str) -> None:
         self.results.refuse(request, why)
@@ -228,5 +243,6 @@ class _Simulation:
         return min(self._output_tokens[n] - running[n].num_generated for n, _, _ in batch.items)
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
+        self._num_preempted = 0
         token = None if self._next_token is None else self._next_token(state)
         return token, state.num_generated + 1 >= self._output_tokens[state.number]

@@ -95,4 +95,8 @@ def _jain(served: Sequence[Served]) -> float:
             each.request.prompt_tokens + 2 * each.output_tokens
         ) / each.request.weight
     values = np.array(list(service.values()))
+    if len(values):
+        values /= (
+            values.max()
+        )  # it does not change the index; squares of what small weights make would be too large
     return _share(float(values.sum() ** 2), float(len(values) * (values**2).sum()))

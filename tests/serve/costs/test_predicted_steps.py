@@ -9,10 +9,11 @@ import torch
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.planning import load_model
 from trainyard.serve.batch import WorkItem
+from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
 from trainyard.serve.costs.model_step_time import GraphCosts, ModelStepTime
 from trainyard.serve.costs.predicted import PredictedKernels
-from trainyard.serve.costs.step_graph import forward_program, step_graph
+from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 

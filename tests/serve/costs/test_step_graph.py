@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from trainyard.job.planning import load_model
 from trainyard.program.model import Model
+from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
-from trainyard.serve.costs.step_graph import forward_program, step_graph
+from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.errors import ServeError
 
 

@@ -10,9 +10,10 @@ import torch
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.planning import load_model
+from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Experts, Product
 from trainyard.serve.costs.predicted import PredictedKernels
-from trainyard.serve.costs.step_graph import forward_program, step_graph
+from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.deploy import FORMATS, served_model
 from trainyard.serve.errors import ServeError
 from trainyard.zoo import llama

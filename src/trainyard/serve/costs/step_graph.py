@@ -23,41 +23,19 @@ from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS, tensor_parallel_regions
 from trainyard.program import spmd
 from trainyard.program.algebra.rules import args_of, tensor_args
-from trainyard.program.forward import capture_forward, shortened_sequences
 from trainyard.program.grouped_product import GROUPED_PRODUCT
-from trainyard.program.model import Model
 from trainyard.program.placement import REPLICATE, Shard
 from trainyard.program.program import Program, output_args, tensor_of, tensors_of
 from trainyard.program.propagate import Axis
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.errors import ServeError
 
-__all__ = ["forward_program", "step_graph", "with_shared_experts"]
+__all__ = ["step_graph", "with_shared_experts"]
 
 aten = torch.ops.aten
 
-_PRIMES = (157, 127, 101, 97, 89, 79, 67, 61, 53, 43, 37, 31, 23, 19, 17, 13, 11, 7, 5)
 _LOOKS_UP = {aten.embedding.default, spmd.embed_part}
 _COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default, aten.constant_pad_nd.default}
-
-
-def forward_program(model: Model) -> Program:
-    """The forward graph of a model for one sequence, of a length that divides no size of the model.
-
-    Raises
-    ------
-    ServeError
-        If its example batch has shorter sequences than that.
-    """
-    sizes = {size for param in model.module.parameters() for size in param.shape}
-    longest = max((int(each.shape[1]) for each in _tensors(model.batch) if each.dim() > 1), default=0)
-    fitting = [each for each in _PRIMES if each <= longest and not any(size % each == 0 for size in sizes)]
-    if not fitting:
-        raise ServeError(
-            f"{model.name} takes sequences of at most {longest} tokens; allowed are language models, "
-            "such as llama3-8b"
-        )
-    return capture_forward(shortened_sequences(model, fitting[0]), 1, torch.bfloat16)
 
 
 def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: bool = False) -> StepGraph:
@@ -65,7 +43,7 @@ def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: b
 
     Parameters
     ----------
-    program : the result of `forward_program`.
+    program : the result of `trainyard.serve.costs.forward_graph.forward_program`.
     tensor_parallel : devices of the group.
     expert_parallel : whether each device of the group holds whole experts, instead of a slice of every expert.
 
@@ -132,11 +110,6 @@ def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int, num_ranks
         for each, count in graph.experts
     )
     return replace(graph, experts=dealt)
-
-
-def _tensors(batch: object) -> Iterator[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(batch)
-    return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 class _Reader:
@@ -235,6 +208,11 @@ class _Reader:
         for node in self.ops:
             if node.target in FUSED_ATTENTION:
                 query, key, value, *masks = tensor_args(node)
+                if not masks and not _is_causal(node):
+                    raise ServeError(
+                        f"{self.program.name}: a token sees tokens after it, so nothing of it can be in a cache; allowed "
+                        "are models that write one token after the other, such as llama3-8b"
+                    )
                 num_heads, key_width = int(tensor_of(query).shape[1]), int(tensor_of(query).shape[3])
                 latent, rotary = self._latent(key)
                 found.append(
@@ -368,6 +346,14 @@ def _products_behind(node: fx.Node) -> set[fx.Node]:
         else:
             stack += each.all_input_nodes
     return found
+
+
+def _is_causal(node: fx.Node) -> bool:
+    """Whether fused attention is told that no token sees those after it."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    names = [each.name for each in node.target._schema.arguments]
+    given = dict(zip(names, args_of(node), strict=False)) | node.kwargs
+    return bool(given.get("is_causal"))
 
 
 def _window(mask: fx.Node) -> int:

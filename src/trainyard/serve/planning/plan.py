@@ -115,6 +115,9 @@ def plan_serving(
         split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
     )
     if not splits:
+        why = dict.fromkeys(each.why for each in excluded)
+        if len(why) == 1:  # it has nothing to do with the split
+            raise ServeError(*why)
         raise ServeError("the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in excluded))
     planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, excluded)
     best, runners_up = planning.met() or (planning.closest_of_all(), ())

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 class Grid:
     """A time as a function of sizes: a power law between neighbouring points, and beyond the largest ones.
 
-    Below the smallest size of an axis it is that of the smallest: a kernel takes some time, however little it does. Beyond
-    the largest it is never less than there, whatever the last two points say: more work takes no less time.
+    Below the smallest size of an axis it is that of the smallest: a kernel takes some time, however little it does.
+    Beyond the largest it is never less than there, whatever the last two points say: more work takes no less time.
 
     Parameters
     ----------
