@@ -81,6 +81,31 @@ def _kernels(
     return AiconfiguratorKernels(package, "H100", num_devices, weights, others, backend)
 
 
+def test_a_table_without_windows_is_of_attention_to_all_tokens(package):
+    """As those of A100."""
+    for table in ("context_attention_perf", "generation_attention_perf"):
+        path = package / f"systems/data/h100_sxm/attention/vllm/0.24.0/{table}.parquet"
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+        plain = [{name: v for name, v in row.items() if name != "window_size"} for row in rows]
+        _write(package, "attention", "0.24.0", table, [row for row in plain if row["latency"] < 99.0])
+    kernels = _kernels(package)
+    assert kernels.decode_attention_s(_ATTENTION, 64, np.array([1023.0])) == pytest.approx(64 * 1023e-9)
+    with pytest.raises(ServeError, match="has no column window_size"):
+        kernels.decode_attention_s(_ATTENTION._replace(window=128), 64, np.array([1023.0]))
+
+
+def test_a_server_that_is_not_there_is_told_with_those_that_are(package):
+    others = PredictedKernels(parse_cluster("1x4xH100"), 1)
+    with pytest.raises(ServeError, match="after a colon a server that it has: vllm"):
+        AiconfiguratorKernels(package, "H100", 1, "bfloat16", others, "vlm")
+
+
+def test_decodes_go_on_beyond_the_longest_sequence_that_was_measured(package):
+    """They read all keys and values: twice as long takes twice as long."""
+    found = _kernels(package).decode_attention_s(_ATTENTION, 64, np.array([4095.0, 8190.0, 65520.0]))
+    assert found == pytest.approx([64e-9 * 4095, 64e-9 * 8190, 64e-9 * 65520], rel=1e-6)
+
+
 def test_products_are_those_of_the_newest_version(package):
     assert _kernels(package).product_s(16, Product(4096, 1024)) == pytest.approx(2e-15 * 16 * 4096 * 1024)
     between = _kernels(package).product_s(64, Product(2048, 2048))

@@ -15,6 +15,7 @@ from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
 from trainyard.serve.costs.tables.layer_profile import (
     Exchange,
     has_layer_profile,
+    profiled_devices,
     profiled_models,
     read_layer_profile,
 )
@@ -118,11 +119,15 @@ def _folder(kernels: Path) -> _Source:
 def _profiled(folder: Path, device: str, model: str) -> str:
     """The name that a profile gives a model."""
     known = profiled_models(folder, device)
+    if not known:
+        raise ServeError(
+            f"{folder} has no layers measured on {device}; it has {', '.join(profiled_devices(folder)) or 'none'}"
+        )
     wanted = _words(model)
     found = [name for name in known if wanted <= _words(name)]
     if len(found) != 1:
         raise ServeError(
-            f"{folder} has layers of {', '.join(known) or 'no model'} on {device}; which of them is {model!r} is not "
+            f"{folder} has layers of {', '.join(known)} on {device}; which of them is {model!r} is not "
             "clear: write it after the folder and a colon"
         )
     return found[0]

@@ -50,6 +50,7 @@ _FORMATS_OF_EXPERTS = {
 """Which of their formats ours may be; servers take the kernel that is the fastest."""
 
 _MS = 1e-3
+_NO_WINDOW: Wanted = ("window_size", "=", 0)
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,12 @@ class AiconfiguratorKernels:
             (path for path in folder.glob("*") if (path / f"{table}.parquet").exists()), key=_version
         )
         if not found:
+            others = sorted(
+                path.name for path in folder.parent.glob("*") if any(path.glob(f"*/{table}.parquet"))
+            )
             raise ServeError(
-                f"{folder} has no {table}.parquet; give the folder of an installed aiconfigurator"
+                f"{folder} has no {table}.parquet; give the folder of an installed aiconfigurator, and after a colon a "
+                f"server that it has: {', '.join(others) or 'none'}"
             )
         older = [path for path in found if not version or _version(path) <= _version(Path(version))]
         return (older or found[:1])[-1] / f"{table}.parquet"
@@ -258,5 +263,13 @@ def _columns(path: Path, names: Sequence[str], wanted: list[Wanted]) -> list[lis
         raise ServeError(
             "tables of kernels in Parquet files need pyarrow, which is not installed: pip install 'trainyard[kernels]'"
         ) from error
+    there = set(parquet.read_schema(path).names)
+    # Tables of devices on which no attention with a window was measured have no column for it.
+    wanted = [each for each in wanted if each[0] in there or each != _NO_WINDOW]
+    if missing := [name for name in (*names, *(name for name, _, _ in wanted)) if name not in there]:
+        raise ServeError(
+            f"{path} has no column {', '.join(missing)}, by which this model is found in it; leave the measured kernels "
+            "out"
+        )
     table = parquet.read_table(path, columns=list(names), filters=wanted)
     return [[float(each) for each in table.column(name).to_pylist()] for name in names]

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from trainyard.serve.costs.tables.grid import Grid, points_of
 from trainyard.serve.errors import ServeError
 
-__all__ = ["Exchange", "LayerProfile", "has_layer_profile", "profiled_models", "read_layer_profile"]
+__all__ = [
+    "Exchange",
+    "LayerProfile",
+    "has_layer_profile",
+    "profiled_devices",
+    "profiled_models",
+    "read_layer_profile",
+]
 
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
@@ -215,6 +222,11 @@ def has_layer_profile(folder: Path) -> bool:
 def profiled_models(folder: Path, gpu: str) -> list[str]:
     """Models of which it has profiles on a device."""
     return sorted({row["model"] for row in _all_rows(folder, _LAYERS) if row["gpu"] == gpu})
+
+
+def profiled_devices(folder: Path) -> list[str]:
+    """Devices on which its profiles were measured."""
+    return sorted({row["gpu"] for row in _all_rows(folder, _LAYERS)})
 
 
 def _point(row: dict[str, str], sizes: Sequence[str]) -> tuple[tuple[float, ...], float]:
