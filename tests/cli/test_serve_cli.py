@@ -65,6 +65,12 @@ BAD = {
     "unknown request": (traced("--follow", "third"), ("no request 'third'", "there are first, second, long, <b>")),
     "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
+    "page and table in one file": (traced("--html", "x", "--csv", "./x"), ("--html and --csv are both x", "of its own")),
+    "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("chunk_tokens of sarathi is 0; allowed is 1 or more",)),
+    "a sequence without an answer": (
+        (*traced()[:-1], "1"), ("max_model_len 1; allowed is 2 to 6400",)
+    ),
+    "after all time": (traced("--time-scale", "1e12"), ("'second': arrival_s is 100000000000.0", "from 0 s to 1e+10 s")),
     "unknown trace": (("serve", "download", "azure"), ("no trace 'azure' to download", "azure-conv")),
 }  # fmt: skip
 

@@ -347,3 +347,15 @@ class _PreemptsAll:
 def test_a_policy_under_which_nobody_gets_any_farther_is_an_error():
     with pytest.raises(ServeError, match="none generated a token meanwhile"):
         Checked(_PreemptsAll(), 100).run([request(0, 0.0, 20, 3), request(1, 0.0, 20, 3)])
+
+
+def test_where_requests_go_does_not_depend_on_when_they_become_samples():
+    """Under ORCA, one that waits becomes its samples at the next decision, which is later where decodes are repeated."""
+    rest = [request(n, 0.1 * n, 100, 60, num_samples=1 + n % 5) for n in range(40)]
+
+    def ends(one_by_one: bool) -> list[tuple[str, float]]:
+        instances = [Instance(Orca(), BlockCache(300, 16)) for _ in range(2)]
+        found = simulate_requests(rest, instances, STEP, least_requests, one_by_one=one_by_one).served
+        return [(each.request.name, each.finished_s) for each in found]
+
+    assert ends(False) == ends(True)

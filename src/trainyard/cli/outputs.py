@@ -40,6 +40,19 @@ def check_outputs(options: Any) -> None:
                 if found:
                     option = "--" + name.replace("_", "-")
                     raise ValueError(f"{option} {path}: {found}; give another {kind.value}")
+    _check_apart(options)
+
+
+def _check_apart(options: Any) -> None:
+    """Refuse one file for two things, of which the second would be written over the first."""
+    taken: dict[Path, str] = {}
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        path = getattr(options, name) if Output.FILE in get_args(hint) else None
+        if path is not None and (path.is_file() or not path.exists()):
+            option = "--" + name.replace("_", "-")
+            other = taken.setdefault(path.resolve(), option)
+            if other != option:
+                raise ValueError(f"{other} and {option} are both {path}; give each a file of its own")
 
 
 @contextmanager

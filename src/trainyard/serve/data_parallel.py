@@ -82,6 +82,6 @@ class _JoinedQueues(Queues):
         self._parts = parts
 
     @property
-    def num_requests(self) -> int:
-        """That wait or run."""
+    def num_requests(self) -> int:  # type: ignore[override]
+        """Requests and samples of all ranks."""
         return sum(part.num_requests for part in self._parts)

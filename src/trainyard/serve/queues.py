@@ -20,6 +20,7 @@ class Queues:
     running : requests with blocks on the device, in the order of admission; samples follow the first one of theirs.
     swapped : requests with blocks on the host, in the order in which they were swapped out.
     num_to_fork : samples that running requests will be forked into, beside themselves.
+    num_requests : waiting, running and swapped-out requests, with the samples that they are or will become.
     """
 
     def __init__(self) -> None:
@@ -28,16 +29,12 @@ class Queues:
         self.running: dict[int, RequestState] = {}
         self.swapped: dict[int, RequestState] = {}
         self.num_to_fork = 0
-
-    @property
-    def num_requests(self) -> int:
-        """Number of waiting, running and swapped-out requests."""
-        return len(self.waiting) + len(self.running) + len(self.swapped)
+        self.num_requests = 0
 
     def arrive(self, state: RequestState) -> None:
         """Put a new request at the end of the queue."""
-        self.waiting[state.number] = state
-        self.waiting_by_client.setdefault(state.request.client, OrderedDict())[state.number] = state
+        self.num_requests += 1 + state.num_to_fork
+        self._wait(state)
 
     def admit(self, state: RequestState) -> None:
         """Move a waiting request to the running ones."""
@@ -47,7 +44,7 @@ class Queues:
     def wait_again(self, state: RequestState) -> None:
         """Move a running request to the front of the queue."""
         self._run_no_longer(state)
-        self.arrive(state)
+        self._wait(state)
         for waiting in (self.waiting, self.waiting_by_client[state.request.client]):
             waiting.move_to_end(state.number, last=False)
 
@@ -71,10 +68,15 @@ class Queues:
 
     def leave(self, state: RequestState) -> None:
         """Remove a waiting or running request."""
+        self.num_requests -= 1 + state.num_to_fork
         if state.number in self.waiting:
             self._wait_no_longer(state)
         else:
             del self.running[state.number]
+
+    def _wait(self, state: RequestState) -> None:
+        self.waiting[state.number] = state
+        self.waiting_by_client.setdefault(state.request.client, OrderedDict())[state.number] = state
 
     def _run(self, state: RequestState) -> None:
         self.running[state.number] = state

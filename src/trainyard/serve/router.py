@@ -20,7 +20,7 @@ def round_robin(request: RequestState, instances: Sequence[Instance]) -> int:
 
 
 def least_requests(request: RequestState, instances: Sequence[Instance]) -> int:
-    """The replica with the fewest waiting and running requests; of equal ones, the first."""
+    """The replica with the fewest waiting and running requests and samples; of equal ones, the first."""
     return min(range(len(instances)), key=lambda number: instances[number].queues.num_requests)
 
 

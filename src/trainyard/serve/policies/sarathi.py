@@ -12,6 +12,7 @@ Fidelity: simplified. The budget is given; how the paper finds it from an object
 from __future__ import annotations
 
 from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.token_budget import TokenBudget
 
 __all__ = ["sarathi"]
@@ -27,5 +28,12 @@ def sarathi(
     chunk_tokens : tau, tokens in a step.
     max_requests : that run at once.
     admission : in which order new requests are taken.
+
+    Raises
+    ------
+    ServeError
+        If there is room for no token.
     """
+    if chunk_tokens < 1:
+        raise ServeError(f"chunk_tokens of sarathi is {chunk_tokens}; allowed is 1 or more")
     return TokenBudget(chunk_tokens, max_requests, decodes_first=True, watermark=0.01, admission=admission)

@@ -11,6 +11,7 @@ __all__ = ["MAX_TOKENS", "PrefixBlocks", "Request", "TracedRequest"]
 
 _INF = float("inf")
 _MOST_SAMPLES = 1024
+_LATEST_S = 1e10  # three hundred years; much later, a number of seconds has no room for milliseconds
 
 MAX_TOKENS = 4096
 """That a client takes at most, where nothing says it; no output of the public traces is longer."""
@@ -79,8 +80,8 @@ class Request:
     num_samples: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.arrival_s < _INF:
-            raise self._error("arrival_s", self.arrival_s, "a time of 0 s or later")
+        if not 0 <= self.arrival_s <= _LATEST_S:
+            raise self._error("arrival_s", self.arrival_s, f"a time from 0 s to {_LATEST_S:.0e} s")
         for name in ("prompt_tokens", "max_tokens", "num_samples"):
             if getattr(self, name) < 1:
                 raise self._error(name, getattr(self, name), "1 or more")
