@@ -183,7 +183,7 @@ CATALOG: tuple[Entry, ...] = (
         'Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP 2019',
         "simplified",
         f"{_TESTS}/test_nexus.py",
-        left_out="prefix batching, and moves of sessions between epochs",
+        left_out="finding which models share a prefix, and moves of sessions only to give up a device",
         needs=("profiles of models", "rates", "objectives"),
     ),
     Entry(
