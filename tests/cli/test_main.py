@@ -47,6 +47,8 @@ INTERFACE = {
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --cluster --share --policy --router --kernels "
     "--dtype --block-tokens --max-model-len --html",
+    "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
+    "--burstiness --seed --e2e --dtype --weight-memory --html",
     "serve download": "[NAME] --json --folder",
 }
 

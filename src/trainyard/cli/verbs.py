@@ -66,6 +66,9 @@ VERBS = MappingProxyType(
             "trainyard.cli.serve.plan",
             "find the fewest devices that meet objectives, and say what bounds them",
         ),
+        "serve place": Verb(
+            "trainyard.cli.serve.place", "place many models on a cluster by one or more policies"
+        ),
         "serve download": Verb(
             "trainyard.cli.serve.download", "list public traces of requests, or fetch one"
         ),

@@ -58,10 +58,15 @@ def _kind(entry: fleet_catalog.Entry) -> str:
 
 
 def _command(entry: serve_catalog.Entry) -> str:
-    """On the command line for a policy of batches, else in Python."""
+    """On the command line for policies of batches and of placement, else in Python."""
     if entry.decides in ("batches", "admission"):
         return (
             "trainyard serve simulate --requests TRACE --model llama3-8b --cluster 1x4xA100-80G "
+            f"--policy '{entry.name}'"
+        )
+    if entry.decides == "placement":
+        return (
+            "trainyard serve place resnet50:1000/s:50ms,bert-base:400/s:100ms --cluster 1x4xA100-80G "
             f"--policy '{entry.name}'"
         )
     factory = entry.factory

@@ -23,7 +23,7 @@ from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of,
 from trainyard.serve.errors import ServeError
 from trainyard.zoo.decoder import with_heads_for_each
 
-__all__ = ["deploy", "served_model"]
+__all__ = ["deploy", "served_model", "usable_bytes"]
 
 _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
 _STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
@@ -162,7 +162,7 @@ def served_model(
         pipeline_stages,
         int(graph.num_weights * form.num_bytes / pipeline_stages),
         token_bytes,
-        _usable_bytes(device),
+        usable_bytes(device),
         _activation_bytes(graph),
         _context(model),
         source,
@@ -192,7 +192,8 @@ def _check_layers(model: str, graph: StepGraph, pipeline_stages: int, expert_par
         raise ServeError(f"{model} has no experts that could be dealt out; leave out expert_parallel")
 
 
-def _usable_bytes(device: DeviceSpec) -> int:
+def usable_bytes(device: DeviceSpec) -> int:
+    """Bytes of a device that a server may use."""
     overhead = device.overhead
     return int(device.usable_bytes * _MEMORY_FRACTION) - overhead.context_bytes - overhead.segment_bytes
 

@@ -19,6 +19,7 @@ class BatchingProfile:
     batches : that were measured, in ascending order.
     latency_s : of each.
     outside_s : before and after a batch, on the host.
+    memory_bytes : of the device, for each of the batches; empty where it is not known.
 
     Raises
     ------
@@ -29,6 +30,7 @@ class BatchingProfile:
     batches: tuple[int, ...]
     latency_s: tuple[float, ...]
     outside_s: float = 0.0
+    memory_bytes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         ascend = all(a < b for a, b in zip((0, *self.batches), self.batches, strict=False))
@@ -67,7 +69,7 @@ def read_batching_profile(path: Path, margin: float = 1.15) -> BatchingProfile:
     ServeError
         If the file has no table of batches.
     """
-    batches, latency_s, outside_s = [], [], 0.0
+    batches, latency_s, memory_bytes, outside_s = [], [], [], 0.0
     for line in path.read_text().splitlines():
         fields = line.split(",")
         if len(fields) in (2, 4) and fields[0].replace(".", "", 1).isdigit():
@@ -75,10 +77,11 @@ def read_batching_profile(path: Path, margin: float = 1.15) -> BatchingProfile:
             if len(fields) == 4:
                 batches.append(int(fields[0]))
                 latency_s.append(margin * (mean + std) * 1e-6)
+                memory_bytes.append(float(fields[3]))
             else:
                 outside_s += margin * (mean + std) * 1e-6
     if not batches:
         raise ServeError(
             f"{path}: no line 'batch,latency(us),std(us),memory(B)' with numbers; give a Nexus profile"
         )
-    return BatchingProfile(tuple(batches), tuple(latency_s), outside_s)
+    return BatchingProfile(tuple(batches), tuple(latency_s), outside_s, tuple(memory_bytes))

@@ -1,6 +1,7 @@
 """What becomes of requests on packed GPUs: each computes a batch of one of its sessions after the other, with early drop.
 
-As in the authors' program a GPU does not wait for its cycle to end: it takes what has come, up to the batch of the session.
+As in the authors' program a GPU does not wait for its cycle to end: it takes what has come, up to the batch of the
+session.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ class SessionOutcome:
     total_s: float
 
 
-def simulate(
-    devices: tuple[PackedDevice, ...], arrival_s: Mapping[str, Floats]
-) -> dict[str, SessionOutcome]:
+def simulate(devices: tuple[PackedDevice, ...], arrival_s: Mapping[str, Floats]) -> dict[str, SessionOutcome]:
     """Serve requests; those of a session go to its GPUs in turn, to each as its part of the rate is.
 
     Parameters

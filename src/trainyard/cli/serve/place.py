@@ -1,0 +1,212 @@
+"""`trainyard serve place`: which models are on which devices of a cluster, by one or more policies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import tyro
+
+from trainyard.cli.bounds import BURSTINESS, REQUESTS, SEED
+from trainyard.cli.outputs import Output
+from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.serve.requests import quantity
+
+if TYPE_CHECKING:
+    from trainyard.hardware.cluster import Cluster
+    from trainyard.reading.left_out import LeftOut
+    from trainyard.serve.placing.problem import ModelToPlace
+    from trainyard.serve.policies.alpaserve.problem import Arrivals
+
+__all__ = ["Options", "act"]
+
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)/s", re.ASCII)
+_DRAWN = {"num": 5000, "burstiness": 1.0, "seed": 0}
+_OF_TRACES = ("format", "limit", "time_scale", "strict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
+    """Place many models on a cluster, and simulate how many requests meet their objectives."""
+
+    models: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
+    """Models, separated by commas, each with its requests a second and its objective: resnet50:200/s:50ms,gpt2:20/s:80ms.
+    A model is a name of the zoo, a Python file, or a profile of Nexus (FILE.txt)."""
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """The devices, all of a type: NODESxDEVICESxTYPE, such as 1x4xA100-80G; or a YAML file."""
+    policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "alpaserve,nexus,replicate"
+    """Policies of placement, separated by commas; options in parentheses."""
+    requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Instead of rates: a trace whose requests name their models."""
+    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format of the trace; by default recognised by its contents."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Take only the first requests of the trace."""
+    time_scale: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """Multiply the trace's arrivals: 0.5 is twice the load."""
+    strict: bool = False
+    """Stop at the first row of the trace that cannot be read; by default these are left out, and counted."""
+    num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
+    """How many requests are drawn, about, of all models together; by default 5000."""
+    burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
+    """Spread of the gaps between drawn requests by their mean: more than 1 is bursts; by default 1, as by chance."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
+    """Seed of what is drawn; by default 0."""
+    e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Objective, such as 100ms, of models that have none of their own."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
+    """Of weights and products: float32, float16 or bfloat16."""
+    weight_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Memory of each device for weights, such as 10GB; by default what a server may use of it."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write a page with a picture of each placement."""
+
+
+class _Asked(NamedTuple):
+    """A model as it is asked for; None where something is not given."""
+
+    source: str
+    rate_per_s: float | None
+    objective_s: float | None
+
+    @property
+    def name(self) -> str:
+        return Path(self.source).stem if self.source.endswith((".txt", ".py")) else self.source
+
+
+class _Given(NamedTuple):
+    """Requests by which is decided, those that are served, and what they are."""
+
+    history: Arrivals
+    served: Arrivals
+    title: str
+    left_out: LeftOut | None = None
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Place."""
+    from trainyard.hardware.parse import parse_cluster
+    from trainyard.report.serve_place import place_document, place_tables
+    from trainyard.report.serve_place_page import serve_place_page
+    from trainyard.serve.errors import ServeError
+    from trainyard.serve.placing.compare import compare_placements
+    from trainyard.serve.placing.policies import parse_placers
+    from trainyard.serve.placing.problem import PlacingProblem
+
+    asked, cluster = _asked(options), parse_cluster(options.cluster)
+    if len({device.name for device in cluster.devices}) > 1:
+        raise ServeError(f"{options.cluster} has devices that are not alike; give a cluster of like ones")
+    parse_placers(options.policy)
+    given = _requests(options, asked)
+    models = _models(options, screen, asked, cluster)
+    problem = PlacingProblem(models, cluster.num_devices, _weight_bytes(options, cluster), given.history)
+    with screen.waiting("placing") as change:
+        runs, cannot = compare_placements(
+            options.policy, problem, given.served, lambda name: change(f"placing by {name}")
+        )
+    if given.left_out is not None and given.left_out.warning:
+        screen.say(given.left_out.warning)
+    title = f"{len(models)} model{'s' * (len(models) > 1)} on {options.cluster}: {given.title}"
+    if options.html is not None and runs:
+        screen.keep(serve_place_page(title, problem, runs, cannot), options.html)
+    document = {
+        "cluster": options.cluster,
+        "requests": given.title,
+        "rows": given.left_out.document("requests") if given.left_out is not None else None,
+        **place_document(problem, runs, cannot),
+    }
+    lines = given.left_out.lines() if given.left_out is not None else ()
+    why = "" if runs else f"no policy could place the models: {cannot[0].name}: {cannot[0].why}"
+    return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), why)
+
+
+def _asked(options: Options) -> tuple[_Asked, ...]:
+    """The models, each with what stands after its name."""
+    from trainyard.reading.quantities import parse_seconds
+    from trainyard.serve.errors import ServeError
+
+    default_s = quantity("--e2e", options.e2e, parse_seconds) if options.e2e is not None else None
+    found = []
+    for text in options.models.split(","):
+        source, *more = (part.strip() for part in text.split(":"))
+        rates = [match for part in more if (match := _RATE.fullmatch(part))]
+        times = [part for part in more if not _RATE.fullmatch(part)]
+        if not source or len(rates) > 1 or len(times) > 1 or any(float(rate[1]) == 0 for rate in rates):
+            raise ServeError(
+                f"model {text.strip()!r}: allowed are a name, its requests a second and its objective, such as "
+                "resnet50:200/s:50ms"
+            )
+        objective_s = quantity(f"model {source}", times[0], parse_seconds) if times else default_s
+        found.append(_Asked(source, float(rates[0][1]) if rates else None, objective_s))
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        raise ServeError(f"models {', '.join(names)}: one stands there twice; name each once")
+    for each in found:
+        if each.objective_s is None:
+            raise ServeError(
+                f"model {each.source}: give an objective, as {each.source}:50ms, or --e2e for all"
+            )
+    return tuple(found)
+
+
+def _requests(options: Options, asked: tuple[_Asked, ...]) -> _Given:
+    """Those of a trace; or drawn ones, where others are served than those by which is decided."""
+    from trainyard.serve.errors import ServeError
+    from trainyard.serve.placing.problem import arrivals_of, drawn_arrivals
+    from trainyard.serve.requests.read import read_requests
+
+    kind, others = ("drawn requests", _OF_TRACES) if options.requests is None else ("a trace", tuple(_DRAWN))
+    for name in others:
+        if (given := getattr(options, name)) is not None and given is not False:
+            raise ServeError(f"--{name.replace('_', '-')} says nothing of {kind}; leave it out")
+    for each in asked:
+        if (each.rate_per_s is None) == (options.requests is None):
+            raise ServeError(
+                f"model {each.source}: give its requests a second, as {each.source}:200/s, or --requests FILE"
+                if options.requests is None
+                else f"model {each.source}: its requests are those of --requests; leave its rate out"
+            )
+    if options.requests is None:
+        rates = [each.rate_per_s or 0.0 for each in asked]
+        how = {name: getattr(options, name) for name in _DRAWN}
+        num, cv, seed = (_DRAWN[name] if value is None else value for name, value in how.items())
+        history, served = (drawn_arrivals(rates, int(num), cv, 2 * int(seed) + i) for i in range(2))
+        return _Given(history, served, f"{len(served.model):,} requests drawn at {sum(rates):g}/s")
+    scale = 1.0 if options.time_scale is None else options.time_scale
+    trace = read_requests(
+        options.requests, options.format, options.limit, strict=options.strict, time_scale=scale
+    )
+    arrivals = arrivals_of(list(trace), [each.name for each in asked])
+    title = f"{options.requests.name}: {len(arrivals.model):,} requests"
+    return _Given(arrivals, arrivals, title, trace.left_out)
+
+
+def _models(
+    options: Options, screen: Screen, asked: tuple[_Asked, ...], cluster: Cluster
+) -> tuple[ModelToPlace, ...]:
+    from trainyard.serve.placing.forward_pass import forward_pass, measured_pass
+    from trainyard.serve.placing.problem import ModelToPlace
+
+    found = []
+    for each in asked:
+        with screen.waiting(f"working out the seconds of {each.source}"):
+            is_measured = each.source.endswith(".txt")
+            forward = (
+                measured_pass(Path(each.source))
+                if is_measured
+                else forward_pass(each.source, cluster, options.dtype)
+            )
+        found.append(ModelToPlace(each.name, forward, each.objective_s or 0.0))
+    return tuple(found)
+
+
+def _weight_bytes(options: Options, cluster: Cluster) -> float:
+    from trainyard.reading.quantities import parse_bytes
+    from trainyard.serve.deploy import usable_bytes
+
+    if options.weight_memory is not None:
+        return float(quantity("--weight-memory", options.weight_memory, parse_bytes))
+    cluster.require_known()
+    return float(usable_bytes(cluster.devices[0]))

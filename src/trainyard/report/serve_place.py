@@ -1,0 +1,130 @@
+"""Placements of many models: what is asked for, the league of policies, and what is on which device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from trainyard.report.tables import make_table
+from trainyard.report.units import bytes_text, percent_text, seconds_text
+from trainyard.serve.placement import Replica
+from trainyard.serve.placing.compare import CannotPlace, PlacementRun
+from trainyard.serve.placing.policies import ModelOnDevices, PlacedModels
+from trainyard.serve.placing.problem import PlacingProblem
+
+__all__ = ["device_rows", "league_rows", "model_rows", "place_document", "place_tables", "replica_text"]
+
+Columns = tuple[str, ...]
+Rows = tuple[tuple[str, ...], ...]
+
+_DEVICE_COLUMNS = ("devices", "models", "cycle")
+
+
+def model_rows(problem: PlacingProblem) -> tuple[Columns, Rows]:
+    """Columns and rows of what is to be placed.
+
+    The last column is what one device serves of a model alone, in batches that take half of its objective at most.
+    """
+    columns = ("model", "requests/s", "objective", "weights", "one request", "most of a device")
+    return columns, tuple(
+        (
+            each.name,
+            f"{rate:,.1f}",
+            seconds_text(each.objective_s),
+            bytes_text(each.forward.weight_bytes),
+            seconds_text(each.forward.batching.latency(1)),
+            f"{each.forward.batching.best_batch(each.objective_s / 2)[1]:,.0f}/s",
+        )
+        for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
+    )
+
+
+def league_rows(
+    problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
+) -> tuple[Columns, Rows]:
+    """Columns and rows of policies, best first: goodput of all requests and of each model, latency of the good ones."""
+    names = tuple(each.name for each in problem.models)
+    columns = ("policy", "goodput", *names, "mean latency", "devices", "replicas")
+    rows = [
+        (
+            run.name,
+            percent_text(run.placed.goodput),
+            *(
+                percent_text(good / asked) if asked else ""
+                for good, asked in zip(run.placed.num_good, run.placed.num_asked, strict=True)
+            ),
+            seconds_text(run.placed.mean_latency_s),
+            f"{run.placed.num_devices} of {problem.num_devices}",
+            f"{len(run.placed.replicas)}",
+        )
+        for run in runs
+    ]
+    rows += [(each.name, "cannot place", *("",) * (len(columns) - 2)) for each in cannot]
+    return columns, tuple(rows)
+
+
+def device_rows(placed: PlacedModels) -> tuple[Columns, Rows]:
+    """Columns and rows of what is on which devices."""
+    groups: dict[tuple[int, ...], list[ModelOnDevices]] = {}
+    for each in placed.replicas:
+        groups.setdefault(each.devices, []).append(each)
+    return _DEVICE_COLUMNS, tuple(
+        (
+            ", ".join(map(str, devices)),
+            ", ".join(map(replica_text, replicas)),
+            seconds_text(replicas[0].cycle_s) if replicas[0].cycle_s else "",
+        )
+        for devices, replicas in sorted(groups.items())
+    )
+
+
+def replica_text(replica: ModelOnDevices) -> str:
+    """A model, how it is split, and its batch in a cycle."""
+    name = str(Replica(replica.model, replica.pipeline_stages, replica.tensor_parallel))
+    return f"{name} x {replica.batch}" if replica.cycle_s else name
+
+
+def place_tables(
+    title: str, problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
+) -> tuple[str | Table, ...]:
+    """For the terminal."""
+    parts: list[str | Table] = [title, ""]
+    parts.append(make_table("models", *model_rows(problem)))
+    parts.append(make_table("policies, best first", *league_rows(problem, runs, cannot)))
+    parts += [make_table(f"placed by {run.name}", *device_rows(run.placed), 2) for run in runs]
+    return (*parts, *(f"{each.name} cannot place them: {each.why}" for each in cannot))
+
+
+def place_document(
+    problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
+) -> dict[str, Any]:
+    """In numbers."""
+    return {
+        "num_devices": problem.num_devices,
+        "device_bytes": problem.device_bytes,
+        "models": [
+            {
+                "name": each.name,
+                "rate_per_s": rate,
+                "objective_s": each.objective_s,
+                "weight_bytes": each.forward.weight_bytes,
+                "batches": each.forward.batching.batches,
+                "latency_s": each.forward.batching.latency_s,
+                "stage_s": {str(stages): times for stages, times in each.forward.stage_s.items()},
+            }
+            for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
+        ],
+        "runs": [
+            {
+                "policy": run.name,
+                "goodput": run.placed.goodput,
+                "num_devices": run.placed.num_devices,
+                **asdict(run.placed),
+            }
+            for run in runs
+        ],
+        "cannot_place": [asdict(each) for each in cannot],
+    }
