@@ -20,8 +20,6 @@ __all__ = ["device_rows", "league_rows", "model_rows", "place_document", "place_
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
 
-_DEVICE_COLUMNS = ("devices", "models", "cycle")
-
 
 def model_rows(problem: PlacingProblem) -> tuple[Columns, Rows]:
     """Columns and rows of what is to be placed.
@@ -67,18 +65,19 @@ def league_rows(
 
 
 def device_rows(placed: PlacedModels) -> tuple[Columns, Rows]:
-    """Columns and rows of what is on which devices."""
+    """Columns and rows of what is on which devices; the time of a cycle where devices have one."""
     groups: dict[tuple[int, ...], list[ModelOnDevices]] = {}
     for each in placed.replicas:
         groups.setdefault(each.devices, []).append(each)
-    return _DEVICE_COLUMNS, tuple(
+    rows = tuple(
         (
             ", ".join(map(str, devices)),
             ", ".join(map(replica_text, replicas)),
-            seconds_text(replicas[0].cycle_s) if replicas[0].cycle_s else "",
+            *((seconds_text(replicas[0].cycle_s),) if replicas[0].cycle_s else ()),
         )
         for devices, replicas in sorted(groups.items())
     )
+    return ("devices", "models", "cycle")[: len(rows[0])], rows
 
 
 def replica_text(replica: ModelOnDevices) -> str:

@@ -1,0 +1,60 @@
+"""The page of placements: its pictures are the placements, and a browser shows them without errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from page_figures import figures_of
+from web_browser import errors_shown, rendered
+
+from trainyard.report.serve_place import device_rows, league_rows
+from trainyard.report.serve_place_page import serve_place_page
+from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
+from trainyard.serve.placing.forward_pass import ForwardPass
+from trainyard.serve.placing.problem import ModelToPlace, PlacingProblem, drawn_arrivals
+from trainyard.serve.policies.nexus.profile import BatchingProfile
+
+Placed = tuple[PlacingProblem, tuple[PlacementRun, ...], tuple[CannotPlace, ...]]
+
+
+@pytest.fixture(scope="module")
+def placed() -> Placed:
+    """Three models on four devices, each of which has room for one."""
+    profile = BatchingProfile((1, 2, 4, 8), (0.02, 0.03, 0.05, 0.09))
+    forward = ForwardPass(profile, 2e9, {1: (0.02,), 2: (0.01, 0.01)})
+    models = tuple(ModelToPlace(name, forward, 0.1) for name in ("a", "b<i>", "c"))
+    arrivals = drawn_arrivals((20.0, 10.0, 5.0), 800, 3.0)
+    problem = PlacingProblem(models, 4, 2e9, arrivals)
+    runs, _ = compare_placements("alpaserve(num_moves=20), nexus, replicate", problem, arrivals)
+    return problem, runs, (CannotPlace("other", "it is <too> slow"),)
+
+
+def test_pictures_have_a_mark_for_each_model_of_a_device(placed: Placed) -> None:
+    problem, runs, cannot = placed
+    figures = figures_of(serve_place_page("title", problem, runs, cannot))
+    assert list(figures) == [f"Devices and models: {run.name}" for run in runs]
+    for run in runs:
+        figure, _ = figures[f"Devices and models: {run.name}"]
+        marks = {(x, y) for each in figure["data"] for x, y in zip(each["x"], each["y"], strict=True)}
+        names = [model.name for model in problem.models]
+        assert marks == {(names.index(r.model), device) for r in run.placed.replicas for device in r.devices}
+
+
+def test_tables_say_what_is_placed(placed: Placed) -> None:
+    problem, runs, cannot = placed
+    columns, rows = league_rows(problem, runs, cannot)
+    assert columns[2:5] == ("a", "b<i>", "c")
+    assert [row[0] for row in rows] == [*(run.name for run in runs), "other"]
+    assert all(len(row) == len(columns) for row in rows)
+    (split,) = (run for run in runs if run.name.startswith("alpaserve"))
+    assert any("stages)" in row[1] for row in device_rows(split.placed)[1])
+    (packed,) = (run for run in runs if run.name == "nexus")
+    assert all(" x " in row[1] and row[2] for row in device_rows(packed.placed)[1])
+
+
+def test_a_browser_shows_it(placed: Placed, tmp_path: Path) -> None:
+    document = rendered(serve_place_page("title <b>", *placed), tmp_path)
+    assert errors_shown(document) == ""
+    assert document.count('class="main-svg"') >= 3
+    assert "it is &lt;too&gt; slow" in document
