@@ -15,7 +15,15 @@ from trainyard.serve.placing.compare import CannotPlace, PlacementRun
 from trainyard.serve.placing.policies import ModelOnDevices, PlacedModels
 from trainyard.serve.placing.problem import PlacingProblem
 
-__all__ = ["device_rows", "league_rows", "model_rows", "place_document", "place_tables", "replica_text"]
+__all__ = [
+    "device_rows",
+    "goodput_rows",
+    "league_rows",
+    "model_rows",
+    "place_document",
+    "place_tables",
+    "replica_text",
+]
 
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
@@ -43,17 +51,12 @@ def model_rows(problem: PlacingProblem) -> tuple[Columns, Rows]:
 def league_rows(
     problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
 ) -> tuple[Columns, Rows]:
-    """Columns and rows of policies, best first: goodput of all requests and of each model, latency of the good ones."""
-    names = tuple(each.name for each in problem.models)
-    columns = ("policy", "goodput", *names, "mean latency", "devices", "replicas")
+    """Columns and rows of policies, best first: goodput of all requests, and mean latency of the good ones."""
+    columns = ("policy", "goodput", "mean latency", "devices", "replicas")
     rows = [
         (
             run.name,
             percent_text(run.placed.goodput),
-            *(
-                percent_text(good / asked) if asked else ""
-                for good, asked in zip(run.placed.num_good, run.placed.num_asked, strict=True)
-            ),
             seconds_text(run.placed.mean_latency_s),
             f"{run.placed.num_devices} of {problem.num_devices}",
             f"{len(run.placed.replicas)}",
@@ -62,6 +65,22 @@ def league_rows(
     ]
     rows += [(each.name, "cannot place", *("",) * (len(columns) - 2)) for each in cannot]
     return columns, tuple(rows)
+
+
+def goodput_rows(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> tuple[Columns, Rows]:
+    """Columns and rows of the goodput of every model under each policy."""
+    return ("model", *(run.name for run in runs)), tuple(
+        (
+            each.name,
+            *(
+                percent_text(run.placed.num_good[i] / run.placed.num_asked[i])
+                if run.placed.num_asked[i]
+                else ""
+                for run in runs
+            ),
+        )
+        for i, each in enumerate(problem.models)
+    )
 
 
 def device_rows(placed: PlacedModels) -> tuple[Columns, Rows]:
@@ -93,6 +112,8 @@ def place_tables(
     parts: list[str | Table] = [title, ""]
     parts.append(make_table("models", *model_rows(problem)))
     parts.append(make_table("policies, best first", *league_rows(problem, runs, cannot)))
+    if runs:
+        parts.append(make_table("goodput of each model", *goodput_rows(problem, runs)))
     parts += [make_table(f"placed by {run.name}", *device_rows(run.placed), 2) for run in runs]
     return (*parts, *(f"{each.name} cannot place them: {each.why}" for each in cannot))
 

@@ -146,6 +146,9 @@ def test_arrivals() -> None:
     assert (found.arrival_s.tolist(), found.model.tolist()) == ([1.0, 2.0], [0, 1])
     with pytest.raises(ServeError, match="asks for model 'b'; there are a"):
         arrivals_of(requests, ("a",))
+    child = TracedRequest(Request("c", 0.0, 1, 1, model="a", parent="1"), 1)
+    with pytest.raises(ServeError, match="'c' continues '1'"):
+        arrivals_of([child], ("a",))
     still = problem_of(Arrivals(np.zeros(2), np.zeros(2, np.int64)), linear(0.1, 0.1))
     with pytest.raises(ServeError, match="no rate"):
         still.rates_per_s  # noqa: B018

@@ -118,10 +118,13 @@ def _stages(program: Program, seconds: Floats, cluster: Cluster) -> Iterator[tup
     slowest_s, cuts = done_s.copy(), [np.zeros(len(done_s), np.int64)]
     for stage in range(1, min(cluster.num_devices, _MOST_STAGES)):
         send_s = _send_s(cluster, stage, sent)
-        cost_s = np.maximum(slowest_s[:, None], done_s[None, :] - done_s[:, None] + send_s[:, None])
-        cost_s[np.tril_indices(len(done_s))] = np.inf  # a stage has an op or more
-        cuts.append(cost_s.argmin(axis=0))
-        slowest_s = cost_s.min(axis=0)
+        best_s, cut = np.full(len(done_s), np.inf), np.zeros(len(done_s), np.int64)
+        for end in range(1, len(done_s)):
+            cost_s = np.maximum(slowest_s[:end], done_s[end] - done_s[:end] + send_s[:end])
+            cut[end] = at = int(cost_s.argmin())
+            best_s[end] = cost_s[at]
+        slowest_s = best_s
+        cuts.append(cut)
         count = stage + 1
         if count & stage == 0 and np.isfinite(slowest_s[-1]):
             ends = [len(done_s) - 1]

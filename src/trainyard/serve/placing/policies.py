@@ -29,7 +29,7 @@ __all__ = [
     "parse_placers",
 ]
 
-_HALVINGS = 20
+_STEPS = 20  # of the headroom that is tried
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _packed(problem: PlacingProblem, headroom: float) -> tuple[PackedDevice, ...
     most = nodes(headroom)
     if len(most) <= problem.num_devices:
         return most
-    factors = headroom * np.arange(1, _HALVINGS + 1) / _HALVINGS
+    factors = headroom * np.arange(1, _STEPS + 1) / _STEPS
     for factor in reversed(factors.tolist()):
         found = nodes(factor)
         if len(found) <= problem.num_devices:

@@ -126,7 +126,7 @@ def arrivals_of(requests: Sequence[TracedRequest], names: Sequence[str]) -> Arri
     Raises
     ------
     ServeError
-        If a request asks for a model that is not there, or for none.
+        If a request asks for a model that is not there, or for none, or continues another one.
     """
     place: Mapping[str, int] = {name: i for i, name in enumerate(names)}
     for each in requests:
@@ -134,6 +134,11 @@ def arrivals_of(requests: Sequence[TracedRequest], names: Sequence[str]) -> Arri
             raise ServeError(
                 f"request {each.request.name!r} asks for model {each.request.model!r}; there are {', '.join(names)}; "
                 "place all models of the trace, named as there"
+            )
+        if each.request.parent:
+            raise ServeError(
+                f"request {each.request.name!r} continues {each.request.parent!r}; allowed are requests that come at "
+                "a time of their own"
             )
     times_s = np.array([each.request.arrival_s for each in requests])
     order = np.argsort(times_s, kind="stable")
