@@ -53,7 +53,7 @@ def league_rows(
 ) -> tuple[Columns, Rows]:
     """Columns and rows of policies, best first: goodput of all requests, and mean latency of the good ones."""
     columns = ("policy", "goodput", "mean latency", "devices", "replicas")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             run.name,
             percent_text(run.placed.goodput),
