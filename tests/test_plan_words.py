@@ -28,7 +28,12 @@ def words_in(text: str, axes: Collection[str]) -> Iterator[str]:
 def words_outside() -> Iterator[tuple[str, str]]:
     for path in sorted(SOURCES.rglob("*.py")):
         where = path.relative_to(SOURCES)
-        if where.parts[0] in ("fleet", "zoo") or (where.parts[0] == "job" and where.parts[1] in KNOWING):
+        # Ranks of a served model are none of a plan.
+        if (
+            where.parts[0] in ("fleet", "serve", "zoo")
+            or where.parts[:2] == ("cli", "serve")
+            or (where.parts[0] == "job" and where.parts[1] in KNOWING)
+        ):
             continue
         # Elsewhere these are words of figures and files, too.
         axes = AXES if where.parts[0] == "job" else ()

@@ -80,39 +80,39 @@ def deploy(
         kernels=kernels,
         block_tokens=block_tokens,
     )
-    replicas = _num_replicas(served, cluster, num_replicas)
+    replicas = cluster.num_devices // served.num_devices if num_replicas is None else num_replicas
+    _check_replicas(cluster, replicas, served.num_devices)
     num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
     length = _length(served, num_blocks * block_tokens, max_model_len)
-    num_host_blocks = _num_host_blocks(served, block_tokens, host_cache_bytes)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, num_host_blocks)
+    on_host = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
+    return Deployment(served, replicas, num_blocks, length, block_tokens, on_host)
 
 
-def _num_replicas(served: ServedModel, cluster: Cluster, asked: int | None) -> int:
-    """Replicas for which there are devices, all alike."""
-    most = cluster.num_devices // served.num_devices
-    replicas = most if asked is None else asked
-    if not 1 <= replicas <= most:
+def _check_replicas(cluster: Cluster, num_replicas: int, num_devices: int) -> None:
+    """Refuse replicas of so many devices each for which there is no room, or that are not as fast as each other."""
+    most = cluster.num_devices // num_devices
+    if not 1 <= num_replicas <= most:
         raise ServeError(
-            f"{replicas} replicas of {served.num_devices} devices; allowed is 1 to {most} on the {cluster.num_devices} "
+            f"{num_replicas} replicas of {num_devices} devices; allowed is 1 to {most} on the {cluster.num_devices} "
             f"devices of {cluster.name}; use a larger cluster"
         )
-    kinds = {device.name for device in cluster.devices[: replicas * served.num_devices]}
+    kinds = {device.name for device in cluster.devices[: num_replicas * num_devices]}
     if len(kinds) > 1:
         raise ServeError(
-            f"{replicas} replicas on devices that are not alike: {', '.join(sorted(kinds))}; give a cluster of like ones"
+            f"{num_replicas} replicas on devices that are not alike: {', '.join(sorted(kinds))}; give a cluster of "
+            "like ones"
         )
-    return replicas
 
 
-def _num_host_blocks(served: ServedModel, block_tokens: int, host_cache_bytes: int) -> int:
-    """Blocks for which a host has memory."""
-    num_host_blocks = host_cache_bytes // (block_tokens * served.cache_bytes_per_token)
-    if num_host_blocks > _MOST_HOST_BLOCKS:
+def _host_blocks(host_bytes: int, block_bytes: int) -> int:
+    """Blocks of a replica on its host."""
+    num = host_bytes // block_bytes
+    if num > _MOST_HOST_BLOCKS:
         raise ServeError(
-            f"{host_cache_bytes / 1e9:.4g} GB of a host are {num_host_blocks:,} blocks; allowed are "
-            f"{_MOST_HOST_BLOCKS:,}; give less memory of the host, or larger blocks"
+            f"{host_bytes / 1e9:.4g} GB of a host are {num:,} blocks; allowed are {_MOST_HOST_BLOCKS:,}; give less "
+            "memory of the host, or larger blocks"
         )
-    return num_host_blocks
+    return num
 
 
 def _length(served: ServedModel, cached_tokens: int, asked: int | None) -> int:

@@ -96,6 +96,12 @@ class Deployment:
         """Devices of all replicas."""
         return self.num_replicas * self.model.num_devices
 
+    @property
+    def lacking_bytes(self) -> int:
+        """By how much the cache is larger than what a device has left beside the weights; below 0 where there is more."""
+        cache_bytes = self.num_blocks * self.block_tokens * self.model.cache_bytes_per_token
+        return cache_bytes - self.model.cache_bytes
+
     def instances(self, policy: BatchPolicy, make: Callable[..., Instance] = Instance) -> list[Instance]:
         """New instances, one for each replica.
 

@@ -60,6 +60,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         require_request(options.follow, given.requests)
     with screen.waiting(f"working out the steps of {options.model}"):
         deployment = options.deployment()
+    _warn(screen, deployment)
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out
     if left_out is not None and left_out.warning:
@@ -103,6 +104,17 @@ def act(options: Options, screen: Screen) -> Outcome:
         (*serve_tables(title, runs, base, cannot), *told, *lines),
         "" if any(run.summary.num_served for run in runs) else f"no request was served: {said[0]}",
     )
+
+
+def _warn(screen: Screen, deployment: Deployment) -> None:
+    """Of a cache for which there is no memory."""
+    from trainyard.report.units import bytes_text
+
+    if deployment.lacking_bytes > 0:
+        screen.say(
+            f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
+            "weights"
+        )
 
 
 def _router(name: str) -> Router:
