@@ -28,12 +28,13 @@ def words_in(text: str, axes: Collection[str]) -> Iterator[str]:
 def words_outside() -> Iterator[tuple[str, str]]:
     for path in sorted(SOURCES.rglob("*.py")):
         where = path.relative_to(SOURCES)
-        # Ranks of a served model are none of a plan.
-        if (
-            where.parts[0] in ("fleet", "serve", "zoo")
-            or where.parts[:2] == ("cli", "serve")
-            or (where.parts[0] == "job" and where.parts[1] in KNOWING)
-        ):
+        is_served = where.parts[0] == "serve" or where.parts[:2] == (
+            "cli",
+            "serve",
+        )  # its ranks are none of a plan
+        if is_served or where.parts[0] in ("fleet", "zoo"):
+            continue
+        if where.parts[0] == "job" and where.parts[1] in KNOWING:
             continue
         # Elsewhere these are words of figures and files, too.
         axes = AXES if where.parts[0] == "job" else ()
