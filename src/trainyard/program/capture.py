@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, get_args
 from unittest.mock import patch
 
@@ -96,17 +97,38 @@ def capture(
         outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
         trained = {o.path for o in outputs if o.kind == "grad"}
         step.refuse_others(trained)
-    label(graph)
-    inputs = inputs_of(graph, given, whole_paths(model.batch, model.whole), trained)
+    unused = tuple(name for name in trainable if name not in trained)
+    program = program_of(model, graph_module, given, outputs, trained, dtype)
+    return replace(program, aliases=aliases, unused=unused)
+
+
+def program_of(
+    model: Model,
+    graph_module: fx.GraphModule,
+    given: Given,
+    outputs: tuple[Output, ...],
+    trained: Set[str],
+    dtype: torch.dtype,
+) -> Program:
+    """What was traced, simplified, and with what its inputs and ops are called.
+
+    Parameters
+    ----------
+    given : what it was traced on.
+    outputs : of the graph, in this order.
+    trained : paths of the parameters whose gradients are among them.
+    """
+    graph = graph_module.graph
+    _label(graph)
+    inputs = _inputs(graph, given, whole_paths(model.batch, model.whole), trained)
     simplify(graph)
     if dtype in HALF:
         leave_out_conversions(graph)
     give_addresses(graph)
-    constants = constants_as_inputs(model.name, graph_module)
+    constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
-    unused = tuple(name for name in trainable if name not in trained)
-    return Program(model.name, graph, held, inputs, outputs, num_rows, aliases, unused)
+    return Program(model.name, graph, held, inputs, outputs, given.rows)
 
 
 @contextmanager
@@ -261,7 +283,7 @@ def fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
     return pytree.tree_unflatten(leaves, pytree.tree_structure(model.batch))
 
 
-def inputs_of(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -> tuple[Input, ...]:
+def _inputs(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -> tuple[Input, ...]:
     described: list[tuple[Any, ...]] = [("param", n, n in trained) for n in given.params]
     described += [("buffer", n) for n in given.buffers]
     described += [(ROOT, path, False, path in whole) for path in batch_tensors(given.batch)]
@@ -284,7 +306,7 @@ def _with_gradients(
     return tuple(output for output, _ in made)
 
 
-def constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
+def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
     """Replace tensors that the graph reads as attributes by placeholders after all others; by path.
 
     Raises
@@ -315,7 +337,7 @@ def constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tu
     return found
 
 
-def label(graph: fx.Graph) -> None:
+def _label(graph: fx.Graph) -> None:
     """Give every node its phase, layer and position, and the checkpointed region that it lies in, if in one.
 
     The position of a forward node counts the forward nodes before it; a backward node has the position and the

@@ -12,14 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from trainyard.program.addresses import give_addresses
-from trainyard.program.batch import whole_paths
-from trainyard.program.capture import capturing, constants_as_inputs, fake_batch, fake_state, inputs_of, label
+from trainyard.program.capture import capturing, fake_batch, fake_state, program_of
 from trainyard.program.model import CaptureError, Model
-from trainyard.program.program import Input, Output, Program
-from trainyard.program.tracing.conversions import HALF, leave_out_conversions
+from trainyard.program.program import Output, Program
 from trainyard.program.tracing.running import Given, running
-from trainyard.program.tracing.simplify import simplify
 from trainyard.program.tracing.trace import layers_recorded, trace
 
 __all__ = ["capture_forward", "shortened_sequences"]
@@ -54,18 +50,8 @@ def capture_forward(model: Model, num_rows: int, dtype: torch.dtype = torch.floa
     pass_ = _Pass(model, given)
     with fake, capturing(model.name, dtype), _evaluating(model.module), layers_recorded(model.module):
         graph_module = trace(pass_, given.params, given.buffers, given.batch, given.rng)
-    graph = graph_module.graph
-    label(graph)
-    inputs = inputs_of(graph, given, whole_paths(model.batch, model.whole), frozenset())
-    simplify(graph)
-    if dtype in HALF:
-        leave_out_conversions(graph)
-    give_addresses(graph)
-    constants = constants_as_inputs(model.name, graph_module)
-    inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
-    held = {path: value for path, (_, value) in constants.items()}
     outputs = tuple(Output("value", str(place)) for place in range(pass_.num_outputs))
-    return Program(model.name, graph, held, inputs, outputs, num_rows, aliases)
+    return replace(program_of(model, graph_module, given, outputs, frozenset(), dtype), aliases=aliases)
 
 
 def shortened_sequences(model: Model, length: int) -> Model:
