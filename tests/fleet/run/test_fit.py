@@ -33,7 +33,8 @@ CLUSTER = parse_cluster("2x4xV100-16G+2x4xK80")
         ("H100", "nvidia_h100_80gb_hbm3", False),
         ("H100", "a100", True),
         ("RTX4090", "geforce_rtx_4090", False),
-        ("L4", "nvidia_l40s", False),  # not known here
+        ("L4", "nvidia_l40s", True),
+        ("L4", "nvidia_l40g", False),  # not known here
         ("K80", "k80", False),
         ("V100-16G", "k80", True),
         ("A100-80G", "gpu", False),  # no type
