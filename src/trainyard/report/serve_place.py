@@ -34,7 +34,7 @@ def model_rows(problem: PlacingProblem) -> tuple[Columns, Rows]:
 
     The last column is what one device serves of a model alone, in batches that take half of its objective at most.
     """
-    columns = ("model", "requests/s", "objective", "weights", "one request", "most of a device")
+    columns = ("model", "requests/s", "objective", "weights", "one request", "max per device")
     return columns, tuple(
         (
             each.name,
