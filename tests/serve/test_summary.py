@@ -12,14 +12,6 @@ from trainyard.serve.results import Refused, Results, Served
 from trainyard.serve.summary import Summary
 
 
-def test_fairness_is_there_whatever_the_weights():
-    """Squares of what a very small weight gives would be too large for a number."""
-    served = [
-        _served(n, (0.0, 1.0, 2.0), 4, client=str(n), weight=weight) for n, weight in enumerate((1.0, 1e-300))
-    ]
-    assert Summary.of(Results(served, [], 1, 1.0), 1).fairness == pytest.approx(1 / 2)
-
-
 def _served(number: int, times_s: tuple[float, float, float], output: int, cached: int = 0, **more) -> Served:
     """Arrival, first and last token."""
     arrival_s, first_s, last_s = times_s
@@ -47,8 +39,7 @@ def test_numbers_of_a_run():
     assert (found.requests_per_s, found.tokens_per_s) == (0.3, 1.4)
     assert found.prefix_hit_rate == 50 / 300
     assert found.utilisation == 5 / (10 * 2)
-    a, b = 100 + 2 * 4, 100 + 2 * 1 + (100 + 2 * 9) / 2
-    assert found.fairness == pytest.approx((a + b) ** 2 / (2 * (a**2 + b**2)))
+    assert math.isnan(found.fairness)  # nobody waits for a first step here
 
 
 def test_where_nothing_was_served_there_are_no_times():

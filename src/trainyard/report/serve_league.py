@@ -86,7 +86,7 @@ def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
         ("busy", lambda run: _share(run.summary.utilisation)),
     ]
     if len(clients(runs)) > 1:
-        cells.append(("fairness", lambda run: f"{run.summary.fairness:.3f}"))
+        cells.append(("fairness", lambda run: _index(run.summary.fairness)))
     rows = tuple((run.name, *(cell(run) for _, cell in cells)) for run in order)
     return ("policy", *(name for name, _ in cells)), rows
 
@@ -198,6 +198,10 @@ def _share(share: float) -> str:
 
 def _rate(per_s: float) -> str:
     return f"{per_s:,.2f}" if per_s < 100 else f"{per_s:,.0f}" if per_s == per_s else ""
+
+
+def _index(index: float) -> str:
+    return f"{index:.3f}" if index == index else ""  # NaN where nobody competed
 
 
 def _ratio(run: PolicyRun, other: PolicyRun) -> str:

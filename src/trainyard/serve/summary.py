@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from trainyard.serve.fairness import fairness
 from trainyard.serve.results import Results, Served
 
 __all__ = ["Distribution", "Summary"]
@@ -42,8 +42,7 @@ class Summary:
     requests_per_s, tokens_per_s : requests served and tokens generated, from the first arrival to the last end.
     prefix_hit_rate : share of the prompt tokens that were found in the KV cache.
     num_preemptions : how often a request lost its blocks.
-    fairness : Jain's index of the service of clients, 1 where all got the same for their weight; service is counted as
-        VTC does, a token of a prompt as 1 and a generated one as 2.
+    fairness : Jain's index of the service that clients got while they competed; NaN where they never did.
     utilisation : share of the time, from the first arrival to the last end, in which a replica computes.
     """
 
@@ -78,25 +77,10 @@ class Summary:
             _share(sum(each.output_tokens for each in served), span_s),
             _share(sum(each.cached_tokens for each in served), prompt_tokens),
             results.num_preemptions,
-            _jain(served),
+            fairness(served),
             _share(results.busy_s, span_s * num_instances),
         )
 
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else float("nan")
-
-
-def _jain(served: Sequence[Served]) -> float:
-    """R. Jain et al., "A Quantitative Measure of Fairness", DEC TR-301, 1984: (sum x)^2 / (n sum x^2)."""
-    service: dict[str, float] = defaultdict(float)
-    for each in served:
-        service[each.request.client] += (
-            each.request.prompt_tokens + 2 * each.output_tokens
-        ) / each.request.weight
-    values = np.array(list(service.values()))
-    if len(values):
-        values /= (
-            values.max()
-        )  # it does not change the index; squares of what small weights make would be too large
-    return _share(float(values.sum() ** 2), float(len(values) * (values**2).sum()))
