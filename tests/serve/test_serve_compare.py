@@ -92,7 +92,7 @@ def test_a_request_is_followed_through(stages: int) -> None:
         starts = [span.start_s for span in found.spans]
         assert starts == sorted(starts)
         in_steps_s = sum(span.end_s - span.start_s for span in found.spans)
-        waits_s = sum(end_s - start_s for start_s, end_s in found.waits)
+        waits_s = sum(end_s - start_s for start_s, end_s, _ in found.waits)
         assert in_steps_s + waits_s == pytest.approx(served.e2e_s)
 
 

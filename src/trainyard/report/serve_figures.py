@@ -128,7 +128,8 @@ def one_request(followed: Mapping[str, Followed]) -> Figure | None:
     }
     note = (
         f"Prompt of {request.prompt_tokens:,} tokens, output of {first.output_tokens:,}. Each prefill chunk is one bar; "
-        "consecutive decode steps are one bar. Recompute is the prefill again after a preemption."
+        "consecutive decode steps are one bar; a bar of waiting says why. Recompute is the prefill again after a "
+        "preemption."
     )
     return Figure(f"Timeline of request {request.name}", data, drawn, note)
 
@@ -136,7 +137,7 @@ def one_request(followed: Mapping[str, Followed]) -> Figure | None:
 def _spans(followed: Followed, kind: str) -> list[tuple[float, float, str]]:
     """Start and end since the arrival, and the hover text."""
     if kind == "waiting":
-        spans = [(start_s, end_s, "waiting") for start_s, end_s in followed.waits]
+        spans = [(start_s, end_s, f"waiting: {why}") for start_s, end_s, why in followed.waits]
     else:
         spans = [
             (each.start_s, each.end_s, f"{kind}, {each.num_tokens:,} token{'s' * (each.num_tokens > 1)}")

@@ -65,6 +65,7 @@ def followed_document(followed: Mapping[str, Followed]) -> list[dict[str, Any]]:
             "finished_s": each.served.finished_s,
             "preempted_s": each.preempted_s,
             "steps": [span._asdict() for span in each.spans],
+            "waits": [wait._asdict() for wait in each.waits],
         }
         for policy, each in followed.items()
     ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["Batch", "CacheOp", "Launch", "Tier", "WorkItem", "num_copied"]
+__all__ = ["Batch", "CacheOp", "Launch", "Tier", "WaitReason", "WorkItem", "num_copied"]
 
 Tier = Literal["device", "host"]
 """The memory that a block of the KV cache is in."""
@@ -68,6 +68,22 @@ class CacheOp(NamedTuple):
         return f"{self.kind} {self.request}: {' '.join(map(str, self.blocks))}{to}"
 
 
+class WaitReason(NamedTuple):
+    """Why no further waiting request is in a batch; put into words when it is printed.
+
+    Attributes
+    ----------
+    text : with a place for each number, as `str.format` takes them.
+    numbers : that stand there.
+    """
+
+    text: str
+    numbers: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text.format(*self.numbers)
+
+
 def num_copied(ops: Iterable[CacheOp]) -> tuple[int, int]:
     """Count the blocks that the operations of a batch copy on the device, and between device and host."""
     pairs = {(op.tier, op.to_tier, *pair) for op in ops for pair in zip(op.blocks, op.to, strict=False)}
@@ -87,6 +103,7 @@ class Batch:
         out.
     refused : numbers of refused requests, and why.
     repeat : number of steps in which the same requests decode, each time with the next token.
+    wait_reason : why no further waiting request is in it; None if none waits, or the policy does not say.
     """
 
     launches: tuple[Launch, ...] = ()
@@ -94,6 +111,7 @@ class Batch:
     preempted: tuple[int, ...] = ()
     refused: tuple[tuple[int, str], ...] = ()
     repeat: int = 1
+    wait_reason: WaitReason | None = field(default=None, compare=False)
 
     @property
     def items(self) -> tuple[WorkItem, ...]:
@@ -119,4 +137,5 @@ class Batch:
         lines += map(str, self.cache_ops)
         lines += [f"preempt {number}" for number in self.preempted]
         lines += [f"refuse {number}: {why}" for number, why in self.refused]
+        lines += [f"others wait: {self.wait_reason}"] if self.wait_reason is not None else []
         return "\n".join(lines)

@@ -174,7 +174,9 @@ def follow_request(
             steps = RequestSteps(name)
             coming = _up_to(requests, served)
             _simulated(coming, deployment, run.policy, router, partial(FollowedInstance, steps))
-            found[run.name] = Followed(served, tuple(steps.spans), tuple(steps.preempted_s))
+            found[run.name] = Followed(
+                served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons)
+            )
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from trainyard.serve.batch import Batch, CacheOp, Launch, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Launch, WaitReason, WorkItem
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.errors import ServeError
@@ -45,6 +45,7 @@ class BatchDraft:
         self._items: dict[int, WorkItem] = {}
         self._ops: list[CacheOp] = []
         self._preempted: list[int] = []
+        self._wait_reason: WaitReason | None = None
         self.refused: list[tuple[RequestState, str]] = []
 
     @property
@@ -258,6 +259,15 @@ class BatchDraft:
         self._swap(states, out=False)
         return True
 
+    def hold(self, text: str, *numbers: float) -> None:
+        """Say why no further waiting request is in this batch; what was said last counts.
+
+        Parameters
+        ----------
+        text : with a place for each number, such as ``"needs {} blocks"``; it is put into words only when someone asks.
+        """
+        self._wait_reason = WaitReason(text, numbers)
+
     def refuse(self, state: RequestState, why: str) -> None:
         """Refuse a waiting request: it is not served.
 
@@ -287,7 +297,8 @@ class BatchDraft:
         """The batch that was made."""
         launches = (Launch(tuple(self._items.values())),) if self._items else ()
         refused = tuple((state.number, why) for state, why in self.refused)
-        return Batch(launches, tuple(self._ops), tuple(self._preempted), refused)
+        reason = self._wait_reason if self._queues.waiting else None
+        return Batch(launches, tuple(self._ops), tuple(self._preempted), refused, wait_reason=reason)
 
     def _admit(self, state: RequestState) -> int:
         """A request that waits shares the blocks that it finds; returns how many."""

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from trainyard.serve.batch import Batch
+from trainyard.serve.batch import Batch, WaitReason
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.results import Served
 
-__all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span"]
+__all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span", "Wait"]
+
+
+_STEP_RUNS, _OTHERS = "a step is running", "the step is of other requests"
 
 
 class Span(NamedTuple):
@@ -31,6 +34,14 @@ class Span(NamedTuple):
     num_tokens: int
 
 
+class Wait(NamedTuple):
+    """A time in which a request is in no step, and why."""
+
+    start_s: float
+    end_s: float
+    why: str
+
+
 class RequestSteps:
     """Collects the steps of a request during a simulation.
 
@@ -42,12 +53,14 @@ class RequestSteps:
     ----------
     spans : its steps so far, in the order of time.
     preempted_s : times of its preemptions.
+    wait_reasons : times of decisions that left it waiting for another reason than the one before, and why.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.spans: list[Span] = []
         self.preempted_s: list[float] = []
+        self.wait_reasons: list[tuple[float, WaitReason]] = []
 
     def add(self, span: Span) -> None:
         """Add a step that ended; consecutive decodes are merged."""
@@ -56,6 +69,12 @@ class RequestSteps:
             span = Span("decode", last.start_s, span.end_s, last.num_tokens + span.num_tokens)
             self.spans.pop()
         self.spans.append(span)
+
+    def wait(self, now_s: float, reason: WaitReason) -> None:
+        """Add a decision that left the request waiting."""
+        last = self.wait_reasons[-1][1] if self.wait_reasons else None
+        if last is None or last.text != reason.text:
+            self.wait_reasons.append((now_s, reason))
 
 
 @dataclass(frozen=True)
@@ -67,20 +86,38 @@ class Followed:
     served : its times and counts.
     spans : its steps, in the order of time.
     preempted_s : times of its preemptions.
+    wait_reasons : from when on it waited for another reason than before, and why.
     """
 
     served: Served
     spans: tuple[Span, ...]
     preempted_s: tuple[float, ...]
+    wait_reasons: tuple[tuple[float, WaitReason], ...] = ()
 
     @property
-    def waits(self) -> Iterator[tuple[float, float]]:
-        """Start and end of each time in which it was in no step."""
+    def waits(self) -> Iterator[Wait]:
+        """Each time in which it was in no step, a part for each reason."""
         at_s = self.served.arrival_s
         for span in self.spans:
             if span.start_s > at_s:
-                yield at_s, span.start_s
+                is_queued = at_s == self.served.arrival_s or any(
+                    at_s <= t <= span.start_s for t in self.preempted_s
+                )
+                yield from (
+                    self._parts(at_s, span.start_s) if is_queued else (Wait(at_s, span.start_s, _OTHERS),)
+                )
             at_s = span.end_s
+
+    def _parts(self, start_s: float, end_s: float) -> Iterator[Wait]:
+        why = _STEP_RUNS
+        for at_s, reason in self.wait_reasons:
+            if at_s >= end_s:
+                break
+            if at_s > start_s:
+                yield Wait(start_s, at_s, why)
+                start_s = at_s
+            why = str(reason)
+        yield Wait(start_s, end_s, why)
 
 
 class FollowedInstance(Instance):
@@ -109,6 +146,9 @@ class FollowedInstance(Instance):
             self._starts_s.append(now_s)
         if self._followed is not None and self._followed.number in batch.preempted:
             self._steps.preempted_s.append(now_s)
+        is_waiting = self._followed is not None and self._followed.number in self.queues.waiting
+        if is_waiting and batch.wait_reason is not None:
+            self._steps.wait(now_s, batch.wait_reason)
         return batch
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.admitting import AdmittingPolicy
+from trainyard.serve.policies.admitting import MAX_REQUESTS, NO_BLOCKS, AdmittingPolicy
 
 __all__ = ["Orca"]
 
@@ -46,8 +46,11 @@ class Orca(AdmittingPolicy):
             draft.compute(each, draft.num_left(each))
         while len(draft.items) < self.max_requests:
             first = self.admission.next(draft, state)
-            if first is None or not draft.compute(
-                first, draft.num_left(first), reserve_tokens=first.max_num_tokens
-            ):
-                break
+            if first is None:
+                return
+            num_new = draft.num_new_blocks(first, first.max_num_tokens)
+            if not draft.compute(first, draft.num_left(first), reserve_tokens=first.max_num_tokens):
+                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                return
             self.admission.admitted(first, state)
+        draft.hold(MAX_REQUESTS, self.max_requests)

@@ -7,7 +7,14 @@ from typing import Any
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.admitting import AdmittingPolicy
+from trainyard.serve.policies.admitting import (
+    MAX_REQUESTS,
+    MAX_TOKENS,
+    NO_BLOCKS,
+    PREEMPTED,
+    SWAPPED,
+    AdmittingPolicy,
+)
 from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
 
 __all__ = ["TokenBudget"]
@@ -49,10 +56,13 @@ class TokenBudget(AdmittingPolicy):
             if decode_or_preempt(draft, each, num, running, self.preempt):
                 left -= num
         if draft.has_preempted:
+            draft.hold(PREEMPTED)
             return
         if draft.num_swapped:
             left = self._resume(draft, left)
-        if not draft.num_swapped:
+        if draft.num_swapped:
+            draft.hold(SWAPPED, draft.num_swapped)
+        else:
             self._admit(draft, left, state)
 
     def _resume(self, draft: BatchDraft, left: int) -> int:
@@ -66,18 +76,27 @@ class TokenBudget(AdmittingPolicy):
 
     def _admit(self, draft: BatchDraft, left: int, state: Any) -> None:
         spare = int(self.watermark * draft.num_blocks)
-        while left > 0 and draft.num_running < self.max_requests:
+        while left > 0:
+            if draft.num_running >= self.max_requests:
+                draft.hold(MAX_REQUESTS, self.max_requests)
+                return
             first = self.admission.next(draft, state)
-            if first is None or not draft.may_run(first, self.max_requests):
-                break
+            if first is None:
+                return
+            if not draft.may_run(first, self.max_requests):
+                draft.hold(MAX_REQUESTS, self.max_requests)
+                return
             num = draft.num_left(first)
             if num > left and not self.chunked and draft.items:
                 break
             num = min(num, left) if self.chunked else num
-            is_scarce = draft.num_free - draft.num_new_blocks(first, first.num_tokens) < spare
+            num_new = draft.num_new_blocks(first, first.num_tokens)
+            is_scarce = draft.num_free - num_new < spare
             if (is_scarce and draft.num_running) or not draft.compute(
                 first, num, reserve_tokens=first.num_tokens
             ):
-                break
+                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                return
             self.admission.admitted(first, state)
             left -= num
+        draft.hold(MAX_TOKENS, self.max_tokens)

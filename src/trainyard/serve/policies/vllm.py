@@ -26,7 +26,7 @@ from typing import Any
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.admitting import AdmittingPolicy
+from trainyard.serve.policies.admitting import MAX_REQUESTS, MAX_TOKENS, NO_BLOCKS, SWAPPED, AdmittingPolicy
 from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
 from trainyard.serve.policies.token_budget import TokenBudget
 
@@ -56,7 +56,9 @@ class PrefillFirst(AdmittingPolicy):
         require_at_least(self, 0, "watermark")
 
     def make(self, draft: BatchDraft, state: Any) -> None:
-        if not draft.num_swapped:
+        if draft.num_swapped:
+            draft.hold(SWAPPED, draft.num_swapped)
+        else:
             self._prefill(draft, state)
         if not draft.items:
             running = sorted(draft.running, key=lambda each: each.number)
@@ -77,15 +79,21 @@ class PrefillFirst(AdmittingPolicy):
         spare = int(self.watermark * draft.num_blocks)
         while draft.num_running < self.max_requests:
             first = self.admission.next(draft, state)
-            if first is None or not draft.may_run(first, self.max_requests):
+            if first is None:
+                return
+            if not draft.may_run(first, self.max_requests):
                 break
             if (num := draft.num_left(first)) > left and draft.items:
-                break
-            is_scarce = draft.num_free - draft.num_new_blocks(first, first.num_tokens) < spare
+                draft.hold(MAX_TOKENS, self.max_tokens)
+                return
+            num_new = draft.num_new_blocks(first, first.num_tokens)
+            is_scarce = draft.num_free - num_new < spare
             if (is_scarce and draft.num_running) or not draft.compute(first, num):
-                break
+                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                return
             self.admission.admitted(first, state)
             left -= num
+        draft.hold(MAX_REQUESTS, self.max_requests)
 
 
 def vllm(

@@ -1,0 +1,90 @@
+"""Why requests wait: what policies say, and what is seen of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.serve.batch import Batch, WaitReason
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
+from trainyard.serve.instance import Instance
+from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.step_time import LinearStepTime
+
+_STEP_TIME = LinearStepTime(1.0, 0.0, 0.0)
+
+
+def _requests(*sizes: tuple[int, int]) -> list[TracedRequest]:
+    return [
+        TracedRequest(Request(str(i), 0.0, prompt, 64), output) for i, (prompt, output) in enumerate(sizes)
+    ]
+
+
+def _first_reason(policy: str, requests: list[TracedRequest], num_blocks: int = 100) -> str:
+    [(_, made)] = parse_policies(policy)
+    seen: list[Batch] = []
+    instance = Instance(made, BlockCache(num_blocks, 16))
+    simulate_requests(requests, [instance], _STEP_TIME, seen=lambda n, s, batch: seen.append(batch))
+    return str(next((each.wait_reason for each in seen if each.wait_reason is not None), "nobody waits"))
+
+
+_TWO, _THREE = ((20, 4), (20, 4)), ((20, 4), (20, 4), (20, 4))
+
+
+@pytest.mark.parametrize(
+    ("policy", "sizes", "num_blocks", "why"),
+    [
+        ("vllm", _TWO, 100, "nobody waits"),
+        ("vllm(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),
+        ("vllm(max_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
+        ("vllm", _THREE, 5, "the next request needs more blocks of the KV cache than are free: 2 and 1"),
+        ("vllm_v0(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),
+        ("vllm_v0(max_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
+        ("vllm_v0", _THREE, 5, "the next request needs more blocks of the KV cache than are free: 2 and 1"),
+        ("sarathi(chunk_tokens=20)", _TWO, 100, "the step's budget of 20 tokens is spent"),
+        ("orca(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),
+        ("orca", _TWO, 9, "the next request needs more blocks of the KV cache than are free: 6 and 3"),
+        ("vllm", ((31, 40), (31, 40)), 5, "blocks ran out, and a running request was preempted"),
+    ],
+)
+def test_every_reason_is_said(policy, sizes, num_blocks, why):
+    assert _first_reason(policy, _requests(*sizes), num_blocks) == why
+
+
+def test_a_reason_is_put_into_words_when_it_is_asked_for_and_no_part_of_a_decision():
+    reason = WaitReason("needs {} of {}", (3, 2))
+    assert str(reason) == "needs 3 of 2"
+    assert Batch(wait_reason=reason) == Batch()
+    assert str(Batch(wait_reason=reason)).endswith("others wait: needs 3 of 2")
+
+
+def test_a_request_that_is_followed_knows_why_it_waited():
+    """The first one runs alone for four steps, since one may; the second one comes while a step is running."""
+    [(_, policy)] = parse_policies("vllm(max_requests=1)")
+    requests = [
+        TracedRequest(Request("first", 0.0, 20, 64), 4),
+        TracedRequest(Request("second", 0.5, 20, 64), 2),
+    ]
+    steps = RequestSteps("second")
+    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME)
+    served = next(each for each in results.served if each.request.name == "second")
+    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    assert [tuple(each) for each in found.waits] == [
+        (0.5, 1.0, "a step is running"),
+        (1.0, 4.0, "the limit of running requests is reached: 1"),
+    ]
+
+
+def test_while_others_are_prefilled_a_request_that_runs_is_not_in_the_step():
+    [(_, policy)] = parse_policies("vllm_v0")
+    requests = [
+        TracedRequest(Request("first", 0.0, 20, 64), 4),
+        TracedRequest(Request("second", 1.5, 20, 64), 2),
+    ]
+    steps = RequestSteps("first")
+    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME)
+    served = next(each for each in results.served if each.request.name == "first")
+    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    assert [tuple(each) for each in found.waits] == [(2.0, 3.0, "the step is of other requests")]
