@@ -18,6 +18,7 @@ from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime
 from trainyard.serve.costs.sources import step_costs
+from trainyard.serve.costs.split_plan import split_plan
 from trainyard.serve.costs.step_graph import step_graph, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
 from trainyard.serve.errors import ServeError
@@ -140,8 +141,11 @@ def served_model(
         raise ServeError(f"dtype {dtype!r}; allowed are {', '.join(FORMATS)}")
     _check_split(cluster, tensor_parallel, pipeline_stages, data_parallel)
     cluster.require_known()
-    graph = step_graph(_program(model, tensor_parallel), tensor_parallel, expert_parallel=expert_parallel)
-    _check_layers(model, graph, pipeline_stages, expert_parallel)
+    program = _program(model, tensor_parallel)
+    plan = split_plan(program, cluster.name, tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages)
+    graph = step_graph(program, plan, expert_parallel=expert_parallel)
+    if expert_parallel and not graph.experts:
+        raise ServeError(f"{model} has no experts that could be dealt out; leave out expert_parallel")
     if data_parallel > 1:
         graph = with_shared_experts(model, graph, data_parallel, tensor_parallel)
     costs, source = step_costs(
@@ -167,6 +171,7 @@ def served_model(
         _context(model),
         source,
         data_parallel,
+        plan,
     )
 
 
@@ -180,16 +185,6 @@ def _check_split(cluster: Cluster, tensor_parallel: int, pipeline_stages: int, d
             f"{text} needs {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger "
             "cluster"
         )
-
-
-def _check_layers(model: str, graph: StepGraph, pipeline_stages: int, expert_parallel: bool) -> None:
-    num_layers = sum(num for _, num in graph.attention)
-    if pipeline_stages > num_layers:
-        raise ServeError(
-            f"{pipeline_stages} stages of {model}, which has {num_layers} layers; use as many stages or fewer"
-        )
-    if expert_parallel and not graph.experts:
-        raise ServeError(f"{model} has no experts that could be dealt out; leave out expert_parallel")
 
 
 def usable_bytes(device: DeviceSpec) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.data_parallel import DataParallelInstance
 from trainyard.serve.errors import ServeError, require_at_least
 from trainyard.serve.instance import Instance
+from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.step_time import StepTime
 
@@ -31,6 +33,7 @@ class ServedModel:
     context : the longest sequence that the model supports, in tokens.
     source : where step times come from, in a few words.
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
+    plan : which layers each stage has, and how its weights lie on its devices; None where step times are of no graph.
     """
 
     name: str
@@ -44,6 +47,7 @@ class ServedModel:
     context: int
     source: str
     data_parallel: int = 1
+    plan: Plan | None = None
 
     @property
     def num_devices(self) -> int:
@@ -122,6 +126,14 @@ class Deployment:
         if num_ranks == 1:
             return [rank() for _ in range(self.num_replicas)]
         return [DataParallelInstance([rank() for _ in range(num_ranks)]) for _ in range(self.num_replicas)]
+
+    def placement(self) -> Placement:
+        """Which devices each replica has, the first ones of the cluster first; each data-parallel rank is a group."""
+        model = self.model
+        size = model.tensor_parallel * model.pipeline_stages
+        replica = Replica(model.name, model.pipeline_stages, model.tensor_parallel, model.plan)
+        firsts = range(0, self.num_devices, size)
+        return Placement(tuple(Group(tuple(range(i, i + size)), (replica,)) for i in firsts))
 
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'s' if self.num_replicas > 1 else ''} of {self.model.name}"

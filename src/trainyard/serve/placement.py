@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from trainyard.job.plan import Plan
 from trainyard.serve.errors import ServeError
 
 __all__ = ["Group", "Placement", "Replica"]
@@ -22,16 +23,18 @@ class Replica:
     model : its name.
     pipeline_stages : parts in sequence, each on its own devices.
     tensor_parallel : devices that compute each stage together.
+    plan : which layers each stage has, and how its weights lie on its devices; None where only times are known.
 
     Raises
     ------
     ServeError
-        If a number is below 1.
+        If a number is below 1, or the plan is for another number of devices.
     """
 
     model: str
     pipeline_stages: int = 1
     tensor_parallel: int = 1
+    plan: Plan | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("pipeline_stages", "tensor_parallel"):
@@ -39,6 +42,12 @@ class Replica:
                 raise ServeError(
                     f"replica of {self.model!r}: {name} is {getattr(self, name)}; allowed is 1 or more"
                 )
+
+        if self.plan is not None and self.plan.num_ranks != self.num_devices:
+            raise ServeError(
+                f"replica of {self.model!r}: its plan is for {self.plan.num_ranks} devices; allowed is "
+                f"pipeline_stages x tensor_parallel, {self.num_devices}"
+            )
 
     @property
     def num_devices(self) -> int:

@@ -13,6 +13,7 @@ from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
 from trainyard.serve.costs.model_step_time import GraphCosts, ModelStepTime
 from trainyard.serve.costs.predicted import PredictedKernels
+from trainyard.serve.costs.split_plan import split_plan
 from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
@@ -89,9 +90,9 @@ def test_a_product_in_8_bits_takes_less_and_brings_its_operand_to_8_bits():
 
 def test_shards_are_faster_and_less_than_as_many_times(llama):
     one, four = (
-        ModelStepTime(GraphCosts(step_graph(llama, n), PredictedKernels(_H100, n))).decode_seconds(
-            [WorkItem(0, 999, 1000)], 1
-        )[0]
+        ModelStepTime(
+            GraphCosts(step_graph(llama, split_plan(llama, tensor_parallel=n)), PredictedKernels(_H100, n))
+        ).decode_seconds([WorkItem(0, 999, 1000)], 1)[0]
         for n in (1, 4)
     )
     assert one / 4 < four < one

@@ -11,6 +11,7 @@ from trainyard.job.planning import load_model
 from trainyard.program.model import Model
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
+from trainyard.serve.costs.split_plan import split_plan
 from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.errors import ServeError
 
@@ -41,7 +42,7 @@ def test_llama_3_8b_launches_what_its_sizes_say(llama):
 
 
 def test_a_group_of_four_has_a_quarter_each_and_adds_up_twice_a_layer(llama):
-    whole, part = step_graph(llama), step_graph(llama, 4)
+    whole, part = step_graph(llama), step_graph(llama, split_plan(llama, tensor_parallel=4))
     assert dict(part.products) == {
         Product(4096, 1536): 32,
         Product(1024, 4096): 32,
@@ -60,7 +61,7 @@ def test_a_group_of_four_has_a_quarter_each_and_adds_up_twice_a_layer(llama):
 
 def test_more_shards_than_heads_of_keys_are_refused(llama):
     with pytest.raises(ServeError, match="cannot be served in 16 shards: its heads"):
-        step_graph(llama, 16)
+        step_graph(llama, split_plan(llama, tensor_parallel=16))
 
 
 def test_any_number_of_tokens_is_one_graph():

@@ -13,6 +13,7 @@ from trainyard.job.planning import load_model
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Experts, Product
 from trainyard.serve.costs.predicted import PredictedKernels
+from trainyard.serve.costs.split_plan import split_plan
 from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.deploy import FORMATS, served_model
 from trainyard.serve.errors import ServeError
@@ -55,7 +56,7 @@ def test_a_mixture_is_one_kernel_beside_its_router(qwen):
 
 
 def test_every_device_has_a_part_of_each_expert_and_they_add_up_once(qwen):
-    whole, part = step_graph(qwen), step_graph(qwen, 4)
+    whole, part = step_graph(qwen), step_graph(qwen, split_plan(qwen, tensor_parallel=4))
     assert part.experts == ((Experts(128, 8, 2048, 192, is_gated=True), 3),)
     assert part.all_reduces == ((2048, 1 + 2 * 3),)
     assert Product(2048, 128) in dict(part.products)  # the router is on every device
@@ -64,12 +65,15 @@ def test_every_device_has_a_part_of_each_expert_and_they_add_up_once(qwen):
 
 
 def test_experts_may_be_dealt_out_instead(qwen):
-    cut, dealt = step_graph(qwen, 4), step_graph(qwen, 4, expert_parallel=True)
+    cut, dealt = (
+        step_graph(qwen, split_plan(qwen, tensor_parallel=4)),
+        step_graph(qwen, split_plan(qwen, tensor_parallel=4), expert_parallel=True),
+    )
     assert dealt.experts == ((Experts(128, 8, 2048, 768, is_gated=True, num_devices=4), 3),)
     assert replace(dealt, experts=cut.experts) == cut
     few = shallow("mixtral-8x7b", 1, mixture=replace(ENTRIES["mixtral-8x7b"].config.mixture, experts=6))
     with pytest.raises(ServeError, match="6 experts cannot be dealt out to 4 devices"):
-        step_graph(few, 4, expert_parallel=True)
+        step_graph(few, split_plan(few, tensor_parallel=4), expert_parallel=True)
 
 
 def test_latent_attention_keeps_one_vector_of_each_token(deepseek):
@@ -92,7 +96,7 @@ def test_latent_attention_keeps_one_vector_of_each_token(deepseek):
 
 
 def test_heads_of_latent_attention_are_cut_and_its_cache_is_not(deepseek):
-    part = step_graph(deepseek, 8)
+    part = step_graph(deepseek, split_plan(deepseek, tensor_parallel=8))
     assert part.attention == ((Attention(16, 16, 160, latent=512, rotary=64), 3),)
     assert part.cached_per_token == 3 * 576
     assert Product(7168, 1536 + 576) in dict(part.products)
@@ -100,7 +104,8 @@ def test_heads_of_latent_attention_are_cut_and_its_cache_is_not(deepseek):
 
 
 def test_windows_are_read_from_the_mask():
-    graph = step_graph(shallow("gpt-oss-20b", 2), 2)
+    gpt_oss = shallow("gpt-oss-20b", 2)
+    graph = step_graph(gpt_oss, split_plan(gpt_oss, tensor_parallel=2))
     assert graph.attention == ((Attention(32, 4, 64), 1), (Attention(32, 4, 64, window=128), 1))
     assert graph.experts == ((Experts(32, 4, 2880, 1440, is_gated=True), 2),)
 
@@ -173,7 +178,7 @@ def test_a_norm_over_all_heads_is_added_up_over_the_devices():
     config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm="all", rotary=64)
     with torch.device("meta"):
         program = forward_program(llama.build("all", config, 1))
-    whole, part = step_graph(program), step_graph(program, 4)
+    whole, part = step_graph(program), step_graph(program, split_plan(program, tensor_parallel=4))
     assert whole.attention == ((Attention(32, 8, 128), 2),)
     assert part.attention == ((Attention(8, 2, 128), 2),)
     assert part.all_reduces == ((2, 2), (4096, 1 + 2 * 2))
@@ -185,7 +190,7 @@ def test_biases_and_tied_words_are_cut_with_what_they_belong_to():
     config = replace(ENTRIES["qwen3-8b"].config, layers=2, qk_norm="none", qkv_bias=True, tied=True)
     with torch.device("meta"):
         program = forward_program(llama.build("qwen2", config, 1))
-    whole, part = step_graph(program), step_graph(program, 4)
+    whole, part = step_graph(program), step_graph(program, split_plan(program, tensor_parallel=4))
     norms = (2 * 2 + 1) * 4096
     assert 4 * (part.num_weights - norms) == whole.num_weights - norms
     assert whole.num_weights == ENTRIES["qwen3-8b"].config.vocab * 4096 + norms + 2 * (

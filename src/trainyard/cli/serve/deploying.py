@@ -112,6 +112,8 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "usable_bytes": model.usable_bytes,
         "activation_bytes": model.activation_bytes,
         "step_time_from": model.source,
+        "placement": [list(group.devices) for group in deployment.placement().groups],
+        "plan": model.plan.to_text() if model.plan is not None else "",
     }
 
 

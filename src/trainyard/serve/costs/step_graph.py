@@ -18,16 +18,17 @@ from torch import fx
 
 from trainyard.cost.ops import is_free
 from trainyard.job.lower.shard import shard
-from trainyard.job.plan import PlanError
-from trainyard.job.strategies.parallel.megatron import tensor_placements
-from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS, tensor_parallel_regions
+from trainyard.job.plan import Plan
+from trainyard.job.remesh import TENSOR
+from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
 from trainyard.program import spmd
 from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_PRODUCT
-from trainyard.program.placement import REPLICATE, Shard
+from trainyard.program.placement import Shard
 from trainyard.program.program import Program, output_args, tensor_of, tensors_of
 from trainyard.program.propagate import Axis
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
+from trainyard.serve.costs.split_plan import tensor_inputs
 from trainyard.serve.errors import ServeError
 
 __all__ = ["step_graph", "with_shared_experts"]
@@ -38,38 +39,27 @@ _LOOKS_UP = {aten.embedding.default, spmd.embed_part}
 _COPIES = {aten.clone.default, aten.expand.default, aten.contiguous.default, aten.constant_pad_nd.default}
 
 
-def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: bool = False) -> StepGraph:
-    """The kernels that one device of a tensor-parallel group launches.
+def step_graph(program: Program, plan: Plan | None = None, *, expert_parallel: bool = False) -> StepGraph:
+    """The kernels that one device of a stage launches, if it had all layers.
 
     Parameters
     ----------
     program : the result of `trainyard.serve.costs.forward_graph.forward_program`.
-    tensor_parallel : devices of the group.
-    expert_parallel : whether each device of the group holds whole experts, instead of a slice of every expert.
+    plan : of `trainyard.serve.costs.split_plan.split_plan` for this program; by default one device has all of it.
+    expert_parallel : whether each device of a stage holds whole experts, instead of a slice of every expert.
 
     Raises
     ------
     ServeError
-        If the model cannot be cut so, or is no transformer with fused attention.
+        If the experts cannot be dealt out, or the model is no transformer with fused attention.
     """
-    if tensor_parallel == 1:
+    num_devices = 1 if plan is None else plan.mesh.size(TENSOR)
+    if plan is None or num_devices == 1:
         return _Reader(program, 1).read()
-    axis = Axis("tensor", tensor_parallel)
-    try:
-        placements, _ = tensor_placements(program, tensor_parallel)
-    except PlanError as error:
-        raise ServeError(f"{program.name} cannot be served in {tensor_parallel} shards: {error}") from error
-    num_attention = sum(node.target in FUSED_ATTENTION for node in program.graph.nodes)
-    if sum(each.is_attention for each in tensor_parallel_regions(program, tensor_parallel)) < num_attention:
-        raise ServeError(
-            f"{program.name} cannot be served in {tensor_parallel} shards: its heads of keys and values do not divide by "
-            "that; use a smaller number"
-        )
-    wanted = {entry.path: REPLICATE for entry in program.inputs} | placements
-    sharded = shard(program, axis, wanted)
+    sharded = shard(program, Axis(TENSOR, num_devices), tensor_inputs(program, plan))
     is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
-    graph = _Reader(sharded.program, tensor_parallel if is_gathered else 1).read()
-    return _with_dealt_experts(program.name, graph, tensor_parallel) if expert_parallel else graph
+    graph = _Reader(sharded.program, num_devices if is_gathered else 1).read()
+    return _with_dealt_experts(program.name, graph, num_devices) if expert_parallel else graph
 
 
 def with_shared_experts(name: str, graph: StepGraph, num_ranks: int, num_devices: int) -> StepGraph:

@@ -1,0 +1,97 @@
+"""How a model is split over the devices that serve it, as a plan of level 1 with forward passes only."""
+
+from __future__ import annotations
+
+from trainyard.job.balance import repeated_blocks
+from trainyard.job.lower.resolve import resolve
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage
+from trainyard.job.remesh import TENSOR
+from trainyard.job.schedule import Action, Schedule
+from trainyard.job.strategies.parallel.megatron import tensor_placements
+from trainyard.job.transformer import FUSED_ATTENTION, tensor_parallel_regions
+from trainyard.program.patterns import shortened
+from trainyard.program.placement import REPLICATE, Placement
+from trainyard.program.program import Program
+from trainyard.serve.errors import ServeError
+
+__all__ = ["split_plan", "tensor_inputs"]
+
+
+def split_plan(
+    program: Program, cluster: str = "", *, tensor_parallel: int = 1, pipeline_stages: int = 1
+) -> Plan:
+    """Layers in stages of equal number, and in each stage products cut by columns and then by rows.
+
+    It is for serving: what trains refuses a schedule without backward passes.
+
+    Parameters
+    ----------
+    program : forward passes of a transformer.
+    cluster : name of the cluster whose first devices serve it.
+    tensor_parallel : devices of a stage.
+    pipeline_stages : stages, each on devices of its own.
+
+    Raises
+    ------
+    ServeError
+        If the model cannot be split so.
+
+    References
+    ----------
+    Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3.
+    """
+    starts = _starts(program, pipeline_stages)
+    passes = tuple((Action("F", stage, 0),) for stage in range(pipeline_stages))
+    mesh = Mesh.of(**{TENSOR: tensor_parallel})
+    plan = Plan(
+        program.name,
+        program.fingerprint,
+        cluster,
+        program.num_rows,
+        Schedule("forward_only", pipeline_stages, 1, passes),
+        tuple(Stage(start, mesh) for start in ("", *starts)),
+        dtype="bfloat16",
+        made_by=("megatron",),
+    )
+    if tensor_parallel == 1:
+        return plan
+    cut = _tensor_placements(program, tensor_parallel)
+    return plan.with_placements(TENSOR, shortened(cut, [entry.path for entry in program.inputs]))
+
+
+def tensor_inputs(program: Program, plan: Plan) -> dict[str, Placement]:
+    """How every input of a program lies on the devices of a stage, by path.
+
+    Raises
+    ------
+    PlanError
+        If the plan names what the program does not have.
+    """
+    wanted = resolve(program, plan).placed_along(TENSOR)
+    return {entry.path: REPLICATE for entry in program.inputs} | wanted
+
+
+def _starts(program: Program, num_stages: int) -> tuple[str, ...]:
+    if num_stages == 1:
+        return ()
+    layers = repeated_blocks(program)
+    if num_stages > len(layers):
+        raise ServeError(
+            f"{num_stages} stages of {program.name}, which has {len(layers)} layers; use as many stages or fewer"
+        )
+    return tuple(layers[stage * len(layers) // num_stages].first for stage in range(1, num_stages))
+
+
+def _tensor_placements(program: Program, num_devices: int) -> dict[str, Placement]:
+    try:
+        placements, _ = tensor_placements(program, num_devices)
+    except PlanError as error:
+        raise ServeError(f"{program.name} cannot be served in {num_devices} shards: {error}") from error
+    num_attention = sum(node.target in FUSED_ATTENTION for node in program.graph.nodes)
+    cut = sum(region.is_attention for region in tensor_parallel_regions(program, num_devices))
+    if cut < num_attention:
+        raise ServeError(
+            f"{program.name} cannot be served in {num_devices} shards: its heads of keys and values do not divide by "
+            "that; use a smaller number"
+        )
+    return placements
