@@ -167,6 +167,7 @@ def served_model(
         _context(model),
         source,
         data_parallel,
+        bool(graph.experts),
     )
 
 
