@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from refused_commands import check_refused
 
 from trainyard.cli import main as cli
 
@@ -226,7 +227,7 @@ CASES |= OUTPUTS
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(case, folder, capsys):
     arguments, said = CASES[case]
-    check(arguments, said, capsys)
+    check_refused(arguments, said, capsys)
 
 
 def test_more_rounds_than_end_refuse_the_policy(folder, capsys):
@@ -235,19 +236,6 @@ def test_more_rounds_than_end_refuse_the_policy(folder, capsys):
     assert code == 1
     assert "fifo refused: job 'a' takes 100000 s" in out
     for word in ("error: no policy could run", "100,000,000 rounds of 0.001 s", "10,000,000"):
-        assert word in err
-
-
-def check(arguments, said, capsys):
-    code = cli.main(arguments)
-    out, err = capsys.readouterr()
-    assert code == 2, err
-    assert out == ""
-    assert "Traceback" not in err
-    assert err.startswith("error: ")
-    assert len(err.strip().splitlines()) == 1
-    assert len(err) < 2000, "what was given is repeated whole"
-    for word in said:
         assert word in err
 
 
@@ -280,7 +268,7 @@ def test_plan_of_another_model(folder, capsys):
         == 0
     )
     capsys.readouterr()
-    check(("simulate", "p", "--model", "other.py"), ("fingerprint", "Plan again"), capsys)
+    check_refused(("simulate", "p", "--model", "other.py"), ("fingerprint", "Plan again"), capsys)
 
 
 @pytest.mark.parametrize("verb", ["simulate", "run"])
@@ -288,7 +276,7 @@ def test_plan_of_another_model(folder, capsys):
 def test_plan_runs_no_file(verb, named, folder, capsys):
     (folder / "evil.py").write_text("open('ran', 'w').close()\n" + USER_FILE % 4)
     (folder / "p.yaml").write_text(f"model: {named.format(folder=folder)}\n{PLAN}")
-    check((verb, "p.yaml"), ("evil.py", "runs no code", "--model FILE.py"), capsys)
+    check_refused((verb, "p.yaml"), ("evil.py", "runs no code", "--model FILE.py"), capsys)
     assert not (folder / "ran").exists()
 
 
@@ -302,7 +290,7 @@ def test_plan_of_a_file_that_is_named(folder, capsys):
 def test_cluster_that_is_too_small(folder, capsys):
     assert cli.main(("plan", *TINY, "--strategies", "data_parallel", "--save", "p.yaml")) == 0
     capsys.readouterr()
-    check(("simulate", "p.yaml", "--cluster", "1x1xT4"), ("2 devices", "has 1"), capsys)
+    check_refused(("simulate", "p.yaml", "--cluster", "1x1xT4"), ("2 devices", "has 1"), capsys)
 
 
 def test_a_page_may_go_where_all_is_thrown_away(folder, capsys):

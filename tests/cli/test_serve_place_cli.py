@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from refused_commands import check_refused
 
 from trainyard.cli import main as cli
 
@@ -48,13 +49,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     (models, *more), said = BAD[case]
     cluster = () if "--cluster" in more else ("--cluster", "1x2xA100-80G")
-    assert cli.main(("serve", "place", models, *cluster, *more)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert len(err.strip().splitlines()) == 1
-    for word in said:
-        assert word in err
+    check_refused(("serve", "place", models, *cluster, *more), said, capsys)
 
 
 def test_the_document_says_what_is_placed(capsys: pytest.CaptureFixture[str]) -> None:

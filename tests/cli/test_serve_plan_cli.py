@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from refused_commands import check_refused
 from splits_of_tests import split_of
 
 from trainyard.cli import main as cli
@@ -70,13 +71,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, said = BAD[case]
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert len(err.strip().splitlines()) == 1
-    for word in said:
-        assert word in err
+    check_refused(arguments, said, capsys)
 
 
 def test_the_document_says_what_is_planned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,10 @@ from trainyard.serve.step_time import LinearStepTime
 
 def split_of(
     num_heads: int = 4, usable_bytes: float = 40e9, step_s: float = 7e-3, prompt_token_s: float = 6e-5
-) -> Callable[[int, int], ServedModel]:
+) -> Callable[..., ServedModel]:
     """A model of 16 GB whose shards are a little less than as many times as fast."""
 
-    def split(shards: int, stages: int) -> ServedModel:
+    def split(shards: int, stages: int, ranks: int = 1) -> ServedModel:
         if num_heads % shards:
             raise ServeError(f"{num_heads} heads do not divide by {shards} shards; use fewer")
         factor = shards**-0.9

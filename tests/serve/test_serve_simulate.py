@@ -93,6 +93,20 @@ def test_it_does_so_where_its_prompt_is_long_enough_and_begins_alike(prompt, key
     assert [each.cached_tokens for each in results.served] == [0, found]
 
 
+@pytest.mark.parametrize("parent", ["", "r0"])
+@pytest.mark.parametrize(
+    ("adapters", "found"), [(("", ""), 64), (("a", "a"), 64), (("a", "b"), 0), (("", "a"), 0)]
+)
+def test_only_requests_with_one_adapter_share_blocks(parent, adapters, found):
+    """One that continues another begins with its answer, too: 40 tokens and 30 that were generated."""
+    first = request(0, 0.0, 40, 30, prefix=PrefixBlocks((1, 2, 7), 16), adapter=adapters[0])
+    more = {"prefix": PrefixBlocks((1, 2, 3, 4, 5), 16), "parent": parent, "adapter": adapters[1]}
+    second = request(1, 5.0, 80, 1, **more)
+    results = Checked(vllm(), 1000).run([first, second])
+    # Without the parent, its answer is not known: the prompts have two blocks in common.
+    assert [each.cached_tokens for each in results.served] == [0, found if parent else found // 2]
+
+
 def test_a_request_of_several_samples_ends_with_the_last_one():
     given = [request(0, 0.0, 20, (2, 5, 1), num_samples=3), request(1, 1.0, 30, 4, parent="r0")]
     instance = Checked(vllm(), 100)

@@ -11,7 +11,7 @@ from rich.table import Table
 from trainyard.report.tables import facts_table, make_table
 from trainyard.report.units import percent_text, seconds_text
 from trainyard.serve.auto import Trial
-from trainyard.serve.deployment import Deployment, split_text
+from trainyard.serve.deployment import Deployment
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
 
@@ -53,14 +53,13 @@ def verdict(plan: ServingPlan) -> str:
 def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
     """The deployment, as pairs of name and value."""
     place, model = plan.deployment, plan.deployment.model
-    room = place.num_blocks * place.block_tokens
     return (
         ("devices", f"{place.num_devices}"),
         ("replicas", f"{place.num_replicas}"),
-        ("split per replica", split_text(model.tensor_parallel, model.pipeline_stages)),
+        ("split per replica", model.split),
         ("policy", plan.policy),
         ("router", plan.best.router),
-        ("KV cache per replica", f"{room:,} tokens"),
+        ("KV cache per replica", f"{place.cached_tokens:,} tokens"),
         ("max sequence length", f"{place.max_model_len:,} tokens"),
         (
             "bottleneck",
@@ -101,7 +100,7 @@ def frontier_rows(points: Sequence[FrontierPoint]) -> Rows:
     """Rows of the Pareto frontier."""
     return tuple(
         (
-            split_text(each.tensor_parallel, each.pipeline_stages),
+            each.split,
             f"{each.num_requests:,}",
             f"{each.user_tokens_per_s:,.1f}",
             f"{each.device_tokens_per_s:,.1f}",
@@ -159,13 +158,13 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
 def _shown(plan: ServingPlan) -> list[Trial]:
     """The plan, the best of every other split, and then the other runners-up."""
     found: list[Trial] = [plan.best]
-    seen = {_split_of(plan.deployment)}
+    seen = {plan.deployment.model.split}
     others = []
     for each in plan.runners_up:
-        if _split_of(each.deployment) in seen:
+        if each.deployment.model.split in seen:
             others.append(each)
         else:
-            seen.add(_split_of(each.deployment))
+            seen.add(each.deployment.model.split)
             found.append(each)
     return [*found, *others]
 
@@ -174,16 +173,12 @@ def _devices_text(place: Deployment) -> str:
     return f"{place.num_devices} device{'s' if place.num_devices > 1 else ''}"
 
 
-def _split_of(place: Deployment) -> str:
-    return split_text(place.model.tensor_parallel, place.model.pipeline_stages)
-
-
 def _trial_row(trial: Trial) -> tuple[str, ...]:
     place, summary = trial.deployment, trial.summary
     assert summary is not None
     return (
         f"{place.num_devices}",
-        f"{place.num_replicas} x {_split_of(place)}",
+        f"{place.num_replicas} x {place.model.split}",
         trial.policy,
         percent_text(summary.slo_attainment),
         *(
@@ -201,6 +196,7 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
         "num_replicas": place.num_replicas,
         "tensor_parallel": place.model.tensor_parallel,
         "pipeline_stages": place.model.pipeline_stages,
+        "data_parallel": place.model.data_parallel,
         "num_blocks": place.num_blocks,
         "block_tokens": place.block_tokens,
         "max_model_len": place.max_model_len,

@@ -20,7 +20,6 @@ from trainyard.report.serve_plan import (
     frontier_rows,
     plan_facts,
 )
-from trainyard.serve.deployment import split_text
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
 
@@ -60,11 +59,12 @@ def _frontier(plan: ServingPlan) -> Figure:
     """A curve for each split, the Pareto frontier of all, and where the simulated plan is."""
     curves: dict[str, list[FrontierPoint]] = {}
     for each in plan.points:
-        curves.setdefault(split_text(each.tensor_parallel, each.pipeline_stages), []).append(each)
+        curves.setdefault(each.split, []).append(each)
     data = [_curve("Pareto frontier", frontier(plan.points), {"color": "#bbb", "width": 8})]
     for place, (name, points) in enumerate(curves.items()):
-        # Dashed with stages, since such a curve often lies on that of the same split without them.
-        dash = _DASHES.get(points[0].pipeline_stages, "dot")
+        # Dashed with stages or ranks, since such a curve often lies on that of the same split without them.
+        first = points[0]
+        dash = "dashdot" if first.data_parallel > 1 else _DASHES.get(first.pipeline_stages, "dot")
         data.append(_curve(name, points, {"color": PALETTE[place % len(PALETTE)], "dash": dash}))
     summary = plan.summary
     if summary.tpot.mean_s > 0:
@@ -101,10 +101,7 @@ def _curve(
         "name": name,
         "x": [nice(each.user_tokens_per_s) for each in points],
         "y": [nice(each.device_tokens_per_s) for each in points],
-        "text": [
-            f"{split_text(each.tensor_parallel, each.pipeline_stages)}, {each.num_requests:,} concurrent requests"
-            for each in points
-        ],
+        "text": [f"{each.split}, {each.num_requests:,} concurrent requests" for each in points],
         "hovertemplate": "%{text}<br>%{x:.4g} tokens/s per user, %{y:.4g} per device",
         "line": line,
     }

@@ -110,9 +110,11 @@ class Arrivals:
 
 
 def _begins_with(child: Request, parent: RequestState) -> bool:
-    """Whether the prompt of a request begins with the sequence of another one, by the blocks that are known of both."""
+    """Whether a request may begin with the blocks of another one: those known of both are equal, and the adapter is."""
     one, other = child.prefix, parent.request.prefix
     if one is None or other is None or one.tokens_per_block != other.tokens_per_block or child.prompt_ids:
+        return False
+    if child.adapter != parent.request.adapter:
         return False
     num = parent.request.prompt_tokens // other.tokens_per_block
     return num > 0 and child.prompt_tokens >= parent.num_tokens and one.keys[:num] == other.keys[:num]

@@ -180,7 +180,7 @@ class _Search:
         self, requests: Sequence[TracedRequest], measure: Measure, tell: Callable[[str], None]
     ) -> None:
         self._requests, self._key, self._tell = requests, better(measure), tell
-        self._known: dict[tuple[int, int, str, str], Trial] = {}
+        self._known: dict[tuple[str, str, str], Trial] = {}
 
     @property
     def trials(self) -> list[Trial]:
@@ -194,8 +194,7 @@ class _Search:
         return self.ranked()[0]
 
     def simulate(self, deployment: Deployment, choice: PolicyChoice, router: str) -> Trial:
-        model = deployment.model
-        name = (model.tensor_parallel, model.pipeline_stages, str(choice), router)
+        name = (deployment.model.split, str(choice), router)
         if name not in self._known:
             self._tell(f"{deployment}, {choice}, {router}")
             self._known[name] = tried(self._requests, deployment, choice, router)
@@ -220,9 +219,8 @@ def _near(trial: Trial) -> Iterator[tuple[PolicyChoice, str]]:
 
 def _on_different_splits(trials: Iterable[Trial]) -> list[Trial]:
     """The first one of each split."""
-    found: dict[tuple[int, int], Trial] = {}
+    found: dict[str, Trial] = {}
     for each in trials:
         if each.summary is not None:
-            model = each.deployment.model
-            found.setdefault((model.tensor_parallel, model.pipeline_stages), each)
+            found.setdefault(each.deployment.model.split, each)
     return list(found.values())

@@ -172,6 +172,7 @@ def served_model(
         source,
         data_parallel,
         plan,
+        bool(graph.experts),
     )
 
 

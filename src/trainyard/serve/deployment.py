@@ -25,7 +25,7 @@ class ServedModel:
     ----------
     name : of the model.
     step_time : how long its steps take there.
-    tensor_parallel, pipeline_stages : how it is split; the product is the number of devices.
+    tensor_parallel, pipeline_stages : how it, or each of its ranks, is split.
     weight_bytes : weights on one device, the one that holds most.
     cache_bytes_per_token : KV cache of a token on one device, the one that holds most.
     usable_bytes : memory of a device for weights, KV cache and activations.
@@ -34,6 +34,7 @@ class ServedModel:
     source : where step times come from, in a few words.
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
     plan : which layers each stage has, and how its weights lie on its devices; None where step times are of no graph.
+    has_experts : whether it has a mixture of experts, which data-parallel ranks could share.
     """
 
     name: str
@@ -48,6 +49,12 @@ class ServedModel:
     source: str
     data_parallel: int = 1
     plan: Plan | None = None
+    has_experts: bool = False
+
+    @property
+    def split(self) -> str:
+        """How it is split, as text."""
+        return split_text(self.tensor_parallel, self.pipeline_stages, self.data_parallel)
 
     @property
     def num_devices(self) -> int:
@@ -101,10 +108,19 @@ class Deployment:
         return self.num_replicas * self.model.num_devices
 
     @property
+    def cached_tokens(self) -> int:
+        """Tokens for which the KV cache of a replica has room, with those of all its ranks."""
+        return self.num_blocks * self.block_tokens * self.model.data_parallel
+
+    @property
+    def cache_bytes(self) -> int:
+        """KV cache on one device, the one that holds most."""
+        return self.num_blocks * self.block_tokens * self.model.cache_bytes_per_token
+
+    @property
     def lacking_bytes(self) -> int:
         """By how much the cache is larger than what a device has left beside the weights; below 0 where there is more."""
-        cache_bytes = self.num_blocks * self.block_tokens * self.model.cache_bytes_per_token
-        return cache_bytes - self.model.cache_bytes
+        return self.cache_bytes - self.model.cache_bytes
 
     def instances(self, policy: BatchPolicy, make: Callable[..., Instance] = Instance) -> list[Instance]:
         """New instances, one for each replica.
@@ -137,9 +153,7 @@ class Deployment:
 
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'s' if self.num_replicas > 1 else ''} of {self.model.name}"
-        model = self.model
-        split = split_text(model.tensor_parallel, model.pipeline_stages, model.data_parallel)
-        return f"{replicas} with {split}" if self.model.num_devices > 1 else replicas
+        return f"{replicas} with {self.model.split}" if self.model.num_devices > 1 else replicas
 
 
 def split_text(tensor_parallel: int, pipeline_stages: int, data_parallel: int = 1) -> str:
@@ -164,16 +178,15 @@ def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | No
     left = model.cache_bytes
     given = left if cache_bytes is None else cache_bytes
     block_bytes = block_tokens * model.cache_bytes_per_token
-    split = split_text(model.tensor_parallel, model.pipeline_stages)
     if left < block_bytes:
         raise ServeError(
-            f"{model.name} with {split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights of "
-            f"{model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV cache; "
-            "use more devices per replica, or smaller weights"
+            f"{model.name} with {model.split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights "
+            f"of {model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV "
+            "cache; use more devices per replica, or smaller weights"
         )
     if not block_bytes <= given <= left:
         raise ServeError(
-            f"{model.name} with {split}: a KV cache of {given / 1e9:.4g} GB per device; allowed is one block of "
+            f"{model.name} with {model.split}: a KV cache of {given / 1e9:.4g} GB per device; allowed is one block of "
             f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes

@@ -1,4 +1,7 @@
-"""The ways to split a model over devices, and how many replicas fit."""
+"""The ways to split a model over devices, and how many replicas fit.
+
+Each is of some tensor-parallel devices, and either of stages of a pipeline, or of data-parallel ranks that share experts.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from trainyard.serve.errors import ServeError
 
 __all__ = ["ExcludedSplit", "MakeSplit", "PossibleSplit", "possible_splits"]
 
-MakeSplit = Callable[[int, int], ServedModel]
-"""Takes the tensor-parallel degree and the number of stages; raises `ServeError` if the model cannot be split so."""
+MakeSplit = Callable[[int, int, int], ServedModel]
+"""Takes the tensor-parallel degree, the number of stages and the number of data-parallel ranks; raises `ServeError` if
+the model cannot be split so."""
 
 _MOST_STAGES = 4  # more of them make a token late, and are of use only to models that fit nowhere else
 
@@ -24,7 +28,7 @@ class PossibleSplit:
     ----------
     model : on the devices of one replica.
     max_replicas : as many as there are devices for.
-    num_blocks : of the cache of each.
+    num_blocks : of the cache of each, or of each of its data-parallel ranks.
     max_model_len : the longest sequence, in tokens.
     block_tokens : that a block has room for.
     """
@@ -39,8 +43,13 @@ class PossibleSplit:
         """The deployment with so many replicas."""
         return Deployment(self.model, num_replicas, self.num_blocks, self.max_model_len, self.block_tokens)
 
+    def excluded(self, why: str) -> ExcludedSplit:
+        """The split, ruled out."""
+        model = self.model
+        return ExcludedSplit(model.tensor_parallel, model.pipeline_stages, model.data_parallel, why)
+
     def __str__(self) -> str:
-        return split_text(self.model.tensor_parallel, self.model.pipeline_stages)
+        return self.model.split
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,11 @@ class ExcludedSplit:
 
     tensor_parallel: int
     pipeline_stages: int
+    data_parallel: int
     why: str
 
     def __str__(self) -> str:
-        return split_text(self.tensor_parallel, self.pipeline_stages)
+        return split_text(self.tensor_parallel, self.pipeline_stages, self.data_parallel)
 
 
 def possible_splits(
@@ -64,6 +74,8 @@ def possible_splits(
     max_model_len: int | None = None,
 ) -> tuple[tuple[PossibleSplit, ...], tuple[ExcludedSplit, ...]]:
     """All splits of a model: a power of two of devices within a node for tensor parallelism, and up to 4 stages.
+
+    A model with a mixture of experts is also split over data-parallel ranks, a power of two of them, without stages.
 
     Parameters
     ----------
@@ -87,9 +99,14 @@ def possible_splits(
             f"{num_devices} devices in nodes of {node_size}; allowed are nodes that divide the devices"
         )
     found, refused = [], []
-    for shards, stages, most in _shapes(num_devices, node_size):
+    with_experts = set[int]()  # shards of which a device has experts that ranks may share
+    for shards, stages, ranks, most in _shapes(num_devices, node_size):
+        if ranks > 1 and shards not in with_experts:
+            continue
         try:
-            model = split(shards, stages)
+            model = split(shards, stages, ranks)
+            if model.has_experts:
+                with_experts.add(shards)
             num_blocks = cache_blocks_of(model, block_tokens)
             room = num_blocks * block_tokens
             length = min(model.context, room) if max_model_len is None else max_model_len
@@ -97,21 +114,23 @@ def possible_splits(
             possible = PossibleSplit(model, most, num_blocks, length, block_tokens)
             possible.deployment(1)
         except ServeError as error:
-            refused.append(ExcludedSplit(shards, stages, str(error)))
+            refused.append(ExcludedSplit(shards, stages, ranks, str(error)))
         else:
             found.append(possible)
     return tuple(found), tuple(refused)
 
 
-def _shapes(num_devices: int, node_size: int) -> Iterator[tuple[int, int, int]]:
-    """Shards, stages, and for how many replicas there is room, the smallest first."""
+def _shapes(num_devices: int, node_size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Shards, stages, ranks, and for how many replicas there is room: fewest devices first, then without ranks."""
     shapes = []
-    shards = 1
-    while shards <= node_size:
+    for shards in _powers(node_size):
         groups = num_devices // node_size * (node_size // shards)
-        stages = 1
-        while stages <= min(groups, _MOST_STAGES):
-            shapes.append((shards * stages, stages, shards, groups // stages))
-            stages *= 2
-        shards *= 2
-    return ((shards, stages, most) for _, stages, shards, most in sorted(shapes))
+        shapes += [(1, stages, shards, groups // stages) for stages in _powers(min(groups, _MOST_STAGES))]
+        shapes += [(ranks, 1, shards, groups // ranks) for ranks in _powers(groups) if ranks > 1]
+    shapes.sort(key=lambda each: (each[0] * each[1] * each[2], *each))
+    return ((shards, stages, ranks, most) for ranks, stages, shards, most in shapes)
+
+
+def _powers(most: int) -> Iterator[int]:
+    """Those of two, up to a number."""
+    return (2**power for power in range(most.bit_length()))

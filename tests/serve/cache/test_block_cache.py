@@ -177,3 +177,16 @@ def test_tokens_that_are_not_known_are_like_no_others():
     one, other = (RequestState(n, Request(str(n), 0.0, 6, 99, prompt_ids=prompt), 0.0) for n in range(2))
     assert keys.of(one, 1) == keys.of(other, 1)
     assert keys.of(one, 2) != keys.of(other, 2)
+
+
+@pytest.mark.parametrize("how", ["tokens", "prefix"])
+def test_keys_of_equal_prompts_differ_where_their_adapters_do(how):
+    keys, ids = BlockKeys(4), (1, 2, 3)
+
+    def of(adapter):
+        more = {"prompt_ids": ids * 4} if how == "tokens" else {"prefix": PrefixBlocks(ids, 4)}
+        return keys.of(RequestState(0, Request("r", 0.0, 12, 1, adapter=adapter, **more), 0.0), 3)
+
+    found = [of(adapter) for adapter in ("", "a", "b")]
+    assert len({key for each in found for key in each}) == 9
+    assert [of(adapter) for adapter in ("", "a", "b")] == found

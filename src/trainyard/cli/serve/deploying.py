@@ -40,7 +40,7 @@ class DeployOptions:
     expert_parallel: bool = False
     """Expert parallelism: each device of --tp holds whole experts, instead of a slice of every expert."""
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
-    """Copies of the model, each on --tp x --pp devices; by default as many as the cluster has devices for."""
+    """Copies of the model, each on --tp x --pp x --dp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of a replica, in blocks; by default as many as fit beside the weights."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
@@ -121,11 +121,12 @@ def deployment_facts(deployment: Deployment) -> dict[str, str]:
     """A deployment as text, by name."""
     from trainyard.report.units import bytes_text
 
-    model, room = deployment.model, deployment.num_blocks * deployment.block_tokens
+    model = deployment.model
+    cache_bytes = bytes_text(deployment.cache_bytes)
     return {
         "deployment": str(deployment),
         "weights": f"{bytes_text(model.weight_bytes)} per device",
-        "KV cache": f"{room:,} tokens per replica, {bytes_text(room * model.cache_bytes_per_token)} per device",
+        "KV cache": f"{deployment.cached_tokens:,} tokens per replica, {cache_bytes} per device",
         "max sequence length": f"{deployment.max_model_len:,} tokens",
         "step time": model.source,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from trainyard.cli.bounds import RATE, TOKENS
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
+from trainyard.cli.serve.simulate import Options as SimulateOptions
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "act"]
 
+_ALWAYS_SAID = ("tp", "replicas", "policy", "router")  # of the options of a simulation
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 
@@ -72,7 +75,7 @@ class Options(RequestOptions):
             given,
             requests=tuple(scaled(each, factor) for each in given.requests),
             title=f"{given.title}, at {self.rate:g}/s",
-            document={**given.document, "rate_per_s": self.rate},
+            document={**given.document, "rate_per_s": self.rate, "time_scale": factor},
         )
 
 
@@ -96,6 +99,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
     title = f"{options.model} on {options.cluster}: {given.title}"
+    command = _simulation(options, plan, given)
     if options.html is not None:
         wanted = ", ".join(
             f"{name.upper()} {text}" for name in ("ttft", "tpot", "e2e") if (text := getattr(options, name))
@@ -104,6 +108,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "result": verdict(plan),
             "requests": given.title,
             "objectives": f"{wanted or 'of the trace'}, for {options.share} of the requests",
+            "simulated by": command,
         }
         screen.keep(serve_plan_page(title, plan, facts, left_out=given.left_out), options.html)
     document = {
@@ -113,9 +118,37 @@ def act(options: Options, screen: Screen) -> Outcome:
         "objectives": objectives,
         "rows": given.left_out.document("requests") if given.left_out is not None else None,
         **plan_document(plan),
+        "simulated_by": command,
     }
     lines = given.left_out.lines() if given.left_out is not None else ()
-    return Outcome(document, (title, *plan_tables(plan), *lines), "" if plan.is_met else verdict(plan))
+    tables = (title, *plan_tables(plan), *lines, f"simulate it with `{command}`")
+    return Outcome(document, tables, "" if plan.is_met else verdict(plan))
+
+
+def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> str:
+    """The command that simulates the deployment of a plan with the same requests."""
+    place, usual = plan.deployment, {each.name: each.default for each in fields(SimulateOptions)}
+    wanted = {
+        "model": options.model,
+        "cluster": options.cluster,
+        "tp": place.model.tensor_parallel,
+        "pp": place.model.pipeline_stages,
+        "dp": place.model.data_parallel,
+        "replicas": place.num_replicas,
+        "policy": plan.policy,
+        "router": options.router,
+    }
+    of_requests = [each.name for each in fields(RequestOptions) if each.name != "json"]
+    shared = ("kernels", "dtype", "block_tokens", "max_model_len", *of_requests)
+    wanted |= {name: getattr(options, name) for name in shared}
+    if "time_scale" in given.document:
+        wanted |= {"rate": None, "time_scale": given.document["time_scale"]}
+    words = ["trainyard", "serve", "simulate"]
+    for name, value in wanted.items():
+        if value != usual[name] or name in _ALWAYS_SAID:
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [str(value).removesuffix(".0")]
+    return shlex.join(words)
 
 
 def _planned(
@@ -135,14 +168,16 @@ def _planned(
     if options.router not in ROUTERS:
         raise ServeError(f"unknown router {options.router!r}; known: {', '.join(ROUTERS)}")
 
-    def split(tensor_parallel: int, pipeline_stages: int) -> ServedModel:
+    def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
         return served_model(
             options.model,
             cluster,
             tensor_parallel=tensor_parallel,
             pipeline_stages=pipeline_stages,
+            data_parallel=data_parallel,
             dtype=options.dtype,
             kernels=options.kernels,
+            block_tokens=options.block_tokens,
         )
 
     with screen.waiting("planning") as change:

@@ -91,9 +91,10 @@ def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int, num_ranks
     """The same with whole experts on each device of all ranks; a device adds up the same as before."""
     for each, _ in graph.experts:
         if each.num_experts % (num_devices * num_ranks):
+            other = ", or leave out expert_parallel" if num_ranks == 1 else ""
             raise ServeError(
                 f"{name}: {each.num_experts} experts cannot be dealt out to {num_devices * num_ranks} devices; use a "
-                "number that divides them, or leave out expert_parallel"
+                f"number that divides them{other}"
             )
     dealt = tuple(
         (each._replace(width=each.width * num_devices, num_devices=num_devices * num_ranks), count)

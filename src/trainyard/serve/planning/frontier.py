@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.serve.batch import WorkItem
+from trainyard.serve.deployment import split_text
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.splits import PossibleSplit
@@ -25,7 +26,7 @@ class FrontierPoint:
 
     Attributes
     ----------
-    tensor_parallel, pipeline_stages : the split.
+    tensor_parallel, pipeline_stages, data_parallel : the split.
     num_requests : concurrent requests of a replica.
     user_tokens_per_s : tokens that each user gets per second, after the first token.
     device_tokens_per_s : tokens that a device generates per second.
@@ -33,16 +34,22 @@ class FrontierPoint:
 
     tensor_parallel: int
     pipeline_stages: int
+    data_parallel: int
     num_requests: int
     user_tokens_per_s: float
     device_tokens_per_s: float
+
+    @property
+    def split(self) -> str:
+        """As text."""
+        return split_text(self.tensor_parallel, self.pipeline_stages, self.data_parallel)
 
 
 def steady_states(split: PossibleSplit, requests: Sequence[TracedRequest]) -> tuple[FrontierPoint, ...]:
     """The points of a split with 1, 2, 4, ... concurrent requests, up to what the KV cache has room for."""
     prompt = max(1, round(float(np.mean([each.request.prompt_tokens for each in requests]))))
     output = max(1, round(float(np.mean([each.output_tokens for each in requests]))))
-    room = split.num_blocks * split.block_tokens // (prompt + output)
+    room = split.num_blocks * split.block_tokens // (prompt + output) * split.model.data_parallel
     nums = [2**power for power in range(room.bit_length()) if 2**power <= room]
     return tuple(_steady_state(split, num, prompt, output) for num in nums)
 
@@ -58,18 +65,27 @@ def frontier(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
 
 
 def _steady_state(split: PossibleSplit, num: int, prompt: int, output: int) -> FrontierPoint:
-    """The stages of a pipeline share the requests; a prefill occupies one stage at a time."""
+    """The stages of a pipeline, or data-parallel ranks, share the requests.
+
+    A prefill occupies one stage at a time. Ranks prefill at the same time.
+    """
     model = split.model
-    stages = model.pipeline_stages
+    stages, ranks = model.pipeline_stages, model.data_parallel
     length = prompt + (output + 1) // 2
-    num_in_step = -(-num // stages)
-    decodes = [WorkItem(number, length - 1, length) for number in range(num_in_step)]
+    num_in_step, num_prompts = -(-num // stages), min(num, ranks)
     states = {number: _decoding(number, prompt, length) for number in range(num_in_step)}
-    states[num_in_step] = RequestState(num_in_step, Request("new", 0.0, prompt, output), 0.0)
+    for number in range(num_in_step, num_in_step + num_prompts):
+        states[number] = RequestState(number, Request("new", 0.0, prompt, output), 0.0)
+    for number, state in states.items():
+        state.rank = number % ranks
+    decodes = [WorkItem(number, length - 1, length) for number in range(num_in_step)]
+    prompts = [WorkItem(number, 0, prompt) for number in range(num_in_step, len(states))]
     decode_s = model.step_time.seconds(decodes, states)
-    prompt_s = model.step_time.seconds((*decodes, WorkItem(num_in_step, 0, prompt)), states) - decode_s
-    token_s = decode_s + num * prompt_s / (stages * output)
-    return FrontierPoint(model.tensor_parallel, stages, num, 1 / token_s, num / (token_s * model.num_devices))
+    prompts_s = model.step_time.seconds((*decodes, *prompts), states) - decode_s
+    token_s = decode_s + num * prompts_s / (num_prompts * stages * output)
+    return FrontierPoint(
+        model.tensor_parallel, stages, ranks, num, 1 / token_s, num / (token_s * model.num_devices)
+    )
 
 
 def _decoding(number: int, prompt: int, length: int) -> RequestState:

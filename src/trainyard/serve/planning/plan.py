@@ -248,9 +248,7 @@ class _Planning:
         return self._nearest[split]
 
     def _rule_out(self, split: PossibleSplit, why: str) -> None:
-        self.excluded_splits.append(
-            ExcludedSplit(split.model.tensor_parallel, split.model.pipeline_stages, why)
-        )
+        self.excluded_splits.append(split.excluded(why))
 
 
 def _met(summary: Summary) -> str:
@@ -269,5 +267,5 @@ def _first_of_splits(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
     for each in trials:
         model = each.deployment.model
         if model != best.deployment.model:
-            found.setdefault(f"{model.tensor_parallel} {model.pipeline_stages}", each)
+            found.setdefault(model.split, each)
     return list(found.values())

@@ -77,8 +77,8 @@ class DeploymentSearch:
                 num += 1
             apart.append(each)
         whole_prompts = TokenBudget(split.max_model_len, 1)
-        # One that is alone is in one stage at a time; without stages, decodes are simulated many at once.
-        place = replace(split.deployment(1), model=replace(split.model, pipeline_stages=1))
+        # One that is alone is in one stage at a time, on one rank; so decodes are simulated many at once.
+        place = replace(split.deployment(1), model=replace(split.model, pipeline_stages=1, data_parallel=1))
         return Summary.of(simulate_requests(apart, place.instances(whole_prompts), place.model.step_time), 1)
 
     def fewest(self, split: PossibleSplit, most: int) -> tuple[Trial, ...]:

@@ -15,7 +15,7 @@ _WORKLOADS = (("long prompts", 40.0, 1000.0, 60.0), ("chats", 40.0, 600.0, 60.0)
 _NUM, _DEVICES = 60, 2
 
 
-def _split(shards: int, stages: int) -> ServedModel:
+def _split(shards: int, stages: int, ranks: int) -> ServedModel:
     factor = shards**-0.9
     step_time = LinearStepTime(7e-3 * factor, 6e-5 * factor, 2e-5 * factor, 3e-8 * factor)
     weights, cached = int(16e9) // (shards * stages), 2**20 // (shards * stages)

@@ -53,7 +53,8 @@ class Request:
     parent : name of the request that it continues: it comes ``arrival_s`` after the end of that one; "" for none. If its
         prompt is long enough, and its ``prefix`` has all whole blocks of the parent's prompt, it begins with that prompt
         and its answer.
-    adapter : name of the adapter that it uses on its model; "" for none.
+    adapter : name of the adapter that it uses on its model; "" for none. Only requests with the same one share blocks of
+        the KV cache.
     num_samples : how many answers to its prompt are wanted (n of the API; parallel sampling).
 
     Raises
