@@ -25,7 +25,8 @@ GOLDEN = U64(0x9E3779B97F4A7C15)
 
 
 @numba.njit(inline="always")
-def _mix(z: Any) -> Any:
+def mix(z: Any) -> Any:
+    """One number of 64 random bits for each number, of SplitMix64."""
     z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
     return z ^ (z >> U64(31))
@@ -56,7 +57,7 @@ def zero_dropped(
         # One plain loop over a slice per run: only so does the compiler vectorise it (six times faster).
         run = values[position : position + count]
         for i in range(count):
-            if (_mix(start + U64(i) * step) >> U64(32)) < threshold:
+            if (mix(start + U64(i) * step) >> U64(32)) < threshold:
                 run[i] = zero
         position += count
 
@@ -71,7 +72,7 @@ def uniform(
     for position in range(first, last):
         line = position // length
         index = lines[line] + U64(position - line * length) * stride
-        values[position] = float(_mix(key + index * GOLDEN) >> unused) * unit
+        values[position] = float(mix(key + index * GOLDEN) >> unused) * unit
 
 
 @partial(compiled, nogil=True)
@@ -81,7 +82,7 @@ def normal(values: Any, lines: Any, length: int, stride: Any, key: Any, first: i
         line = position // length
         index = U64(2) * (lines[line] + U64(position - line * length) * stride)
         # Box and Muller's transform of two numbers of the element's own.
-        a = _mix(key + index * GOLDEN) >> U64(11)
-        b = _mix(key + (index + U64(1)) * GOLDEN) >> U64(11)
+        a = mix(key + index * GOLDEN) >> U64(11)
+        b = mix(key + (index + U64(1)) * GOLDEN) >> U64(11)
         radius = math.sqrt(-2.0 * math.log((float(a) + 1.0) * 2.0**-53))
         values[position] = radius * math.cos(2.0 * math.pi * float(b) * 2.0**-53)

@@ -1,0 +1,1 @@
+"""The PyTorch engine of serving: what computes batches for real."""
