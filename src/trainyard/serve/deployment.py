@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
@@ -48,7 +48,7 @@ class ServedModel:
     context: int
     source: str
     data_parallel: int = 1
-    plan: Plan | None = None
+    plan: Plan | None = field(default=None, hash=False)
     has_experts: bool = False
 
     @property

@@ -34,7 +34,7 @@ class Replica:
     model: str
     pipeline_stages: int = 1
     tensor_parallel: int = 1
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Plan | None = field(default=None, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("pipeline_stages", "tensor_parallel"):
