@@ -77,6 +77,22 @@ class Instance:
         self._arrived.append(state)
         return ""
 
+    def cancel(self, state: RequestState, now_s: float) -> None:
+        """Serve a request no longer, with all its samples: they end as they are, and their blocks are free.
+
+        Parameters
+        ----------
+        state : the request, or any of its samples; none is in a step.
+        """
+        for each in state.sequences:
+            if each.is_finished:
+                continue
+            if each in self._arrived:
+                self._arrived.remove(each)
+            self._release(each)
+            self.queues.leave(each)
+            each.finished_s = now_s
+
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
         draft = BatchDraft(now_s, self._arrived, self.queues, self.cache, self._keys)
@@ -157,10 +173,17 @@ class Instance:
                 done.append(state)
         for state in done:
             state.finished_s = now_s
-            self.cache.free(state.blocks[::-1])
-            state.blocks.clear()
+            self._release(state)
             self.queues.leave(state)
         return done
+
+    def _release(self, state: RequestState) -> None:
+        """Free its blocks, last one first."""
+        self.cache.free(state.blocks[::-1])
+        state.blocks.clear()
+        if state.host_blocks and self.cache.host is not None:
+            self.cache.host.free(state.host_blocks[::-1])
+            state.host_blocks.clear()
 
     def _fork(self, state: RequestState, now_s: float, generated: Generated) -> list[RequestState]:
         """A prompt is computed: its other samples get their first tokens, too; returns those that have all of theirs."""

@@ -67,12 +67,14 @@ class Queues:
         self.num_to_fork -= len(others)
 
     def leave(self, state: RequestState) -> None:
-        """Remove a waiting or running request."""
+        """Remove a request."""
         self.num_requests -= 1 + state.num_to_fork
         if state.number in self.waiting:
             self._wait_no_longer(state)
+        elif state.number in self.running:
+            self._run_no_longer(state)
         else:
-            del self.running[state.number]
+            del self.swapped[state.number]
 
     def _wait(self, state: RequestState) -> None:
         self.waiting[state.number] = state

@@ -1,0 +1,138 @@
+"""A model of transformers that computes steps: tokens of many sequences go through it together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
+from trainyard.serve.run.kv_cache import CacheShape, KvCache
+from trainyard.serve.run.linear import use_faster_linear
+from trainyard.serve.run.step_inputs import StepInputs
+
+__all__ = ["CausalModel", "load_causal_model"]
+
+_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+class CausalModel:
+    """A model whose attention is over a paged KV cache.
+
+    Parameters
+    ----------
+    model : of transformers; its attention is replaced.
+
+    Attributes
+    ----------
+    name : of its folder, or of its class.
+    context : the longest sequence that it was made for, in tokens.
+    vocabulary : number of tokens that it knows.
+    shapes : what each layer keeps of a token.
+
+    Raises
+    ------
+    ServeError
+        If its attention cannot be computed so.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str = "") -> None:
+        config = model.config.get_text_config()
+        self.name = name or type(model).__name__
+        _check_rope(self.name, config)
+        self._model = model.eval()
+        self._attention = AttentionContext()
+        try:
+            model.set_attn_implementation(ATTENTION)
+        except ValueError as error:
+            raise ServeError(f"{self.name} computes its attention in a way of its own: {error}") from error
+        connect(model, self._attention)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.shapes = self._shapes()
+        self.context = int(config.max_position_embeddings)
+        self.vocabulary = int(config.vocab_size)
+        use_faster_linear(model)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its weights."""
+        found: torch.dtype = self._model.dtype
+        return found
+
+    def use_cache(self, cache: KvCache) -> None:
+        """Keep keys and values there from now on."""
+        self._attention.layers = cache.layers
+
+    @torch.inference_mode()
+    def logits(self, inputs: StepInputs, rows: Sequence[int]) -> Tensor:
+        """Compute a step.
+
+        Parameters
+        ----------
+        rows : numbers of the tokens whose scores are wanted.
+
+        Returns
+        -------
+        Scores of all words after each of these tokens, in float32; shape ``(rows, vocabulary)``.
+        """
+        self._attention.inputs = inputs
+        keep = torch.tensor(rows, dtype=torch.int64)
+        more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
+        found: Tensor = self._model(
+            input_ids=torch.from_numpy(inputs.token_ids)[None],
+            position_ids=torch.from_numpy(inputs.positions)[None],
+            use_cache=False,
+            **more,
+        ).logits[0]
+        return (found if self._keeps_logits else found[keep]).float()
+
+    def _shapes(self) -> tuple[CacheShape, ...]:
+        """What layers keep, by a step of one token."""
+        with torch.inference_mode():
+            token = torch.zeros(1, 1, dtype=torch.int64)
+            self._model(input_ids=token, position_ids=token, use_cache=False)
+        found = self._attention.shapes
+        if not found or sorted(found) != list(range(len(found))):
+            raise ServeError(
+                f"{self.name} has attention in layers {sorted(found)}; allowed is attention in every layer, through "
+                "transformers' attention interface"
+            )
+        return tuple(found[layer] for layer in range(len(found)))
+
+
+def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32) -> CausalModel:
+    """Read a model in Hugging Face form: ``config.json`` and weights as safetensors. No code of the folder runs.
+
+    Raises
+    ------
+    ServeError
+        If the folder has no such model.
+    """
+    if not (folder / "config.json").is_file():
+        raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
+    if not any(folder.glob("*.safetensors")):
+        raise ServeError(f"{folder} has no weights as safetensors; allowed is this format only")
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ServeError(f"{folder} cannot be read: {error}") from error
+    return CausalModel(model, folder.name)
+
+
+def _check_rope(name: str, config: Any) -> None:
+    given = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None) or {}
+    kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
+    if kind in _LENGTH_DEPENDENT_ROPE:
+        raise ServeError(
+            f"{name} turns positions by the longest sequence of a step (rope_type {kind!r}); that would let requests "
+            "change each other's answers; allowed are types that depend on the position only"
+        )

@@ -1,0 +1,322 @@
+"""An engine: a model on this machine that serves requests step by step, as a batch policy decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from trainyard.serve.batch import Batch
+from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.check import BatchChecker
+from trainyard.serve.errors import ServeError
+from trainyard.serve.instance import Instance
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.causal_model import CausalModel
+from trainyard.serve.run.kv_cache import KvCache
+from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
+from trainyard.serve.run.step_inputs import step_inputs
+
+__all__ = ["Engine", "EngineOptions", "NewToken", "Refused", "StepRecord"]
+
+FinishReason = Literal["", "stop", "length"]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine is told beside its model and policy.
+
+    Attributes
+    ----------
+    num_blocks : KV cache, in blocks.
+    block_tokens : tokens per block.
+    num_host_blocks : blocks on the host, to which requests may be swapped out.
+    max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
+    prefix_caching : whether requests reuse blocks with the same tokens.
+    """
+
+    num_blocks: int
+    block_tokens: int = 16
+    num_host_blocks: int = 0
+    max_model_len: int | None = None
+    prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that a request generated.
+
+    Attributes
+    ----------
+    request : its number, as `Engine.add` returned it.
+    sample : which of its answers, from 0 on.
+    token : its id.
+    logprobs : where they were asked for.
+    finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
+    num_cached_tokens : tokens of the prompt that were in the KV cache.
+    """
+
+    request: int
+    sample: int
+    token: int
+    logprobs: TokenLogprobs | None
+    finish_reason: FinishReason
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that is not served.
+
+    Attributes
+    ----------
+    request : its number.
+    why : in a sentence.
+    """
+
+    request: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step that was computed.
+
+    Attributes
+    ----------
+    start_s, end_s : by the clock of the engine.
+    batch : what was computed.
+    """
+
+    start_s: float
+    end_s: float
+    batch: Batch
+
+
+@dataclass
+class _Entry:
+    """What the engine keeps of a request.
+
+    Attributes
+    ----------
+    state : of its first sample.
+    seed : of its first sample; the others have the next ones.
+    checked : numbers of its samples that the check of batches knows.
+    """
+
+    state: RequestState
+    sampling: SamplingParams
+    stop_token_ids: Set[int]
+    seed: int
+    checked: set[int]
+
+
+class Engine:
+    """Serves requests on one model. It has no thread of its own: every call of `step` computes one batch.
+
+    Parameters
+    ----------
+    model : that computes.
+    policy : that decides, the same as in the simulator.
+    options : cache and limits.
+    clock : tells the time in seconds.
+    seen : is told of every step that was computed.
+
+    Raises
+    ------
+    ServeError
+        If the cache has no room for the longest sequence, or the model was not made for sequences so long.
+    """
+
+    def __init__(
+        self,
+        model: CausalModel,
+        policy: BatchPolicy,
+        options: EngineOptions,
+        clock: Callable[[], float] = time.monotonic,
+        seen: Callable[[StepRecord], None] = lambda record: None,
+    ) -> None:
+        room = options.num_blocks * options.block_tokens
+        length = min(model.context, room) if options.max_model_len is None else options.max_model_len
+        if length > model.context:
+            raise ServeError(
+                f"max_model_len {length}; {model.name} supports at most {model.context} tokens; give that or less"
+            )
+        cache = BlockCache(options.num_blocks, options.block_tokens, options.num_host_blocks)
+        self._instance = Instance(policy, cache, length, prefix_caching=options.prefix_caching)
+        self._cache = KvCache(
+            model.shapes,
+            options.num_blocks,
+            options.block_tokens,
+            options.num_host_blocks,
+            model.dtype,
+        )
+        model.use_cache(self._cache)
+        self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
+        self._model, self._clock, self._seen = model, clock, seen
+        self._entries: dict[int, _Entry] = {}
+        self._next_number = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self._entries)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks of the KV cache on the device that no request holds."""
+        return self._instance.cache.num_free
+
+    def add(
+        self, request: Request, sampling: SamplingParams | None = None, stop_token_ids: Set[int] = frozenset()
+    ) -> int:
+        """Queue a request; return the number under which its tokens come.
+
+        Parameters
+        ----------
+        request : with the tokens of its prompt; it comes now, whatever its ``arrival_s`` says.
+        sampling : how its tokens are chosen.
+        stop_token_ids : tokens that end an answer.
+
+        Raises
+        ------
+        ServeError
+            If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know.
+        """
+        if not request.prompt_ids:
+            raise ServeError(f"request {request.name!r} has no prompt_ids; give the tokens of its prompt")
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._model.vocabulary:
+            raise ServeError(
+                f"request {request.name!r} has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}; "
+                f"allowed are 0 to {self._model.vocabulary - 1}"
+            )
+        state = RequestState(self._next_number, request, self._clock())
+        why = self._instance.arrive(state)
+        if why:
+            raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
+        self._next_number += request.num_samples
+        params = sampling or SamplingParams()
+        self._entries[state.number] = _Entry(state, params, stop_token_ids, seed_of(params), {state.number})
+        self._checker.arrive(state.number, state.num_tokens, state.tokens)
+        return state.number
+
+    def cancel(self, number: int) -> None:
+        """Serve a request no longer: its blocks are free at once. Nothing happens if it has ended."""
+        entry = self._entries.pop(number, None)
+        if entry is None:
+            return
+        self._instance.cancel(entry.state, self._clock())
+        for each in entry.checked:
+            self._checker.leave(each)
+
+    def step(self) -> list[NewToken | Refused]:
+        """Compute one batch; return what became of its requests.
+
+        Raises
+        ------
+        ServeError
+            If the policy decides on what cannot be done, or lets requests wait where none runs.
+        """
+        if not self._entries:
+            return []
+        start_s = self._clock()
+        batch = self._instance.decide(start_s)
+        self._check(batch)
+        self._cache.apply(batch.cache_ops)
+        found: list[NewToken | Refused] = [Refused(*each) for each in self._forget_refused()]
+        if batch.items:
+            found += self._compute(batch)
+        elif not found and not batch.cache_ops:
+            raise ServeError(
+                f"{len(self._entries)} requests wait and the policy computes none of them: {batch.wait_reason}; enlarge "
+                "the KV cache, or use another policy"
+            )
+        self._seen(StepRecord(start_s, self._clock(), batch))
+        return found
+
+    def _check(self, batch: Batch) -> None:
+        running = self._instance.queues.running
+        for item in batch.items:
+            state = running[item.request]
+            checked = self._entries[state.sequences[0].number].checked
+            if state.number not in checked:  # a sample that computes the prompt by itself
+                self._checker.arrive(state.number, state.num_tokens, state.tokens)
+                checked.add(state.number)
+        self._checker.check(batch)
+
+    def _forget_refused(self) -> list[tuple[int, str]]:
+        found = []
+        for state, why in self._instance.refused:
+            entry = self._entries.pop(state.sequences[0].number)
+            for each in entry.checked:
+                self._checker.leave(each)
+            found.append((entry.state.number, why))
+        return found
+
+    def _compute(self, batch: Batch) -> list[NewToken | Refused]:
+        running, cache = self._instance.queues.running, self._instance.cache
+        inputs = step_inputs(batch.items, running, cache.num_blocks, cache.block_tokens)
+        lasts = inputs.attention.cu_seqlens[1:] - 1
+        ends = [
+            (running[item.request], int(lasts[i]))
+            for i, item in enumerate(batch.items)
+            if item.stop == running[item.request].num_tokens
+        ]
+        logits = self._model.logits(inputs, [row for _, row in ends])
+        chosen = self._choose([state for state, _ in ends], logits)
+        found: list[NewToken | Refused] = []
+
+        def generated(state: RequestState) -> tuple[int | None, bool]:
+            token, logprobs = chosen[state.number]
+            first = state.sequences[0].number
+            for other in range(first + 1, first + 1 + state.num_to_fork):
+                self._checker.fork(first, other)
+                self._entries[first].checked.add(other)
+            self._checker.generate(state.number, token)
+            reason = self._finish_reason(state, token)
+            found.append(
+                NewToken(first, state.number - first, token, logprobs, reason, state.num_cached_tokens)
+            )
+            return token, bool(reason)
+
+        for state in self._instance.complete(batch, self._clock(), generated):
+            self._leave(state)
+        return found
+
+    def _choose(
+        self, states: Sequence[RequestState], logits: Tensor
+    ) -> dict[int, tuple[int, TokenLogprobs | None]]:
+        """The next token of each sequence, and of the samples that will be forked from it, by number."""
+        rows: list[SamplingRow] = []
+        numbers: list[int] = []
+        of_logits: list[int] = []
+        for row, state in enumerate(states):
+            first, prompt = state.sequences[0].number, state.request.prompt_tokens
+            entry = self._entries[first]
+            for number in range(state.number, state.number + 1 + state.num_to_fork):
+                seed = entry.seed + number - first
+                rows.append(
+                    SamplingRow(entry.sampling, seed, state.request.prompt_ids, state.tokens[prompt:])
+                )
+                numbers.append(number)
+                of_logits.append(row)
+        found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)
+        return dict(zip(numbers, zip(found.tokens.tolist(), found.logprobs, strict=True), strict=True))
+
+    def _finish_reason(self, state: RequestState, token: int) -> FinishReason:
+        if token in self._entries[state.sequences[0].number].stop_token_ids:
+            return "stop"
+        return "length" if state.num_tokens + 1 >= state.max_num_tokens else ""
+
+    def _leave(self, state: RequestState) -> None:
+        first = state.sequences[0].number
+        entry = self._entries[first]
+        self._checker.leave(state.number)
+        entry.checked.remove(state.number)
+        if not entry.checked and state.has_ended:
+            del self._entries[first]

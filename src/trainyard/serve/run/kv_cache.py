@@ -1,0 +1,81 @@
+"""The KV cache of a model as tensors, and the operations of a batch on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainyard.serve.batch import CacheOp, Tier
+from trainyard.serve.run.paged_attention import new_cache
+
+__all__ = ["CacheShape", "KvCache", "LayerCache"]
+
+
+class CacheShape(NamedTuple):
+    """What one layer keeps of a token.
+
+    Attributes
+    ----------
+    num_heads : of keys and values.
+    width : elements of a head.
+    """
+
+    num_heads: int
+    width: int
+
+
+class LayerCache(NamedTuple):
+    """Blocks of one layer.
+
+    Attributes
+    ----------
+    keys, values : as `new_cache` makes them.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class KvCache:
+    """Blocks of all layers, on the device and on the host.
+
+    Parameters
+    ----------
+    shapes : of every layer.
+    num_blocks, num_host_blocks : blocks of each tier.
+    block_tokens : tokens per block.
+    dtype : of what is kept.
+
+    Attributes
+    ----------
+    layers : blocks on the device.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[CacheShape],
+        num_blocks: int,
+        block_tokens: int,
+        num_host_blocks: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        def tier(num: int) -> list[LayerCache]:
+            return [LayerCache(*new_cache(num, heads, width, block_tokens, dtype)) for heads, width in shapes]
+
+        self.layers = tier(num_blocks)
+        self._tiers: dict[Tier, list[LayerCache]] = {"device": self.layers, "host": tier(num_host_blocks)}
+
+    def apply(self, ops: Iterable[CacheOp]) -> None:
+        """Copy the blocks that operations of a batch copy, in their order; the others change no content."""
+        for op in ops:
+            if op.to:
+                self._copy(op)
+
+    def _copy(self, op: CacheOp) -> None:
+        source, to = list(op.blocks), list(op.to)
+        for before, after in zip(self._tiers[op.tier], self._tiers[op.to_tier], strict=True):
+            after.keys[to] = before.keys[source]
+            after.values[to] = before.values[source]
