@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from trainyard.serve.run.kv_cache import KvCache
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_inputs import step_inputs
 
-__all__ = ["Engine", "EngineOptions", "NewToken", "Refused", "StepRecord"]
+__all__ = ["Engine", "EngineOptions", "EngineState", "NewToken", "Refused", "StepRecord"]
 
 FinishReason = Literal["", "stop", "length"]
 
@@ -81,6 +81,25 @@ class Refused:
 
     request: int
     why: str
+
+
+class EngineState(NamedTuple):
+    """How busy an engine is, and what it did so far.
+
+    Attributes
+    ----------
+    num_waiting, num_running, num_swapped : requests and samples.
+    cache_use : share of the blocks of the KV cache that requests hold.
+    num_preemptions : since the beginning.
+    wait_reason : why no further waiting request runs; "" if none waits, or the policy does not say.
+    """
+
+    num_waiting: int = 0
+    num_running: int = 0
+    num_swapped: int = 0
+    cache_use: float = 0.0
+    num_preemptions: int = 0
+    wait_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +179,32 @@ class Engine:
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._model, self._clock, self._seen = model, clock, seen
         self._entries: dict[int, _Entry] = {}
-        self._next_number = 0
+        self._next_number, self._num_preemptions = 0, 0
+        self._batch = Batch()
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs."""
         return bool(self._entries)
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence, in tokens."""
+        return self._instance.max_model_len
+
+    @property
+    def state(self) -> EngineState:
+        """How busy it is."""
+        queues, cache = self._instance.queues, self._instance.cache
+        reason = self._batch.wait_reason
+        return EngineState(
+            len(queues.waiting),
+            len(queues.running),
+            len(queues.swapped),
+            1 - cache.num_free / cache.num_blocks,
+            self._num_preemptions,
+            "" if reason is None or not queues.waiting else str(reason),
+        )
 
     @property
     def num_free_blocks(self) -> int:
@@ -227,6 +266,8 @@ class Engine:
         start_s = self._clock()
         batch = self._instance.decide(start_s)
         self._check(batch)
+        self._batch = batch
+        self._num_preemptions += len(batch.preempted)
         self._cache.apply(batch.cache_ops)
         found: list[NewToken | Refused] = [Refused(*each) for each in self._forget_refused()]
         if batch.items:

@@ -1,0 +1,197 @@
+"""The side of an engine's process that asyncio sees: requests go in, their tokens come back one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from threading import Thread
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.engine import Engine, EngineState, NewToken, Refused
+from trainyard.serve.run.engine_process import Add, Cancel, Failed, Outputs, Ready, Stop, engine_main
+from trainyard.serve.run.sampling import SamplingParams, seed_of
+
+__all__ = ["EngineClient", "EngineLostError"]
+
+
+class EngineLostError(ServeError):
+    """The process of an engine ended while it served a request."""
+
+
+@dataclass
+class _Open:
+    """A request that is being served.
+
+    Attributes
+    ----------
+    num_told : tokens of each sample that were told.
+    num_to_skip : of these, how many come again, since the request was begun anew.
+    """
+
+    message: Add
+    queue: asyncio.Queue[NewToken | ServeError] = field(default_factory=asyncio.Queue)
+    num_told: dict[int, int] = field(default_factory=dict)
+    num_to_skip: dict[int, int] = field(default_factory=dict)
+
+
+class EngineClient:
+    """Runs an engine in a process of its own, and starts it again if that process ends.
+
+    Parameters
+    ----------
+    make_engine : makes the engine in the other process; it is pickled.
+    retries : whether requests of a process that ended are begun anew in the next one; their clients see no token twice.
+        Otherwise they end with an error.
+    """
+
+    def __init__(self, make_engine: Callable[[], Engine], *, retries: bool = False) -> None:
+        self._make_engine, self._retries = make_engine, retries
+        self._open: dict[int, _Open] = {}
+        self._next_ticket = 0
+        self._ready = asyncio.Event()
+        self._is_closing = False
+        self._failure = ""
+        self.max_model_len = 0
+        self.num_restarts = 0
+        self.state = EngineState()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are computed now."""
+        return self._ready.is_set() and not self._failure
+
+    async def start(self) -> None:
+        """Start the process, and wait until it can serve.
+
+        Raises
+        ------
+        ServeError
+            If it cannot; the message says why.
+        """
+        self._begin()
+        await self._ready.wait()
+        if self._failure:
+            raise ServeError(self._failure)
+
+    async def generate(
+        self, request: Request, sampling: SamplingParams, stop_token_ids: frozenset[int] = frozenset()
+    ) -> AsyncIterator[NewToken]:
+        """Tokens of all samples of a request, in the order in which they come.
+
+        If the iterator is closed, the request is cancelled.
+
+        Raises
+        ------
+        ServeError
+            If the request is refused.
+        EngineLostError
+            If the process of the engine ends.
+        """
+        if self._failure:
+            raise EngineLostError(self._failure)
+        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        # With a seed that is known here, a request that is begun anew has the same tokens.
+        message = Add(ticket, request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
+        mine = self._open[ticket] = _Open(message)
+        if self._ready.is_set():
+            self._send(message)
+        num_left = request.num_samples
+        try:
+            while num_left:
+                found = await mine.queue.get()
+                if isinstance(found, ServeError):
+                    num_left = 0
+                    raise found
+                num_left -= bool(found.finish_reason)
+                yield found
+        finally:
+            self._open.pop(ticket, None)
+            if num_left:
+                self._send(Cancel(ticket))
+
+    async def close(self) -> None:
+        """End the process."""
+        self._is_closing = True
+        self._send(Stop())
+        await asyncio.to_thread(self._process.join, 5.0)
+        if self._process.is_alive():
+            self._process.kill()
+            await asyncio.to_thread(self._process.join)
+        self._connection.close()
+
+    @property
+    def process_id(self) -> int:
+        """Of the process that has the engine."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def _begin(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=engine_main, args=(theirs, self._make_engine), daemon=True, name="engine"
+        )
+        self._process.start()
+        theirs.close()
+        loop = asyncio.get_running_loop()
+        Thread(target=self._read, args=(self._connection, loop), daemon=True).start()
+
+    def _read(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: hand on what comes, until the process ends."""
+        with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
+            while True:
+                loop.call_soon_threadsafe(self._take, connection.recv())
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._lost)
+
+    def _send(self, message: Add | Cancel | Stop) -> None:
+        with suppress(OSError):  # the process ended: its end is taken care of when it is seen
+            self._connection.send(message)
+
+    def _take(self, message: Ready | Failed | Outputs) -> None:
+        if isinstance(message, Failed):
+            self._failure = message.why
+            self._ready.set()
+        elif isinstance(message, Ready):
+            self.max_model_len = message.max_model_len
+            self._ready.set()
+            for mine in self._open.values():
+                self._send(mine.message)
+        else:
+            self.state = message.state
+            for ticket, each in message.outputs:
+                self._tell(ticket, each)
+
+    def _tell(self, ticket: int, found: NewToken | Refused) -> None:
+        mine = self._open.get(ticket)
+        if mine is None:
+            return
+        if isinstance(found, Refused):
+            mine.queue.put_nowait(ServeError(found.why))
+        elif mine.num_to_skip.get(found.sample, 0):
+            mine.num_to_skip[found.sample] -= 1
+        else:
+            mine.num_told[found.sample] = mine.num_told.get(found.sample, 0) + 1
+            mine.queue.put_nowait(found)
+
+    def _lost(self) -> None:
+        """The process ended."""
+        self._ready.clear()
+        if self._is_closing:
+            return
+        for mine in self._open.values():
+            if self._failure or not self._retries:
+                why = self._failure or "the engine stopped while it served the request; send it again"
+                mine.queue.put_nowait(EngineLostError(why))
+            else:
+                mine.num_to_skip = dict(mine.num_told)
+        if self._failure:
+            self._ready.set()
+        else:
+            self.num_restarts += 1
+            self._begin()

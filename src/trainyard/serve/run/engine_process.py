@@ -1,0 +1,143 @@
+"""A process that has an engine: what it is told, what it answers, and its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.causal_model import load_causal_model
+from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken, Refused
+from trainyard.serve.run.sampling import SamplingParams
+
+__all__ = ["Add", "Cancel", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What a process makes its engine of.
+
+    Attributes
+    ----------
+    folder : of the model, in Hugging Face form.
+    policy : as `parse_policies` reads it; one policy.
+    options : cache and limits.
+    dtype : type of weights and cache.
+    num_threads : of the process.
+    """
+
+    folder: Path
+    policy: str
+    options: EngineOptions
+    dtype: torch.dtype = torch.float32
+    num_threads: int = 1
+
+    def engine(self) -> Engine:
+        """Load the model and make the engine."""
+        torch.set_num_threads(self.num_threads)
+        ((_, policy),) = parse_policies(self.policy)
+        return Engine(load_causal_model(self.folder, self.dtype), policy, self.options)
+
+
+class Add(NamedTuple):
+    """Serve a request; its answers carry the same ticket."""
+
+    ticket: int
+    request: Request
+    sampling: SamplingParams
+    stop_token_ids: frozenset[int]
+
+
+class Cancel(NamedTuple):
+    """Serve the request of a ticket no longer."""
+
+    ticket: int
+
+
+class Stop(NamedTuple):
+    """End the process."""
+
+
+class Ready(NamedTuple):
+    """The engine can serve: sequences of at most so many tokens."""
+
+    max_model_len: int
+
+
+class Failed(NamedTuple):
+    """The engine cannot serve, and the process ends."""
+
+    why: str
+
+
+class Outputs(NamedTuple):
+    """What became of requests in a step, by ticket, and the state of the engine after it."""
+
+    outputs: tuple[tuple[int, NewToken | Refused], ...]
+    state: EngineState
+
+
+def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> None:
+    """Serve what comes through a connection until its other end is closed.
+
+    Parameters
+    ----------
+    make_engine : such as `EngineSpec.engine`.
+    """
+    try:
+        engine = make_engine()
+        connection.send(Ready(engine.max_model_len))
+        _Loop(connection, engine).run()
+    except ServeError as error:
+        connection.send(Failed(str(error)))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+
+
+class _Loop:
+    """Takes what has come, computes a step, tells what it gave, and again; waits while there is nothing to do."""
+
+    def __init__(self, connection: Connection, engine: Engine) -> None:
+        self._connection, self._engine = connection, engine
+        self._ticket_of: dict[int, int] = {}
+        self._number_of: dict[int, int] = {}
+
+    def run(self) -> None:
+        connection, engine = self._connection, self._engine
+        while True:
+            while connection.poll(0 if engine.has_work else None):
+                message = connection.recv()
+                if isinstance(message, Stop):
+                    return
+                self._take(message)
+            found = [(self._ticket_of[each.request], each) for each in engine.step()]
+            for _, each in found:
+                if isinstance(each, Refused):
+                    self._forget(each.request)
+            connection.send(Outputs(tuple(found), engine.state))
+
+    def _take(self, message: Add | Cancel) -> None:
+        if isinstance(message, Cancel):
+            number = self._number_of.get(message.ticket)
+            if number is not None:
+                self._engine.cancel(number)
+                self._forget(number)
+            return
+        ticket, request, sampling, stops = message
+        try:
+            number = self._engine.add(request, sampling, stops)
+        except ServeError as error:
+            refused = ((ticket, Refused(-1, str(error))),)
+            self._connection.send(Outputs(refused, self._engine.state))
+        else:
+            self._ticket_of[number], self._number_of[ticket] = ticket, number
+
+    def _forget(self, number: int) -> None:
+        del self._number_of[self._ticket_of.pop(number)]

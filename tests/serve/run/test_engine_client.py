@@ -1,0 +1,110 @@
+"""An engine in a process of its own: what asyncio sees of it, also when that process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.serve.run.tiny_models import drawn_prompts, generated, made
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.engine_client import EngineClient, EngineLostError
+from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.sampling import SamplingParams
+
+_GREEDY = SamplingParams(temperature=0.0)
+_OPTIONS = EngineOptions(num_blocks=100, block_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    made("llama").save_pretrained(path)
+    return path
+
+
+async def _tokens(client: EngineClient, prompt: tuple[int, ...], num: int, name: str = "r") -> list[int]:
+    request = Request(name, 0.0, len(prompt), num, prompt_ids=prompt)
+    return [each.token async for each in client.generate(request, _GREEDY)]
+
+
+def test_requests_are_served_beside_each_other(folder: Path):
+    prompts = tuple(drawn_prompts(6))
+
+    async def run() -> list[list[int]]:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        await client.start()
+        assert client.max_model_len == 256
+        found = await asyncio.gather(
+            *(_tokens(client, prompt, 10, f"{i}") for i, prompt in enumerate(prompts))
+        )
+        with pytest.raises(ServeError, match="a prompt of 400 tokens"):
+            await _tokens(client, (1,) * 400, 5)
+        with pytest.raises(ServeError, match="allowed are 0 to 299"):
+            await _tokens(client, (300,), 5)
+        await client.close()
+        return found
+
+    assert asyncio.run(run()) == [tokens for tokens, _ in generated("llama", prompts, 10)]
+
+
+def test_a_request_that_is_closed_frees_its_cache(folder: Path):
+    async def run() -> None:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        await client.start()
+        request = Request("r", 0.0, 3, 200, prompt_ids=(1, 2, 3))
+        stream = client.generate(request, _GREEDY)
+        await anext(stream)
+        await stream.aclose()
+        assert len(await _tokens(client, (4, 5), 3)) == 3
+        assert (client.state.num_running, client.state.cache_use) == (0, 0.0)
+        await client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
+    prompts = tuple(drawn_prompts(1))
+
+    async def run() -> tuple[list[int], list[int]]:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine, retries=retries)
+        await client.start()
+        request = Request("r", 0.0, len(prompts[0]), 190, prompt_ids=prompts[0])
+        found = []
+
+        async def read() -> None:
+            async for each in client.generate(request, _GREEDY):
+                found.append(each.token)
+                if len(found) == 5:
+                    os.kill(client.process_id, signal.SIGKILL)
+
+        if retries:
+            await read()
+        else:
+            with pytest.raises(EngineLostError, match="send it again"):
+                await read()
+        after = await _tokens(client, prompts[0], 10)
+        assert client.num_restarts == 1
+        await client.close()
+        return found, after
+
+    found, after = asyncio.run(run())
+    ((tokens, _),) = generated("llama", prompts, 190)
+    assert after == tokens[:10]
+    assert found == tokens[: len(found)]
+    assert (len(found) == 190) == retries
+
+
+def test_what_cannot_start_says_why(tmp_path: Path):
+    async def run() -> None:
+        client = EngineClient(EngineSpec(tmp_path, "vllm", _OPTIONS).engine)
+        with pytest.raises(ServeError, match=r"has no config\.json"):
+            await client.start()
+
+    asyncio.run(run())
