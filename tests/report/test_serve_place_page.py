@@ -13,6 +13,7 @@ from trainyard.report.serve_place_page import serve_place_page
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
 from trainyard.serve.placing.forward_pass import ForwardPass
 from trainyard.serve.placing.problem import ModelToPlace, PlacingProblem, drawn_arrivals
+from trainyard.serve.policies.alpaserve.problem import ParallelConfig
 from trainyard.serve.policies.nexus.profile import BatchingProfile
 
 Placed = tuple[PlacingProblem, tuple[PlacementRun, ...], tuple[CannotPlace, ...]]
@@ -22,7 +23,7 @@ Placed = tuple[PlacingProblem, tuple[PlacementRun, ...], tuple[CannotPlace, ...]
 def placed() -> Placed:
     """Three models on four devices, each of which has room for one."""
     profile = BatchingProfile((1, 2, 4, 8), (0.02, 0.03, 0.05, 0.09))
-    forward = ForwardPass(profile, 2e9, {1: (0.02,), 2: (0.01, 0.01)})
+    forward = ForwardPass(profile, 2e9, {ParallelConfig(1): (0.02,), ParallelConfig(2): (0.01, 0.01)})
     models = tuple(ModelToPlace(name, forward, 0.1) for name in ("a", "b<i>", "c"))
     arrivals = drawn_arrivals((20.0, 10.0, 5.0), 800, 3.0)
     problem = PlacingProblem(models, 4, 2e9, arrivals)

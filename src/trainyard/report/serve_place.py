@@ -133,7 +133,9 @@ def place_document(
                 "weight_bytes": each.forward.weight_bytes,
                 "batches": each.forward.batching.batches,
                 "latency_s": each.forward.batching.latency_s,
-                "stage_s": {str(stages): times for stages, times in each.forward.stage_s.items()},
+                "splits": [
+                    {**shape._asdict(), "stage_s": times} for shape, times in each.forward.stage_s.items()
+                ],
             }
             for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
         ],

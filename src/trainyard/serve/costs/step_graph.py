@@ -17,17 +17,14 @@ import torch
 from torch import fx
 
 from trainyard.cost.ops import is_free
-from trainyard.job.lower.shard import shard
-from trainyard.job.plan import PlanError
-from trainyard.job.strategies.parallel.megatron import tensor_placements
-from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS, tensor_parallel_regions
+from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
 from trainyard.program import spmd
 from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_PRODUCT
-from trainyard.program.placement import REPLICATE, Shard
+from trainyard.program.placement import Shard
 from trainyard.program.program import Program, output_args, tensor_of, tensors_of
-from trainyard.program.propagate import Axis
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
+from trainyard.serve.costs.tensor_shards import tensor_shards
 from trainyard.serve.errors import ServeError
 
 __all__ = ["step_graph", "with_shared_experts"]
@@ -54,19 +51,7 @@ def step_graph(program: Program, tensor_parallel: int = 1, *, expert_parallel: b
     """
     if tensor_parallel == 1:
         return _Reader(program, 1).read()
-    axis = Axis("tensor", tensor_parallel)
-    try:
-        placements, _ = tensor_placements(program, tensor_parallel)
-    except PlanError as error:
-        raise ServeError(f"{program.name} cannot be served in {tensor_parallel} shards: {error}") from error
-    num_attention = sum(node.target in FUSED_ATTENTION for node in program.graph.nodes)
-    if sum(each.is_attention for each in tensor_parallel_regions(program, tensor_parallel)) < num_attention:
-        raise ServeError(
-            f"{program.name} cannot be served in {tensor_parallel} shards: its heads of keys and values do not divide by "
-            "that; use a smaller number"
-        )
-    wanted = {entry.path: REPLICATE for entry in program.inputs} | placements
-    sharded = shard(program, axis, wanted)
+    sharded = tensor_shards(program, tensor_parallel)
     is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
     graph = _Reader(sharded.program, tensor_parallel if is_gathered else 1).read()
     return _with_dealt_experts(program.name, graph, tensor_parallel) if expert_parallel else graph
