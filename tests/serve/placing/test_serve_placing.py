@@ -90,7 +90,7 @@ def test_requests_go_to_devices_as_their_parts_of_the_rate() -> None:
 def test_nexus_uses_the_fewest_devices_that_its_headroom_needs() -> None:
     history, served = (drawn_arrivals((300.0, 200.0), 3000, seed=seed) for seed in (0, 1))
     problem = problem_of(history, linear(0.001, 0.004), linear(0.002, 0.004))
-    few, many = (Nexus(headroom).place(problem, served) for headroom in (1.0, 4.0))
+    few, many = (Nexus(headroom).decide(problem).serve(served) for headroom in (1.0, 4.0))
     assert few.num_devices < many.num_devices == 4
     assert 0.9 < few.goodput <= many.goodput
     with pytest.raises(ServeError, match="allowed is above 0"):
@@ -100,11 +100,11 @@ def test_nexus_uses_the_fewest_devices_that_its_headroom_needs() -> None:
 def test_too_few_devices_serve_a_part_of_the_rates() -> None:
     history, served = (drawn_arrivals((3000.0,), 3000, seed=seed) for seed in (0, 1))
     problem = problem_of(history, linear(0.001, 0.004), num_devices=2)
-    placed = Nexus().place(problem, served)
+    placed = Nexus().decide(problem).serve(served)
     assert placed.num_devices == 2
     assert 0.3 < placed.goodput < 0.8
     with pytest.raises(ServeError, match="use larger devices"):
-        Nexus().place(problem_of(history, linear(0.001, 0.004, 5e9)), served)
+        Nexus().decide(problem_of(history, linear(0.001, 0.004, 5e9)))
 
 
 def test_policies_are_ranked_and_who_cannot_place_says_why() -> None:
