@@ -59,7 +59,9 @@ def test_the_document_says_what_is_placed(capsys: pytest.CaptureFixture[str]) ->
     assert [(m["name"], m["objective_s"]) for m in found["models"]] == [
         ("resnet-tiny", 0.05), ("gpt-tiny", 0.02),
     ]  # fmt: skip
-    assert sorted(run["policy"] for run in found["runs"]) == ["alpaserve", "nexus", "replicate"]
+    assert sorted(run["policy"] for run in found["runs"]) == ["alpaserve", "auto", "nexus", "replicate"]
+    shapes = [(each["pipeline_stages"], each["tensor_parallel"]) for each in found["models"][1]["splits"]]
+    assert shapes == [(1, 1), (2, 1), (1, 2)]
     for run in found["runs"]:
         assert {each["model"] for each in run["replicas"]} == {"resnet-tiny", "gpt-tiny"}
         assert run["goodput"] == sum(run["num_good"]) / sum(run["num_asked"])

@@ -11,8 +11,10 @@ from web_browser import errors_shown, rendered
 from trainyard.report.serve_place import device_rows, goodput_rows, league_rows
 from trainyard.report.serve_place_page import serve_place_page
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
+from trainyard.serve.placing.decisions import ModelOnDevices, PlacedModels
 from trainyard.serve.placing.forward_pass import ForwardPass
 from trainyard.serve.placing.problem import ModelToPlace, PlacingProblem, drawn_arrivals
+from trainyard.serve.policies.alpaserve.problem import ParallelConfig
 from trainyard.serve.policies.nexus.profile import BatchingProfile
 
 Placed = tuple[PlacingProblem, tuple[PlacementRun, ...], tuple[CannotPlace, ...]]
@@ -22,7 +24,7 @@ Placed = tuple[PlacingProblem, tuple[PlacementRun, ...], tuple[CannotPlace, ...]
 def placed() -> Placed:
     """Three models on four devices, each of which has room for one."""
     profile = BatchingProfile((1, 2, 4, 8), (0.02, 0.03, 0.05, 0.09))
-    forward = ForwardPass(profile, 2e9, {1: (0.02,), 2: (0.01, 0.01)})
+    forward = ForwardPass(profile, 2e9, {ParallelConfig(1): (0.02,), ParallelConfig(2): (0.01, 0.01)})
     models = tuple(ModelToPlace(name, forward, 0.1) for name in ("a", "b<i>", "c"))
     arrivals = drawn_arrivals((20.0, 10.0, 5.0), 800, 3.0)
     problem = PlacingProblem(models, 4, 2e9, arrivals)
@@ -55,6 +57,21 @@ def test_tables_say_what_is_placed(placed: Placed) -> None:
     assert any("stages)" in row[1] for row in device_rows(split.placed)[1])
     (packed,) = (run for run in runs if run.name == "nexus")
     assert all(" x " in row[1] and row[2] for row in device_rows(packed.placed)[1])
+
+
+def test_only_devices_with_a_cycle_say_how_long_it_is() -> None:
+    """One placement may have devices that batch and groups that do not."""
+    pair = ModelOnDevices("a", (0, 1), pipeline_stages=2)
+    batched = ModelOnDevices("b", (2,), batch=4, cycle_s=0.05)
+    for replicas, columns, cycles in (
+        ((pair, batched), 3, ["", "50.0 ms"]),
+        ((batched,), 3, ["50.0 ms"]),
+        ((pair,), 2, ["a (2 stages)"]),
+    ):
+        head, rows = device_rows(PlacedModels(replicas, (1, 1), (1, 1), 0.01))
+        assert len(head) == columns
+        assert [row[-1] for row in rows] == cycles
+        assert all(len(row) == columns for row in rows)
 
 
 def test_a_browser_shows_it(placed: Placed, tmp_path: Path) -> None:

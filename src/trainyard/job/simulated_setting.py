@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from numpy.typing import ArrayLike
 from torch import fx
 
-from trainyard.cost.collectives import collective_cost
+from trainyard.cost.collectives import collective_cost, collective_of
 from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
-from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.resolve import resolve
@@ -28,20 +27,12 @@ from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
 from trainyard.job.task import Task
-from trainyard.program import spmd
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 
 __all__ = ["SimulatedSetting"]
 
 _Table = TypeVar("_Table", OpTable, TensorTable, LayerTable)
-
-_COLLECTIVES: dict[Any, str] = {
-    spmd.all_reduce: "all_reduce",
-    spmd.all_gather: "all_gather",
-    spmd.reduce_scatter: "reduce_scatter",
-    spmd.all_to_all: "all_to_all",
-}
 
 _MAX_REMEMBERED = 32  # a timeline of a large plan has a million tasks
 
@@ -102,14 +93,14 @@ class SimulatedSetting(Setting):
 
     def _on_rank_s(self, plan: Plan, node: fx.Node) -> float:
         """Seconds of an op of a sharded program on the first rank."""
-        kind = _COLLECTIVES.get(node.target)
-        if kind is None:
+        collective = collective_of(node)
+        if collective is None:
             return self.op_seconds(node, self.cluster.device(0))
+        kind, num_bytes = collective
         ranks = plan.groups((str(node.args[1]),), 0)[0]
-        whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
-        key = (kind, ranks, node_bytes(whole))
+        key = (kind, ranks, num_bytes)
         if key not in self._collective_s:
-            self._collective_s[key] = collective_cost(self.cluster, kind, ranks, node_bytes(whole)).seconds
+            self._collective_s[key] = collective_cost(self.cluster, kind, ranks, num_bytes).seconds
         return self._collective_s[key]
 
     def of_model(self, model: Model) -> SimulatedSetting:

@@ -12,7 +12,7 @@ from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun
-from trainyard.serve.placing.policies import ModelOnDevices, PlacedModels
+from trainyard.serve.placing.decisions import ModelOnDevices, PlacedModels
 from trainyard.serve.placing.problem import PlacingProblem
 
 __all__ = [
@@ -84,19 +84,20 @@ def goodput_rows(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> tuple
 
 
 def device_rows(placed: PlacedModels) -> tuple[Columns, Rows]:
-    """Columns and rows of what is on which devices; the time of a cycle where devices have one."""
+    """Columns and rows of what is on which devices; a column for the time of a cycle if any device has one."""
     groups: dict[tuple[int, ...], list[ModelOnDevices]] = {}
     for each in placed.replicas:
         groups.setdefault(each.devices, []).append(each)
+    columns = ("devices", "models", "cycle")[: 3 if any(each.cycle_s for each in placed.replicas) else 2]
     rows = tuple(
         (
             ", ".join(map(str, devices)),
             ", ".join(map(replica_text, replicas)),
-            *((seconds_text(replicas[0].cycle_s),) if replicas[0].cycle_s else ()),
-        )
+            seconds_text(replicas[0].cycle_s) if replicas[0].cycle_s else "",
+        )[: len(columns)]
         for devices, replicas in sorted(groups.items())
     )
-    return ("devices", "models", "cycle")[: len(rows[0])], rows
+    return columns, rows
 
 
 def replica_text(replica: ModelOnDevices) -> str:
@@ -133,7 +134,9 @@ def place_document(
                 "weight_bytes": each.forward.weight_bytes,
                 "batches": each.forward.batching.batches,
                 "latency_s": each.forward.batching.latency_s,
-                "stage_s": {str(stages): times for stages, times in each.forward.stage_s.items()},
+                "splits": [
+                    {**shape._asdict(), "stage_s": times} for shape, times in each.forward.stage_s.items()
+                ],
             }
             for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
         ],

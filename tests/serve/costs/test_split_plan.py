@@ -9,9 +9,11 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import PlanError
 from trainyard.job.plan.read import parse_plan
 from trainyard.job.planning import load_model
-from trainyard.program.placement import REPLICATE, Shard
+from trainyard.program.patterns import is_like
+from trainyard.program.placement import Shard
+from trainyard.program.program import tensor_of
 from trainyard.serve.costs.forward_graph import forward_program
-from trainyard.serve.costs.split_plan import split_plan, tensor_inputs
+from trainyard.serve.costs.split_plan import split_plan, tensor_shards
 from trainyard.serve.deploy import deploy
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placement import Replica
@@ -25,18 +27,18 @@ def gpt():
 
 def test_one_device_has_all(gpt):
     plan = split_plan(gpt)
-    assert (plan.num_ranks, plan.placements) == (1, {})
-    assert set(tensor_inputs(gpt, plan).values()) == {REPLICATE}
+    assert (plan.num_ranks, plan.placements, plan.stage_starts) == (1, {}, ())
 
 
 def test_products_are_cut_by_columns_then_rows(gpt):
     plan = split_plan(gpt, tensor_parallel=2, pipeline_stages=2)
-    lies = tensor_inputs(gpt, plan)
     assert plan.mesh_text == "2 pipeline x 2 tensor"
-    cut = {path: placement for path, placement in lies.items() if placement != REPLICATE}
-    assert {placement.dim for placement in cut.values()} == {0, 1}
-    assert set(lies) == {entry.path for entry in gpt.inputs}
-    assert all(not path.split(".")[-2].startswith("norm") for path in cut)
+    assert {lies["tensor"].dim for lies in plan.placements.values()} == {0, 1}
+    assert not any("norm" in path for path in plan.placements)
+    part = tensor_shards(gpt, plan).program
+    for whole, cut in zip(gpt.params, part.params, strict=True):
+        factor = 2 if any(is_like(path, whole.path) for path in plan.placements) else 1
+        assert tensor_of(gpt.nodes[whole.node]).numel() == factor * tensor_of(part.nodes[cut.node]).numel()
 
 
 def test_stages_have_as_many_layers_as_can_be(gpt):

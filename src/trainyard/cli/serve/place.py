@@ -36,7 +36,7 @@ class Options(Common):
     A model is a name of the zoo, a Python file, or a profile of Nexus (FILE.txt)."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """The devices, all of a type: NODESxDEVICESxTYPE, such as 1x4xA100-80G; or a YAML file."""
-    policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "alpaserve,nexus,replicate"
+    policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "alpaserve,nexus,replicate,auto"
     """Policies of placement, separated by commas; options in parentheses."""
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Instead of rates: a trace whose requests name their models."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainyard.job.balance import repeated_blocks
 from trainyard.job.lower.resolve import resolve
+from trainyard.job.lower.shard import Sharded, shard
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage
 from trainyard.job.remesh import TENSOR
 from trainyard.job.schedule import Action, Schedule
@@ -12,9 +13,10 @@ from trainyard.job.transformer import FUSED_ATTENTION, tensor_parallel_regions
 from trainyard.program.patterns import shortened
 from trainyard.program.placement import REPLICATE, Placement
 from trainyard.program.program import Program
+from trainyard.program.propagate import Axis
 from trainyard.serve.errors import ServeError
 
-__all__ = ["split_plan", "tensor_inputs"]
+__all__ = ["split_plan", "tensor_shards"]
 
 
 def split_plan(
@@ -59,8 +61,8 @@ def split_plan(
     return plan.with_placements(TENSOR, shortened(cut, [entry.path for entry in program.inputs]))
 
 
-def tensor_inputs(program: Program, plan: Plan) -> dict[str, Placement]:
-    """How every input of a program lies on the devices of a stage, by path.
+def tensor_shards(program: Program, plan: Plan) -> Sharded:
+    """A program as one device of a stage runs it, if the stage had all layers.
 
     Raises
     ------
@@ -68,7 +70,8 @@ def tensor_inputs(program: Program, plan: Plan) -> dict[str, Placement]:
         If the plan names what the program does not have.
     """
     wanted = resolve(program, plan).placed_along(TENSOR)
-    return {entry.path: REPLICATE for entry in program.inputs} | wanted
+    wanted = {entry.path: REPLICATE for entry in program.inputs} | wanted
+    return shard(program, Axis(TENSOR, plan.mesh.size(TENSOR)), wanted, sums_before_sending=True)
 
 
 def _starts(program: Program, num_stages: int) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ import torch
 from torch import fx
 
 from trainyard.cost.ops import is_free
-from trainyard.job.lower.shard import shard
 from trainyard.job.plan import Plan
 from trainyard.job.remesh import TENSOR
 from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
@@ -26,9 +25,8 @@ from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_PRODUCT
 from trainyard.program.placement import Shard
 from trainyard.program.program import Program, output_args, tensor_of, tensors_of
-from trainyard.program.propagate import Axis
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
-from trainyard.serve.costs.split_plan import tensor_inputs
+from trainyard.serve.costs.split_plan import tensor_shards
 from trainyard.serve.errors import ServeError
 
 __all__ = ["step_graph", "with_shared_experts"]
@@ -56,7 +54,7 @@ def step_graph(program: Program, plan: Plan | None = None, *, expert_parallel: b
     num_devices = 1 if plan is None else plan.mesh.size(TENSOR)
     if plan is None or num_devices == 1:
         return _Reader(program, 1).read()
-    sharded = shard(program, Axis(TENSOR, num_devices), tensor_inputs(program, plan))
+    sharded = tensor_shards(program, plan)
     is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
     graph = _Reader(sharded.program, num_devices if is_gathered else 1).read()
     return _with_dealt_experts(program.name, graph, num_devices) if expert_parallel else graph

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.placing.policies import PlacedModels, parse_placers
+from trainyard.serve.placing.decisions import PlacedModels
+from trainyard.serve.placing.policies import parse_placers
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve.problem import Arrivals
 
@@ -68,8 +69,8 @@ def compare_placements(
     for name, placer in parse_placers(policies):
         tell(name)
         try:
-            runs.append(PlacementRun(name, placer.place(problem, arrivals)))
+            runs.append(PlacementRun(name, placer.decide(problem).serve(arrivals)))
         except ServeError as error:
             cannot.append(CannotPlace(name, str(error)))
-    runs.sort(key=lambda run: (-run.placed.goodput, run.placed.mean_latency_s))
+    runs.sort(key=lambda run: run.placed.rank)
     return tuple(runs), tuple(cannot)

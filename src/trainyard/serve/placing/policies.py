@@ -1,110 +1,38 @@
-"""Policies of placement by name, each with what becomes of requests on what it decides."""
+"""Policies of placement by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from trainyard.naming import Names
 from trainyard.serve.errors import ServeError
+from trainyard.serve.placing.auto import Placer, best_by_simulation
+from trainyard.serve.placing.decisions import GroupPlacement, PackedPlacement, PlacementDecision
 from trainyard.serve.placing.problem import PlacingProblem
-from trainyard.serve.policies.alpaserve import simulate as groups
 from trainyard.serve.policies.alpaserve.enumeration import replication
 from trainyard.serve.policies.alpaserve.local import mixed_search
-from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout
-from trainyard.serve.policies.nexus import simulate as sessions
 from trainyard.serve.policies.nexus.packing import PackedDevice, Session, pack
 
-__all__ = [
-    "PLACERS",
-    "AlpaServe",
-    "ModelOnDevices",
-    "Nexus",
-    "PlacedModels",
-    "Placer",
-    "Replicate",
-    "parse_placers",
-]
+__all__ = ["PLACERS", "AlpaServe", "Auto", "Nexus", "Placer", "Replicate", "parse_placers"]
 
 _STEPS = 20  # of the headroom that is tried
-
-
-@dataclass(frozen=True)
-class ModelOnDevices:
-    """A model on a device, or split over several.
-
-    Attributes
-    ----------
-    model : its name.
-    devices : their numbers.
-    pipeline_stages, tensor_parallel : how it is split over them.
-    batch : most requests at once.
-    cycle_s : time in which the device computes a batch of each of its models; 0 where it computes what comes first.
-    """
-
-    model: str
-    devices: tuple[int, ...]
-    pipeline_stages: int = 1
-    tensor_parallel: int = 1
-    batch: int = 1
-    cycle_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class PlacedModels:
-    """A placement, and what becomes of requests on it.
-
-    Attributes
-    ----------
-    replicas : of all models, by their first device.
-    num_asked, num_good : requests of every model, and those of them within their objective; the others were refused or
-        dropped.
-    mean_latency_s : of the good ones; 0 if there are none.
-    """
-
-    replicas: tuple[ModelOnDevices, ...]
-    num_asked: tuple[int, ...]
-    num_good: tuple[int, ...]
-    mean_latency_s: float
-
-    @property
-    def goodput(self) -> float:
-        """Share of the requests within their objective; 1 if there are none."""
-        return sum(self.num_good) / sum(self.num_asked) if sum(self.num_asked) else 1.0
-
-    @property
-    def num_devices(self) -> int:
-        """Devices that have a model."""
-        return len({device for each in self.replicas for device in each.devices})
-
-
-class Placer(Protocol):
-    """Decides which models are on which devices."""
-
-    def place(self, problem: PlacingProblem, arrivals: Arrivals) -> PlacedModels:
-        """Decide by the requests of the problem, and serve others.
-
-        Raises
-        ------
-        ServeError
-            If models cannot be placed so; the message says why.
-        """
 
 
 @dataclass(frozen=True)
 class Replicate:
     """Every model on single devices, as often as there is room: the baseline of AlpaServe (simple replication)."""
 
-    def place(self, problem: PlacingProblem, arrivals: Arrivals) -> PlacedModels:
-        return _on_groups(problem, replication(problem.grouped), arrivals)
+    def decide(self, problem: PlacingProblem) -> GroupPlacement:
+        return GroupPlacement(problem, replication(problem.grouped))
 
 
 @dataclass(frozen=True)
 class AlpaServe:
-    """Models split into pipelines on groups of devices, by simulation.
+    """Models split into stages and shards on groups of devices, by simulation.
 
     Attributes
     ----------
@@ -115,10 +43,9 @@ class AlpaServe:
     num_moves: int = 2000
     seed: int = 0
 
-    def place(self, problem: PlacingProblem, arrivals: Arrivals) -> PlacedModels:
-        return _on_groups(
-            problem, mixed_search(problem.grouped, self.num_shapes, self.num_moves, self.seed), arrivals
-        )
+    def decide(self, problem: PlacingProblem) -> GroupPlacement:
+        layout = mixed_search(problem.grouped, self.num_shapes, self.num_moves, self.seed)
+        return GroupPlacement(problem, layout)
 
 
 @dataclass(frozen=True)
@@ -136,20 +63,8 @@ class Nexus:
         if not 0 < self.headroom < float("inf"):
             raise ServeError(f"headroom is {self.headroom}; allowed is above 0")
 
-    def place(self, problem: PlacingProblem, arrivals: Arrivals) -> PlacedModels:
-        nodes = _packed(problem, self.headroom)
-        names = [model.name for model in problem.models]
-        times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
-        outcome = sessions.simulate(nodes, times_s)
-        replicas = tuple(
-            ModelOnDevices(session.name, (device,), batch=batch, cycle_s=node.duty_s)
-            for device, node in enumerate(nodes)
-            for session, batch in zip(node.sessions, node.batches, strict=True)
-        )
-        good = tuple(outcome[name].num_good for name in names)
-        total_s = sum(each.total_s for each in outcome.values())
-        asked = tuple(outcome[name].num_asked for name in names)
-        return PlacedModels(replicas, asked, good, total_s / max(sum(good), 1))
+    def decide(self, problem: PlacingProblem) -> PackedPlacement:
+        return PackedPlacement(problem, _packed(problem, self.headroom))
 
 
 @dataclass(frozen=True)
@@ -158,7 +73,38 @@ class _Entry:
     factory: Callable[..., Placer]
 
 
-PLACERS = (_Entry("alpaserve", AlpaServe), _Entry("nexus", Nexus), _Entry("replicate", Replicate))
+_PUBLISHED = (_Entry("alpaserve", AlpaServe), _Entry("nexus", Nexus), _Entry("replicate", Replicate))
+_MORE_STARTS = (Nexus(1.5), Nexus(2.0), Nexus(4.0))
+_WAYS = (AlpaServe(num_shapes=2, num_moves=100), Nexus(), Nexus(2.0))
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The best of the others on the requests by which is decided, and improved on these.
+
+    Attributes
+    ----------
+    num_joins : divisions of the models between ways to serve them that are tried.
+    num_moves : changes that are tried in each round of the search.
+    seed : of the search.
+    """
+
+    num_joins: int = 100
+    num_moves: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.num_joins, self.num_moves) < 0:
+            raise ServeError(
+                f"num_joins is {self.num_joins}, num_moves {self.num_moves}; allowed is 0 or more"
+            )
+
+    def decide(self, problem: PlacingProblem) -> PlacementDecision:
+        starts = (*(entry.factory() for entry in _PUBLISHED), *_MORE_STARTS)
+        return best_by_simulation(problem, starts, _WAYS, self.num_joins, self.num_moves, self.seed)
+
+
+PLACERS = (*_PUBLISHED, _Entry("auto", Auto))
 """All policies of placement."""
 
 _NAMES: Names[Any] = Names(
@@ -180,21 +126,6 @@ def parse_placers(text: str) -> tuple[tuple[str, Placer], ...]:
     ['alpaserve', 'nexus(headroom=2)']
     """
     return _NAMES.parse(text, ",")
-
-
-def _on_groups(problem: PlacingProblem, layout: Layout, arrivals: Arrivals) -> PlacedModels:
-    """Serve requests on groups of devices."""
-    found = groups.simulate(problem.grouped, layout, arrivals)
-    replicas = tuple(
-        ModelOnDevices(each.model, group.devices, each.pipeline_stages, each.tensor_parallel)
-        for group in problem.grouped.placement(layout).groups
-        for each in group.replicas
-    )
-    if not replicas:
-        raise ServeError("no model fits on any group of devices; use larger devices")
-    num_good = int(found.good.sum())
-    mean_s = found.mean_latency_s * len(arrivals.model) / max(num_good, 1)
-    return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), mean_s)
 
 
 def _packed(problem: PlacingProblem, headroom: float) -> tuple[PackedDevice, ...]:

@@ -13,7 +13,6 @@ from trainyard.serve.placing.forward_pass import ForwardPass
 from trainyard.serve.policies.alpaserve.problem import (
     Arrivals,
     ModelProfile,
-    ParallelConfig,
     PlacementProblem,
 )
 from trainyard.serve.requests.generate import Gamma, Poisson
@@ -66,13 +65,14 @@ class PlacingProblem:
 
     @cached_property
     def grouped(self) -> PlacementProblem:
-        """The same as AlpaServe sees it: models split into pipelines on groups of devices, one request at a time."""
+        """The same as AlpaServe sees it: models split over groups of devices, one request at a time."""
         profiles = tuple(
             ModelProfile(
                 each.name,
                 each.forward.weight_bytes,
-                {ParallelConfig(stages): times for stages, times in each.forward.stage_s.items()},
+                each.forward.stage_s,
                 each.objective_s,
+                each.forward.shard_bytes,
             )
             for each in self.models
         )

@@ -13,7 +13,7 @@ from trainyard.serve.policies.alpaserve.greedy import beam_selection
 from trainyard.serve.policies.alpaserve.problem import Layout, ParallelConfig, PlacementProblem
 from trainyard.serve.policies.alpaserve.simulate import simulate
 
-__all__ = ["mixed_search"]
+__all__ = ["exchanged", "mixed_search", "reshaped"]
 
 
 def mixed_search(
@@ -68,20 +68,52 @@ def neighbours(
     return sorted(found - {tuple(sorted(shapes))})
 
 
+def exchanged(problem: PlacementProblem, layout: Layout, rng: random.Random) -> Layout:
+    """A layout with one model to three put on groups, in the place of others where there is no room."""
+    models = [set(each) for each in layout.models]
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        g = rng.randrange(len(models))
+        absent = [m for m in range(len(problem.models)) if m not in models[g]]
+        if not absent:
+            continue
+        models[g].add(rng.choice(absent))
+        while not problem.fits(layout.shapes[g], tuple(models[g])):
+            models[g].remove(rng.choice(sorted(models[g])))
+    return Layout(layout.shapes, tuple(tuple(sorted(each)) for each in models))
+
+
+def reshaped(problem: PlacementProblem, layout: Layout, rng: random.Random) -> Layout:
+    """A layout with one group or two replaced by others on as many devices, which get the same models where they fit.
+
+    Where there is room for more models then, others are put there.
+    """
+    candidates = neighbours(problem, layout.shapes)
+    if not candidates:
+        return layout
+    new = list(rng.choice(candidates))
+    kept: list[tuple[ParallelConfig, tuple[int, ...]]] = []
+    pool: list[int] = []
+    for group in rng.sample(list(zip(layout.shapes, layout.models, strict=True)), len(layout.shapes)):
+        if group[0] in new:
+            new.remove(group[0])
+            kept.append(group)
+        else:
+            pool += group[1]
+    numbers = range(len(problem.models))
+    for shape in new:
+        models: tuple[int, ...] = ()
+        for m in (*rng.sample(pool, len(pool)), *rng.sample(numbers, len(numbers))):
+            if m not in models and problem.fits(shape, (*models, m)):
+                models = (*models, m)
+        kept.append((shape, tuple(sorted(models))))
+    return Layout(tuple(shape for shape, _ in kept), tuple(models for _, models in kept))
+
+
 def _exchanged(problem: PlacementProblem, layout: Layout, num_moves: int, rng: random.Random) -> Layout:
     """A layout after moves of models, each of which made it no worse."""
-    score, numbers = simulate(problem, layout).score, range(len(problem.models))
+    score = simulate(problem, layout).score
     for _ in range(num_moves if layout.shapes else 0):
-        models = [set(each) for each in layout.models]
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            g = rng.randrange(len(models))
-            absent = [m for m in numbers if m not in models[g]]
-            if not absent:
-                continue
-            models[g].add(rng.choice(absent))
-            while not problem.fits(layout.shapes[g], tuple(models[g])):
-                models[g].remove(rng.choice(sorted(models[g])))
-        other = Layout(layout.shapes, tuple(tuple(sorted(each)) for each in models))
+        other = exchanged(problem, layout, rng)
         if other != layout and (other_score := simulate(problem, other).score) >= score:
             layout, score = other, other_score
     return layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -43,9 +43,10 @@ class ModelProfile:
     Attributes
     ----------
     name : of the model.
-    weight_bytes : all its weights; a group's devices have equal parts of them.
+    weight_bytes : all its weights.
     stage_s : seconds of every pipeline stage, for every shape that was measured.
     objective_s : longest latency that its clients accept (SLO).
+    shard_bytes : weights that one shard of all stages has, by the number of shards; equal parts where it is not given.
 
     Raises
     ------
@@ -57,6 +58,7 @@ class ModelProfile:
     weight_bytes: float
     stage_s: Mapping[ParallelConfig, tuple[float, ...]]
     objective_s: float
+    shard_bytes: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.weight_bytes < 0 or not self.objective_s > 0:
@@ -70,6 +72,11 @@ class ModelProfile:
                     f"model {self.name!r}, {shape}: stages of {times} s; "
                     f"allowed are {shape.pipeline_stages} times above 0 s"
                 )
+
+    def device_bytes(self, shape: ParallelConfig) -> float:
+        """Weights that a device of a group of this shape has of it; all stages have equal parts."""
+        shards = shape.tensor_parallel
+        return self.shard_bytes.get(shards, self.weight_bytes / shards) / shape.pipeline_stages
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,7 @@ class PlacementProblem:
         """Whether a group of this shape was measured for all these models and has the memory for them."""
         if any(shape not in self.models[m].stage_s for m in models):
             return False
-        needed = sum(self.models[m].weight_bytes / shape.num_devices for m in models)
+        needed = sum(self.models[m].device_bytes(shape) for m in models)
         return needed <= self.device_bytes * (1 + _NEAR)
 
     def placement(self, layout: Layout) -> Placement:

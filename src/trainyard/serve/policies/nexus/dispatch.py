@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from trainyard.compiling import lean
 from trainyard.serve.policies.nexus.profile import BatchingProfile
 
-__all__ = ["early_drop", "lazy_drop"]
+__all__ = ["early_drop", "first_in_time", "lazy_drop"]
 
 
 def early_drop(
@@ -25,11 +28,25 @@ def early_drop(
     deadline_s : of each request, in the order in which they came.
     batch : how many the session is to compute at once.
     """
-    for first, due_s in enumerate(deadline_s):
-        size = min(batch, len(deadline_s) - first)
-        if now_s + profile.latency(size) <= due_s:
-            return first, size
-    return len(deadline_s), 0
+    due_s = np.array(deadline_s, np.float64)
+    dropped, size = first_in_time(due_s, 0, len(due_s), 0.0, now_s, batch, profile.latency_by_size_s)
+    return int(dropped), int(size)
+
+
+@lean
+def first_in_time(arrival_s, first, end, allowed_s, now_s, batch, latency_s):  # type: ignore[no-untyped-def]
+    """The same for requests ``first`` to ``end`` of an array, each of which is due a time after it came.
+
+    Parameters
+    ----------
+    allowed_s : for each request, from its arrival.
+    latency_s : of batches, by their size from 0 on; of larger ones it is the last.
+    """
+    for place in range(first, end):
+        size = min(batch, end - place)
+        if now_s + latency_s[min(size, len(latency_s) - 1)] <= arrival_s[place] + allowed_s:
+            return place - first, size
+    return end - first, 0
 
 
 def lazy_drop(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
 
 __all__ = ["BatchingProfile", "read_batching_profile"]
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class BatchingProfile:
         """Seconds of a batch; beyond the largest measured, of that one."""
         at = next((i for i, size in enumerate(self.batches) if size >= batch), -1)
         return self.latency_s[at]
+
+    @cached_property
+    def latency_by_size_s(self) -> Floats:
+        """Seconds of every batch from none on, shape ``(largest measured + 1,)``."""
+        return np.array([0.0, *(self.latency(size) for size in range(1, self.batches[-1] + 1))])
 
     def within(self, budget_s: float) -> tuple[int, ...]:
         """Batches up to the first that takes longer."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.policies.nexus.dispatch import early_drop
+from trainyard.compiling import lean
+from trainyard.serve.policies.nexus.dispatch import first_in_time
 from trainyard.serve.policies.nexus.packing import PackedDevice
 
 __all__ = ["SessionOutcome", "simulate"]
@@ -66,33 +67,95 @@ def _in_turn(times_s: Floats, rates: list[float]) -> dict[int, Floats]:
     if not places:
         return {}
     shares = np.array([rates[place] for place in places]) / sum(rates)
-    behind, chosen = np.zeros(len(places)), np.empty(len(times_s), np.int64)
-    for i in range(len(times_s)):
-        behind += shares
-        chosen[i] = at = int(behind.argmax())
-        behind[at] -= 1
+    chosen = np.empty(len(times_s), np.int64)
+    _choose_in_turn(shares, np.zeros(len(places)), chosen)
     return {place: times_s[chosen == i] for i, place in enumerate(places)}
+
+
+@lean
+def _choose_in_turn(shares, behind, chosen):  # type: ignore[no-untyped-def]
+    """Of every request the GPU that is most behind its share; of equal ones the first.
+
+    Parameters
+    ----------
+    behind : requests that each GPU should have had and has not; at first none, shape ``(GPUs,)``.
+    chosen : written here, shape ``(requests,)``.
+    """
+    for i in range(len(chosen)):
+        most = 0
+        for place in range(len(shares)):
+            behind[place] += shares[place]
+            if behind[place] > behind[most]:
+                most = place
+        behind[most] -= 1
+        chosen[i] = most
 
 
 def _serve(
     node: PackedDevice, sent: Mapping[str, Floats], good: dict[str, int], total_s: dict[str, float]
 ) -> None:
     """Serve the requests of a GPU, and count them."""
-    heads = dict.fromkeys(sent, 0)
+    served = [(s, b) for s, b in zip(node.sessions, node.batches, strict=True) if s.name in sent]
+    if not served:
+        return
+    ends = np.cumsum([len(sent[session.name]) for session, _ in served])
+    heads = np.concatenate([[0], ends[:-1]])
+    largest = max(len(session.profile.latency_by_size_s) for session, _ in served)
+    latency_s = np.stack(
+        [
+            np.pad(each, (0, largest - len(each)), mode="edge")
+            for each in (session.profile.latency_by_size_s for session, _ in served)
+        ]
+    )
+    num_good, sums_s = np.zeros(len(served), np.int64), np.zeros(len(served))
+    _serve_in_cycles(
+        np.concatenate([sent[session.name] for session, _ in served]),
+        heads,
+        heads.copy(),
+        ends,
+        np.array([session.objective_s for session, _ in served]),
+        np.array([session.profile.outside_s for session, _ in served]),
+        np.array([batch for _, batch in served]),
+        latency_s,
+        num_good,
+        sums_s,
+    )
+    for i, (session, _) in enumerate(served):
+        good[session.name] += int(num_good[i])
+        total_s[session.name] += float(sums_s[i])
+
+
+@lean
+def _serve_in_cycles(  # type: ignore[no-untyped-def]
+    arrival_s, heads, come, ends, objective_s, outside_s, batches, latency_s, num_good, sums_s
+):
+    """Compute a batch of each session after the other; good requests and their latencies are added up.
+
+    Parameters
+    ----------
+    arrival_s : of the sessions one after the other, each in ascending order.
+    heads, come, ends : of every session: its first request that waits, the first that has not come, and its end.
+    latency_s : of batches, shape ``(sessions, sizes)``.
+    """
     now_s = 0.0
-    while waiting := [sent[name][head] for name, head in heads.items() if head < len(sent[name])]:
-        now_s = max(now_s, float(min(waiting)))
-        for session, batch in zip(node.sessions, node.batches, strict=True):
-            name = session.name
-            if name not in sent:
-                continue
-            come = int(np.searchsorted(sent[name], now_s, "right"))
-            there_s = sent[name][heads[name] : come]
-            due_s = (there_s + (session.objective_s - session.profile.outside_s)).tolist()
-            dropped, size = early_drop(due_s, now_s, batch, session.profile)
-            heads[name] += dropped + size
+    while True:
+        next_s = np.inf
+        for s in range(len(heads)):
+            if heads[s] < ends[s]:
+                next_s = min(next_s, arrival_s[heads[s]])
+        if next_s == np.inf:
+            return
+        now_s = max(now_s, next_s)
+        for s in range(len(heads)):
+            while come[s] < ends[s] and arrival_s[come[s]] <= now_s:
+                come[s] += 1
+            allowed_s = objective_s[s] - outside_s[s]
+            dropped, size = first_in_time(
+                arrival_s, heads[s], come[s], allowed_s, now_s, batches[s], latency_s[s]
+            )
+            first, heads[s] = heads[s] + dropped, heads[s] + dropped + size
             if size:
-                now_s += session.profile.latency(size)
-                good[name] += size
-                latency_s = now_s + session.profile.outside_s - there_s[dropped : dropped + size]
-                total_s[name] += float(latency_s.sum())
+                now_s += latency_s[s, min(size, latency_s.shape[1] - 1)]
+                num_good[s] += size
+                for i in range(first, first + size):
+                    sums_s[s] += now_s + outside_s[s] - arrival_s[i]

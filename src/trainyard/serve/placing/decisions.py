@@ -1,0 +1,225 @@
+"""What policies of placement decide: where models are, and how requests are served there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Protocol
+
+import numpy as np
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.placing.moves import moved_sessions
+from trainyard.serve.placing.problem import PlacingProblem
+from trainyard.serve.policies.alpaserve import simulate as groups
+from trainyard.serve.policies.alpaserve.local import exchanged, reshaped
+from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout
+from trainyard.serve.policies.nexus import simulate as sessions
+from trainyard.serve.policies.nexus.packing import PackedDevice
+
+__all__ = [
+    "GroupPlacement",
+    "JoinedPlacement",
+    "ModelOnDevices",
+    "PackedPlacement",
+    "Part",
+    "PlacedModels",
+    "PlacementDecision",
+    "arrivals_for",
+]
+
+_RESHAPED = 0.2  # of the changes of groups
+
+
+@dataclass(frozen=True)
+class ModelOnDevices:
+    """A model on a device, or split over several.
+
+    Attributes
+    ----------
+    model : its name.
+    devices : their numbers.
+    pipeline_stages, tensor_parallel : how it is split over them.
+    batch : most requests at once.
+    cycle_s : time in which the device computes a batch of each of its models; 0 where it computes what comes first.
+    """
+
+    model: str
+    devices: tuple[int, ...]
+    pipeline_stages: int = 1
+    tensor_parallel: int = 1
+    batch: int = 1
+    cycle_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlacedModels:
+    """A placement, and what becomes of requests on it.
+
+    Attributes
+    ----------
+    replicas : of all models, by their first device.
+    num_asked, num_good : requests of every model, and those of them within their objective; the others were refused or
+        dropped.
+    mean_latency_s : of the good ones; 0 if there are none.
+    """
+
+    replicas: tuple[ModelOnDevices, ...]
+    num_asked: tuple[int, ...]
+    num_good: tuple[int, ...]
+    mean_latency_s: float
+
+    @property
+    def goodput(self) -> float:
+        """Share of the requests within their objective; 1 if there are none."""
+        return sum(self.num_good) / sum(self.num_asked) if sum(self.num_asked) else 1.0
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that have a model."""
+        return len({device for each in self.replicas for device in each.devices})
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """By which placements are sorted, the best first: more good requests, then a shorter mean latency."""
+        return -self.goodput, self.mean_latency_s
+
+
+class PlacementDecision(Protocol):
+    """Which models are on which devices."""
+
+    def serve(self, arrivals: Arrivals) -> PlacedModels:
+        """Serve requests there, by simulation.
+
+        Raises
+        ------
+        ServeError
+            If no model is on any device.
+        """
+        ...
+
+    def near(self, random: Random) -> PlacementDecision:
+        """One that differs in little, drawn by chance; itself if what was drawn cannot be."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupPlacement:
+    """Models split over groups of devices, which compute one request after the other, as AlpaServe serves them.
+
+    Attributes
+    ----------
+    problem : that was decided about.
+    layout : of the groups.
+    """
+
+    problem: PlacingProblem
+    layout: Layout
+
+    def serve(self, arrivals: Arrivals) -> PlacedModels:
+        found = groups.simulate(self.problem.grouped, self.layout, arrivals)
+        replicas = tuple(
+            ModelOnDevices(each.model, group.devices, each.pipeline_stages, each.tensor_parallel)
+            for group in self.problem.grouped.placement(self.layout).groups
+            for each in group.replicas
+        )
+        if not replicas:
+            raise ServeError("no model fits on any group of devices; use larger devices")
+        num_good = int(found.good.sum())
+        mean_s = found.mean_latency_s * len(arrivals.model) / max(num_good, 1)
+        return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), mean_s)
+
+    def near(self, random: Random) -> GroupPlacement:
+        change = reshaped if random.random() < _RESHAPED else exchanged
+        return replace(self, layout=change(self.problem.grouped, self.layout, random))
+
+
+@dataclass(frozen=True)
+class PackedPlacement:
+    """Models on single devices, which compute a batch of each in turn, as Nexus serves them.
+
+    Attributes
+    ----------
+    problem : that was decided about.
+    nodes : devices with their sessions.
+    """
+
+    problem: PlacingProblem
+    nodes: tuple[PackedDevice, ...]
+
+    def serve(self, arrivals: Arrivals) -> PlacedModels:
+        names = [model.name for model in self.problem.models]
+        times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
+        outcome = sessions.simulate(self.nodes, times_s)
+        replicas = tuple(
+            ModelOnDevices(session.name, (device,), batch=batch, cycle_s=node.duty_s)
+            for device, node in enumerate(self.nodes)
+            for session, batch in zip(node.sessions, node.batches, strict=True)
+        )
+        good = tuple(outcome[name].num_good for name in names)
+        total_s = sum(each.total_s for each in outcome.values())
+        asked = tuple(outcome[name].num_asked for name in names)
+        return PlacedModels(replicas, asked, good, total_s / max(sum(good), 1))
+
+    def near(self, random: Random) -> PackedPlacement:
+        problem = self.problem
+        return replace(
+            self, nodes=moved_sessions(self.nodes, problem.num_devices, problem.device_bytes, random)
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the models, on some of the devices.
+
+    Attributes
+    ----------
+    models : their numbers, in ascending order.
+    first_device : the devices of the decision are counted from here.
+    decision : about these models only.
+    """
+
+    models: tuple[int, ...]
+    first_device: int
+    decision: PlacementDecision
+
+
+@dataclass(frozen=True)
+class JoinedPlacement:
+    """Models that are served in different ways, each on devices of its own.
+
+    Attributes
+    ----------
+    num_models : of all parts.
+    parts : no model and no device is in two of them.
+    """
+
+    num_models: int
+    parts: tuple[Part, ...]
+
+    def serve(self, arrivals: Arrivals) -> PlacedModels:
+        replicas: list[ModelOnDevices] = []
+        asked, good, total_s = [0] * self.num_models, [0] * self.num_models, 0.0
+        for part in self.parts:
+            placed = part.decision.serve(arrivals_for(arrivals, part.models))
+            replicas += [
+                replace(each, devices=tuple(part.first_device + device for device in each.devices))
+                for each in placed.replicas
+            ]
+            for i, model in enumerate(part.models):
+                asked[model], good[model] = placed.num_asked[i], placed.num_good[i]
+            total_s += placed.mean_latency_s * sum(placed.num_good)
+        return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s / max(sum(good), 1))
+
+    def near(self, random: Random) -> JoinedPlacement:
+        parts = list(self.parts)
+        at = random.randrange(len(parts))
+        parts[at] = replace(parts[at], decision=parts[at].decision.near(random))
+        return replace(self, parts=tuple(parts))
+
+
+def arrivals_for(arrivals: Arrivals, models: Sequence[int]) -> Arrivals:
+    """The requests for some of the models, which are counted anew from 0."""
+    kept = np.isin(arrivals.model, models)
+    return Arrivals(arrivals.arrival_s[kept], np.searchsorted(models, arrivals.model[kept]))
