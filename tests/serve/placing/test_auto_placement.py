@@ -202,6 +202,11 @@ def test_what_cannot_be_placed_at_all_says_why() -> None:
         Auto(num_moves=-1)
 
 
+def test_a_search_of_groups_is_checked_before_it_begins() -> None:
+    with pytest.raises(ServeError, match="num_shapes -1, num_moves 2000; allowed is 0 or more"):
+        AlpaServe(num_shapes=-1)
+
+
 def test_every_other_policy_is_a_start() -> None:
     """With nothing tried beyond them, the best of all that have a name is chosen."""
     problem = problem_of([model(0.005, 0.004)] * 3, [40.0] * 3, [0.08] * 3)

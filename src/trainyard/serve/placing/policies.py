@@ -23,6 +23,13 @@ _STEPS = 20  # of the headroom that is tried
 _MOST_HEADROOM = 1000
 
 
+def _check_search(**numbers: int) -> None:
+    """Refuse numbers of a search that are below 0."""
+    if min(numbers.values()) < 0:
+        given = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        raise ServeError(f"{given}; allowed is 0 or more")
+
+
 @dataclass(frozen=True)
 class Replicate:
     """Every model on single devices, as often as there is room: the baseline of AlpaServe (simple replication)."""
@@ -43,6 +50,9 @@ class AlpaServe:
     num_shapes: int = 12
     num_moves: int = 2000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_search(num_shapes=self.num_shapes, num_moves=self.num_moves)
 
     def decide(self, problem: PlacingProblem) -> GroupPlacement:
         layout = mixed_search(problem.grouped, self.num_shapes, self.num_moves, self.seed)
@@ -95,10 +105,7 @@ class Auto:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.num_joins, self.num_moves) < 0:
-            raise ServeError(
-                f"num_joins is {self.num_joins}, num_moves {self.num_moves}; allowed is 0 or more"
-            )
+        _check_search(num_joins=self.num_joins, num_moves=self.num_moves)
 
     def decide(self, problem: PlacingProblem) -> PlacementDecision:
         starts = (*(entry.factory() for entry in _PUBLISHED), *_MORE_STARTS)
