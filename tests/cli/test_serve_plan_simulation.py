@@ -83,3 +83,15 @@ def test_a_trace_at_a_rate_is_simulated_as_planned(
     assert place["router"] == "round_robin"
     (run,) = place["runs"]
     assert run["e2e_mean_s"] == planned["best"]["summary"]["e2e"]["mean_s"]
+
+
+def test_names_of_files_are_not_taken_for_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "requests.csv.0"  # as logs that are kept for some days are named
+    rows = [f"r{n},{n / 10},200,8" for n in range(20)]
+    trace.write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    planned = found_by(
+        capsys, "serve", "plan", "gpt2", "--cluster", "1x1xA100-80G", "--requests", str(trace), "--rate", "10",
+        "--policy", "vllm", "--e2e", "2s",
+    )  # fmt: skip
+    (run,) = simulated(capsys, planned)["runs"]
+    assert run["e2e_mean_s"] == planned["best"]["summary"]["e2e"]["mean_s"]

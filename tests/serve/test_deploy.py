@@ -87,3 +87,12 @@ def test_requests_may_be_swapped_out_to_the_host():
 
 
 _COPIES = (("copy", "device"), ("swap out", "host"))
+
+
+@pytest.mark.parametrize(("stages", "largest"), [(2, 16), (4, 8), (5, 7), (3, 11)])
+def test_the_stage_with_most_layers_says_what_fits(stages: int, largest: int) -> None:
+    """Of 32 layers, five stages have six or seven; all stages hold the same sequences, so that seven count."""
+    cluster = parse_cluster("1x8xA100-80G")
+    whole, split = (served_model("llama3-8b", cluster, pipeline_stages=num) for num in (1, stages))
+    assert split.cache_bytes_per_token == whole.cache_bytes_per_token * largest // 32
+    assert split.weight_bytes == whole.weight_bytes * largest // 32

@@ -88,3 +88,20 @@ def test_while_others_are_prefilled_a_request_that_runs_is_not_in_the_step():
     served = next(each for each in results.served if each.request.name == "first")
     found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
     assert [tuple(each) for each in found.waits] == [(2.0, 3.0, "the step is of other requests")]
+
+
+def test_a_second_wait_has_reasons_of_its_own():
+    """The second request waits for room, runs, loses its blocks to the first one, and then waits for more of them."""
+    [(_, policy)] = parse_policies("vllm_v0")
+    requests = _requests((20, 3), (30, 40), (30, 40))
+    steps = RequestSteps("2")
+    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(5, 16))], _STEP_TIME)
+    served = next(each for each in results.served if each.request.name == "2")
+    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    assert len(steps.preempted_s) == 1
+    text = "the next request needs more blocks of the KV cache than are free: {} and {}"
+    assert [tuple(each) for each in found.waits] == [
+        (0.0, 3.0, text.format(2, 1)),
+        (6.0, 7.0, "its blocks went to other requests"),
+        (7.0, 41.0, text.format(3, 2)),
+    ]

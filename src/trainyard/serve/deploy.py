@@ -18,7 +18,7 @@ from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime
 from trainyard.serve.costs.sources import step_costs
-from trainyard.serve.costs.split_plan import split_plan
+from trainyard.serve.costs.split_plan import largest_stage, split_plan
 from trainyard.serve.costs.step_graph import step_graph, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
 from trainyard.serve.errors import ServeError
@@ -152,7 +152,8 @@ def served_model(
         model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels, data_parallel
     )
     form, device = FORMATS[dtype], cluster.devices[0]
-    token_bytes = int(graph.cached_per_token * form.cache_bytes / pipeline_stages)
+    largest, num_layers = largest_stage(program, pipeline_stages)
+    token_bytes = int(graph.cached_per_token * form.cache_bytes * largest / num_layers)
     block_bytes = block_tokens * token_bytes
     step_time = ModelStepTime(
         costs,
@@ -164,7 +165,7 @@ def served_model(
         step_time,
         tensor_parallel,
         pipeline_stages,
-        int(graph.num_weights * form.num_bytes / pipeline_stages),
+        int(graph.num_weights * form.num_bytes * largest / num_layers),
         token_bytes,
         usable_bytes(device),
         _activation_bytes(graph),

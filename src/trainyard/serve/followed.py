@@ -16,6 +16,7 @@ __all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span", "Wait"]
 
 
 _STEP_RUNS, _OTHERS = "a step is running", "the step is of other requests"
+_PREEMPTED = "its blocks went to other requests"
 
 
 class Span(NamedTuple):
@@ -53,7 +54,8 @@ class RequestSteps:
     ----------
     spans : its steps so far, in the order of time.
     preempted_s : times of its preemptions.
-    wait_reasons : times of decisions that left it waiting for another reason than the one before, and why.
+    wait_reasons : times of decisions that left it waiting, and why: the first one after a step, and those with another
+        reason than the one before.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,9 +63,11 @@ class RequestSteps:
         self.spans: list[Span] = []
         self.preempted_s: list[float] = []
         self.wait_reasons: list[tuple[float, WaitReason]] = []
+        self._waits_for: WaitReason | None = None
 
     def add(self, span: Span) -> None:
         """Add a step that ended; consecutive decodes are merged."""
+        self._waits_for = None
         last = self.spans[-1] if self.spans else None
         if last and last.kind == span.kind == "decode" and span.start_s <= last.end_s:
             span = Span("decode", last.start_s, span.end_s, last.num_tokens + span.num_tokens)
@@ -72,9 +76,9 @@ class RequestSteps:
 
     def wait(self, now_s: float, reason: WaitReason) -> None:
         """Add a decision that left the request waiting."""
-        last = self.wait_reasons[-1][1] if self.wait_reasons else None
-        if last is None or last.text != reason.text:
+        if self._waits_for is None or self._waits_for.text != reason.text:
             self.wait_reasons.append((now_s, reason))
+            self._waits_for = reason
 
 
 @dataclass(frozen=True)
@@ -100,19 +104,21 @@ class Followed:
         at_s = self.served.arrival_s
         for span in self.spans:
             if span.start_s > at_s:
-                is_queued = at_s == self.served.arrival_s or any(
-                    at_s <= t <= span.start_s for t in self.preempted_s
-                )
-                yield from (
-                    self._parts(at_s, span.start_s) if is_queued else (Wait(at_s, span.start_s, _OTHERS),)
-                )
+                if at_s == self.served.arrival_s:
+                    yield from self._parts(at_s, span.start_s, _STEP_RUNS)
+                elif any(at_s <= t <= span.start_s for t in self.preempted_s):
+                    yield from self._parts(at_s, span.start_s, _PREEMPTED)
+                else:
+                    yield Wait(at_s, span.start_s, _OTHERS)
             at_s = span.end_s
 
-    def _parts(self, start_s: float, end_s: float) -> Iterator[Wait]:
-        why = _STEP_RUNS
+    def _parts(self, start_s: float, end_s: float, why: str) -> Iterator[Wait]:
+        """A part for each reason; ``why`` is that before the first one."""
         for at_s, reason in self.wait_reasons:
             if at_s >= end_s:
                 break
+            if at_s < start_s:  # it waited before, and was in a step since
+                continue
             if at_s > start_s:
                 yield Wait(start_s, at_s, why)
                 start_s = at_s

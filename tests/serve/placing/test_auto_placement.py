@@ -129,6 +129,16 @@ def test_small_changes_alone_gain() -> None:
     assert found.goodput > start.goodput + 0.02
 
 
+def test_a_model_is_taken_off_a_device_where_others_wait_for_it() -> None:
+    """There is memory for both on both, which is where the search starts; requests of the short one are then late."""
+    problem = problem_of([model(0.3, 0.1, 1e9), model(0.001, 0.001, 1e9)], [2.0, 40.0], [4.0, 0.02], 2)
+    start = Replicate().decide(problem).serve(problem.arrivals)
+    assert len(start.replicas) == 4
+    found = best_by_simulation(problem, (Replicate(),), (Replicate(),), 0, 100, 0).serve(problem.arrivals)
+    assert found.goodput > start.goodput + 0.1
+    assert len({each.model for each in found.replicas}) == 2
+
+
 def test_it_decides_the_same_for_the_same_seed() -> None:
     problem = mixed_problem()
     one, other = (Auto(20, 50, seed=3).decide(problem).serve(problem.arrivals) for _ in range(2))
@@ -190,6 +200,11 @@ def test_what_cannot_be_placed_at_all_says_why() -> None:
     assert "no model fits on any group" in str(error.value)
     with pytest.raises(ServeError, match="num_moves -1; allowed is 0 or more"):
         Auto(num_moves=-1)
+
+
+def test_a_search_of_groups_is_checked_before_it_begins() -> None:
+    with pytest.raises(ServeError, match="num_shapes -1, num_moves 2000; allowed is 0 or more"):
+        AlpaServe(num_shapes=-1)
 
 
 def test_every_other_policy_is_a_start() -> None:

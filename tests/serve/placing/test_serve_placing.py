@@ -107,6 +107,16 @@ def test_too_few_devices_serve_a_part_of_the_rates() -> None:
         Nexus().decide(problem_of(history, linear(0.001, 0.004, 5e9)))
 
 
+@pytest.mark.parametrize("gap_s", [1e-9, 1e-300])
+def test_rates_far_beyond_the_devices_are_refused_at_once(gap_s: float) -> None:
+    """As of a trace whose requests come nearly at one moment: all the devices that they need fit in no memory."""
+    problem = problem_of(Arrivals(np.array([0.0, gap_s]), np.zeros(2, np.int64)), linear(0.01, 0.01))
+    with pytest.raises(ServeError, match=r"need more than 4 devices even at 0\.05 of their rates"):
+        Nexus().decide(problem)
+    with pytest.raises(ServeError, match=r"headroom is 1e\+300; allowed is above 0, up to 1,000"):
+        Nexus(1e300)
+
+
 def test_policies_are_ranked_and_who_cannot_place_says_why() -> None:
     """AlpaServe's claim: where a device has no room for all models, splitting them serves bursts that replicas cannot."""
     history, served = (drawn_arrivals((12.0,) * 4, 2000, 4.0, seed) for seed in (0, 1))

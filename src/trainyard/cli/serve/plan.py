@@ -147,8 +147,13 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
     for name, value in wanted.items():
         if value != usual[name] or name in _ALWAYS_SAID:
             words.append(f"--{name.replace('_', '-')}")
-            words += [] if value is True else [str(value).removesuffix(".0")]
+            words += [] if value is True else [_word(value)]
     return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    """An option's value on a command line; whole numbers without a fraction."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _planned(

@@ -13,7 +13,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.moves import moved_sessions
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve import simulate as groups
-from trainyard.serve.policies.alpaserve.local import exchanged, reshaped
+from trainyard.serve.policies.alpaserve.local import exchanged, reshaped, thinned
 from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout
 from trainyard.serve.policies.nexus import simulate as sessions
 from trainyard.serve.policies.nexus.packing import PackedDevice
@@ -29,7 +29,7 @@ __all__ = [
     "arrivals_for",
 ]
 
-_RESHAPED = 0.2  # of the changes of groups
+_RESHAPED, _THINNED = 0.2, 0.2  # of the changes of groups
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,10 @@ class GroupPlacement:
         return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), mean_s)
 
     def near(self, random: Random) -> GroupPlacement:
-        change = reshaped if random.random() < _RESHAPED else exchanged
+        kind = random.random()
+        if kind < _THINNED:
+            return replace(self, layout=thinned(self.layout, random))
+        change = reshaped if kind < _THINNED + _RESHAPED else exchanged
         return replace(self, layout=change(self.problem.grouped, self.layout, random))
 
 

@@ -15,11 +15,19 @@ from trainyard.serve.placing.decisions import GroupPlacement, PackedPlacement, P
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve.enumeration import replication
 from trainyard.serve.policies.alpaserve.local import mixed_search
-from trainyard.serve.policies.nexus.packing import PackedDevice, Session, pack
+from trainyard.serve.policies.nexus.packing import PackedDevice, Session, num_full, pack
 
 __all__ = ["PLACERS", "AlpaServe", "Auto", "Nexus", "Placer", "Replicate", "parse_placers"]
 
 _STEPS = 20  # of the headroom that is tried
+_MOST_HEADROOM = 1000
+
+
+def _check_search(**numbers: int) -> None:
+    """Refuse numbers of a search that are below 0."""
+    if min(numbers.values()) < 0:
+        given = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        raise ServeError(f"{given}; allowed is 0 or more")
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,9 @@ class AlpaServe:
     num_moves: int = 2000
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _check_search(num_shapes=self.num_shapes, num_moves=self.num_moves)
+
     def decide(self, problem: PlacingProblem) -> GroupPlacement:
         layout = mixed_search(problem.grouped, self.num_shapes, self.num_moves, self.seed)
         return GroupPlacement(problem, layout)
@@ -60,8 +71,8 @@ class Nexus:
     headroom: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.headroom < float("inf"):
-            raise ServeError(f"headroom is {self.headroom}; allowed is above 0")
+        if not 0 < self.headroom <= _MOST_HEADROOM:
+            raise ServeError(f"headroom is {self.headroom}; allowed is above 0, up to {_MOST_HEADROOM:,}")
 
     def decide(self, problem: PlacingProblem) -> PackedPlacement:
         return PackedPlacement(problem, _packed(problem, self.headroom))
@@ -94,10 +105,7 @@ class Auto:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.num_joins, self.num_moves) < 0:
-            raise ServeError(
-                f"num_joins is {self.num_joins}, num_moves {self.num_moves}; allowed is 0 or more"
-            )
+        _check_search(num_joins=self.num_joins, num_moves=self.num_moves)
 
     def decide(self, problem: PlacingProblem) -> PlacementDecision:
         starts = (*(entry.factory() for entry in _PUBLISHED), *_MORE_STARTS)
@@ -135,17 +143,16 @@ def _packed(problem: PlacingProblem, headroom: float) -> tuple[PackedDevice, ...
         for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
     ]
 
-    def nodes(factor: float) -> tuple[PackedDevice, ...]:
+    def nodes(factor: float) -> tuple[PackedDevice, ...] | None:
         scaled = tuple(replace(each, rate_per_s=factor * each.rate_per_s) for each in asked)
-        return pack(scaled, problem.device_bytes)
+        if num_full(scaled, problem.device_bytes) > problem.num_devices:
+            return None
+        found = pack(scaled, problem.device_bytes)
+        return found if len(found) <= problem.num_devices else None
 
-    most = nodes(headroom)
-    if len(most) <= problem.num_devices:
-        return most
     factors = headroom * np.arange(1, _STEPS + 1) / _STEPS
-    for factor in reversed(factors.tolist()):
-        found = nodes(factor)
-        if len(found) <= problem.num_devices:
+    for factor in (headroom, *reversed(factors.tolist())):
+        if (found := nodes(factor)) is not None:
             return found
     raise ServeError(
         f"{len(asked)} models need more than {problem.num_devices} devices even at {factors[0]:g} of their rates; give "

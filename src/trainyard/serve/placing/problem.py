@@ -86,7 +86,8 @@ class PlacingProblem:
         span_s = float(times_s[-1] - times_s[0]) if len(times_s) > 1 else 0.0
         if span_s <= 0:
             raise ServeError(
-                f"{len(times_s)} requests that come at one moment have no rate; give more of them"
+                f"requests that come at one moment have no rate, and there are {len(times_s)} of these; give some that "
+                "come at other times, too"
             )
         return tuple((counts / span_s).tolist())
 

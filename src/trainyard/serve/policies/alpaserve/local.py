@@ -13,7 +13,7 @@ from trainyard.serve.policies.alpaserve.greedy import beam_selection
 from trainyard.serve.policies.alpaserve.problem import Layout, ParallelConfig, PlacementProblem
 from trainyard.serve.policies.alpaserve.simulate import simulate
 
-__all__ = ["exchanged", "mixed_search", "reshaped"]
+__all__ = ["exchanged", "mixed_search", "reshaped", "thinned"]
 
 
 def mixed_search(
@@ -107,6 +107,16 @@ def reshaped(problem: PlacementProblem, layout: Layout, rng: random.Random) -> L
                 models = (*models, m)
         kept.append((shape, tuple(sorted(models))))
     return Layout(tuple(shape for shape, _ in kept), tuple(models for _, models in kept))
+
+
+def thinned(layout: Layout, rng: random.Random) -> Layout:
+    """A layout with one model off a group that has others, too: those no longer wait for its requests."""
+    models = list(layout.models)
+    g = rng.randrange(len(models))
+    if len(models[g]) > 1:
+        gone = rng.choice(models[g])
+        models[g] = tuple(m for m in models[g] if m != gone)
+    return layout._replace(models=tuple(models))
 
 
 def _exchanged(problem: PlacementProblem, layout: Layout, num_moves: int, rng: random.Random) -> Layout:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.nexus.profile import BatchingProfile
 
-__all__ = ["PackedDevice", "Session", "alone", "pack", "together"]
+__all__ = ["PackedDevice", "Session", "alone", "num_full", "pack", "together"]
 
 _NEAR = 1e-9
 
@@ -74,13 +74,9 @@ def pack(sessions: tuple[Session, ...], device_bytes: float = math.inf) -> tuple
     """
     nodes, residual = [], []
     for session in sessions:
-        batches = _batches_of(session, device_bytes)
-        full_s = session.profile.latency(batches[-1])
-        most = batches[-1] / full_s
-        count = int(session.rate_per_s / most + _NEAR)
-        full = PackedDevice((replace(session, rate_per_s=most),), (batches[-1],), full_s)
+        full, count = _full(session, device_bytes)
         nodes += [full] * count
-        rest = session.rate_per_s - count * most
+        rest = session.rate_per_s - count * full.sessions[0].rate_per_s
         if rest > _NEAR:
             residual.append(alone(replace(session, rate_per_s=rest)))
     merged: list[PackedDevice] = []
@@ -96,6 +92,23 @@ def pack(sessions: tuple[Session, ...], device_bytes: float = math.inf) -> tuple
         else:
             merged.append(node)
     return (*nodes, *merged)
+
+
+def num_full(sessions: tuple[Session, ...], device_bytes: float = math.inf) -> int:
+    """How many of the GPUs that `pack` finds are full with one session; parameters and errors are those of `pack`.
+
+    Where rates are far too large for the GPUs that there are, this says so without a list of all that would be needed.
+    """
+    return sum(_full(session, device_bytes)[1] for session in sessions)
+
+
+def _full(session: Session, device_bytes: float) -> tuple[PackedDevice, int]:
+    """A GPU with the largest batches of a session one after the other, and how many of these its rate fills."""
+    batches = _batches_of(session, device_bytes)
+    full_s = session.profile.latency(batches[-1])
+    most = batches[-1] / full_s
+    full = PackedDevice((replace(session, rate_per_s=most),), (batches[-1],), full_s)
+    return full, int(session.rate_per_s / most + _NEAR)
 
 
 def _batches_of(session: Session, device_bytes: float) -> tuple[int, ...]:
