@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -81,23 +82,42 @@ def deploy(
         kernels=kernels,
         block_tokens=block_tokens,
     )
-    replicas = cluster.num_devices // served.num_devices if num_replicas is None else num_replicas
-    _check_replicas(cluster, replicas, served.num_devices)
+    room = _replica_devices(cluster, served)
+    replicas = len(room) if num_replicas is None else num_replicas
+    _check_replicas(cluster, replicas, room, served.num_devices)
     num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
     length = _length(served, num_blocks * block_tokens, max_model_len)
     on_host = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, on_host)
+    return Deployment(served, replicas, num_blocks, length, block_tokens, on_host, room[:replicas])
 
 
-def _check_replicas(cluster: Cluster, num_replicas: int, num_devices: int) -> None:
+def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:
+    """The devices of each replica that there is room for; those of a stage are of one node, if a node has so many."""
+    size, nodes = served.tensor_parallel, [int(num) for num in cluster.devices_per_node]
+    if size > max(nodes):
+        nodes = [sum(nodes)]
+    stages: list[tuple[int, ...]] = []
+    first = 0
+    for num in nodes:
+        stages += [tuple(range(i, i + size)) for i in range(first, first + num - size + 1, size)]
+        first += num
+    per_replica = served.num_devices // size
+    return tuple(
+        sum(stages[i : i + per_replica], ()) for i in range(0, len(stages) - per_replica + 1, per_replica)
+    )
+
+
+def _check_replicas(
+    cluster: Cluster, num_replicas: int, room: Sequence[tuple[int, ...]], num_devices: int
+) -> None:
     """Refuse replicas of so many devices each for which there is no room, or that are not as fast as each other."""
-    most = cluster.num_devices // num_devices
+    most = len(room)
     if not 1 <= num_replicas <= most:
         raise ServeError(
             f"{num_replicas} replicas of {num_devices} devices; allowed is 1 to {most} on the {cluster.num_devices} "
             f"devices of {cluster.name}; use a larger cluster"
         )
-    kinds = {device.name for device in cluster.devices[: num_replicas * num_devices]}
+    kinds = {cluster.devices[device].name for each in room[:num_replicas] for device in each}
     if len(kinds) > 1:
         raise ServeError(
             f"{num_replicas} replicas on devices that are not alike: {', '.join(sorted(kinds))}; give a cluster of "

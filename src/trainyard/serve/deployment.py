@@ -79,6 +79,7 @@ class Deployment:
     max_model_len : the longest sequence that is served, in tokens.
     block_tokens : tokens per block.
     num_host_blocks : blocks of each replica on its host, to which requests are swapped out.
+    devices : of each replica; by default they follow each other.
 
     Raises
     ------
@@ -92,6 +93,7 @@ class Deployment:
     max_model_len: int
     block_tokens: int = 16
     num_host_blocks: int = 0
+    devices: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
@@ -144,12 +146,13 @@ class Deployment:
         return [DataParallelInstance([rank() for _ in range(num_ranks)]) for _ in range(self.num_replicas)]
 
     def placement(self) -> Placement:
-        """Which devices each replica has, the first ones of the cluster first; each data-parallel rank is a group."""
+        """Which devices each replica has; each data-parallel rank is a group of its own."""
         model = self.model
         size = model.tensor_parallel * model.pipeline_stages
         replica = Replica(model.name, model.pipeline_stages, model.tensor_parallel, model.plan)
+        devices = sum(self.devices, ()) or tuple(range(self.num_devices))
         firsts = range(0, self.num_devices, size)
-        return Placement(tuple(Group(tuple(range(i, i + size)), (replica,)) for i in firsts))
+        return Placement(tuple(Group(devices[i : i + size], (replica,)) for i in firsts))
 
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'s' if self.num_replicas > 1 else ''} of {self.model.name}"

@@ -66,6 +66,15 @@ def test_every_replica_of_a_deployment_has_it():
     assert plan.stage_starts[0].startswith("blocks.16.")
 
 
+def test_shards_of_a_replica_are_in_one_node():
+    found = deploy("llama3-8b", parse_cluster("2x3xh100"), tensor_parallel=2)
+    assert [group.devices for group in found.placement().groups] == [(0, 1), (3, 4)]
+    with pytest.raises(ServeError, match="3 replicas of 2 devices; allowed is 1 to 2"):
+        deploy("llama3-8b", parse_cluster("2x3xh100"), tensor_parallel=2, num_replicas=3)
+    staged = deploy("llama3-8b", parse_cluster("2x3xh100"), tensor_parallel=2, pipeline_stages=2)
+    assert [group.devices for group in staged.placement().groups] == [(0, 1, 3, 4)]
+
+
 def test_a_plan_for_other_devices_is_refused(gpt):
     with pytest.raises(ServeError, match="its plan is for 2 devices"):
         Replica("gpt-tiny", 1, 4, split_plan(gpt, tensor_parallel=2))

@@ -97,7 +97,10 @@ def _tensor_placements(program: Program, num_devices: int) -> dict[str, Placemen
     try:
         placements, _ = tensor_placements(program, num_devices)
     except PlanError as error:
-        raise ServeError(f"{program.name} cannot be served in {num_devices} shards: {error}") from error
+        raise ServeError(
+            f"{program.name} cannot be served in {num_devices} shards: neither its heads nor the widths of its products "
+            "divide by that; use another number"
+        ) from error
     num_attention = sum(node.target in FUSED_ATTENTION for node in program.graph.nodes)
     cut = sum(region.is_attention for region in tensor_parallel_regions(program, num_devices))
     if cut < num_attention:
