@@ -101,6 +101,7 @@ def test_what_is_refused_by_a_rank_is_refused():
     assert [each.request.name for each in results.served] == ["1"]
 
 
+@pytest.mark.slow
 def test_ranks_share_the_weights_of_experts_and_nothing_else():
     alone = served_model("qwen3-30b-a3b", _H100)
     shared = served_model("qwen3-30b-a3b", _H100, data_parallel=2)

@@ -159,6 +159,7 @@ def test_latent_attention_decodes_by_what_it_keeps():
     assert kernels.decode_attention_s(few._replace(window=100), 64, lengths)[0] < short_s
 
 
+@pytest.mark.slow
 def test_devices_have_copies_of_heads_where_there_are_fewer():
     """Qwen3-30B-A3B has 4 heads of keys and values."""
     cluster = parse_cluster("1x8xH100")

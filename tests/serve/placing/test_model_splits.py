@@ -82,6 +82,7 @@ def test_what_stays_whole_on_every_shard_counts_as_weights() -> None:
         assert problem.fits(ParallelConfig(2), (0,))
 
 
+@pytest.mark.slow
 def test_a_short_objective_needs_shards() -> None:
     """A pipeline is no faster for one request, whatever its devices; shards are."""
     forward = forward_pass("gpt2-large", NODE)

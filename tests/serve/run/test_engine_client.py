@@ -68,7 +68,7 @@ def test_a_request_that_is_closed_frees_its_cache(folder: Path):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("retries", [False, True])
+@pytest.mark.parametrize("retries", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
     prompts = tuple(drawn_prompts(1))
 
