@@ -12,7 +12,7 @@ from tests.serve.run.tiny_models import drawn_prompts, generated, made
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.engine import EngineOptions, EngineState, NewToken
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.sampling import SamplingParams
@@ -66,6 +66,29 @@ def test_a_request_that_is_closed_frees_its_cache(folder: Path):
         await client.close()
 
     asyncio.run(run())
+
+
+def test_an_answer_ends_where_its_client_says_so_and_the_others_go_on(folder: Path):
+    (prompt,) = drawn_prompts(1)
+
+    async def run() -> dict[int, list[int]]:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        await client.start()
+        request = Request("r", 0.0, len(prompt), 30, prompt_ids=prompt, num_samples=2)
+        found: dict[int, list[int]] = {0: [], 1: []}
+
+        def is_last(new: NewToken) -> bool:
+            return new.sample == 1 and len(found[1]) == 4
+
+        async for each in client.generate(request, SamplingParams(seed=1), is_last=is_last):
+            found[each.sample].append(each.token)
+        assert len(await _tokens(client, (4, 5), 3)) == 3
+        assert client.state == EngineState()
+        await client.close()
+        return found
+
+    found = asyncio.run(run())
+    assert [len(each) for each in found.values()] == [30, 5]
 
 
 @pytest.mark.parametrize("retries", [False, True])

@@ -253,6 +253,25 @@ class Engine:
         for each in entry.checked:
             self._checker.leave(each)
 
+    def end_sample(self, number: int, sample: int) -> None:
+        """Generate no more tokens of one sample: its blocks are free at once. Nothing happens if it has ended.
+
+        Parameters
+        ----------
+        number : of its request, whose prompt is computed.
+        """
+        entry = self._entries.get(number)
+        if entry is None or sample >= len(entry.state.sequences):
+            return
+        state = entry.state.sequences[sample]
+        if not state.is_finished:
+            self._instance.end(state, self._clock())
+            self._leave(state)
+
+    def serves(self, number: int) -> bool:
+        """Whether a request waits or runs, or a sample of it."""
+        return number in self._entries
+
     def step(self) -> list[NewToken | Refused]:
         """Compute one batch; return what became of its requests.
 

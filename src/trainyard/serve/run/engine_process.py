@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,7 +18,7 @@ from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["Add", "Cancel", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
+__all__ = ["Add", "Cancel", "EndSample", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class Cancel(NamedTuple):
     ticket: int
 
 
+class EndSample(NamedTuple):
+    """Generate no more tokens of one sample of a request."""
+
+    ticket: int
+    sample: int
+
+
 class Stop(NamedTuple):
     """End the process."""
 
@@ -91,13 +99,14 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
     ----------
     make_engine : such as `EngineSpec.engine`.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
         connection.send(Ready(engine.max_model_len))
         _Loop(connection, engine).run()
     except ServeError as error:
         connection.send(Failed(str(error)))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
 
@@ -117,18 +126,23 @@ class _Loop:
                 if isinstance(message, Stop):
                     return
                 self._take(message)
+                if not engine.has_work:  # it is not told after a step
+                    connection.send(Outputs((), engine.state))
             found = [(self._ticket_of[each.request], each) for each in engine.step()]
             for _, each in found:
-                if isinstance(each, Refused):
-                    self._forget(each.request)
+                self._forget_ended(each.request)
             connection.send(Outputs(tuple(found), engine.state))
 
-    def _take(self, message: Add | Cancel) -> None:
-        if isinstance(message, Cancel):
+    def _take(self, message: Add | Cancel | EndSample) -> None:
+        if not isinstance(message, Add):
             number = self._number_of.get(message.ticket)
-            if number is not None:
+            if number is None:
+                return
+            if isinstance(message, Cancel):
                 self._engine.cancel(number)
-                self._forget(number)
+            else:
+                self._engine.end_sample(number, message.sample)
+            self._forget_ended(number)
             return
         ticket, request, sampling, stops = message
         try:
@@ -139,5 +153,6 @@ class _Loop:
         else:
             self._ticket_of[number], self._number_of[ticket] = ticket, number
 
-    def _forget(self, number: int) -> None:
-        del self._number_of[self._ticket_of.pop(number)]
+    def _forget_ended(self, number: int) -> None:
+        if number in self._ticket_of and not self._engine.serves(number):
+            del self._number_of[self._ticket_of.pop(number)]
