@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -98,7 +98,7 @@ class EngineClient:
         sampling: SamplingParams,
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
-    ) -> AsyncIterator[NewToken]:
+    ) -> AsyncGenerator[NewToken, None]:
         """Tokens of all samples of a request, in the order in which they come.
 
         If the iterator is closed, the request is cancelled.

@@ -41,10 +41,12 @@ class EngineSpec:
     num_threads: int = 1
 
     def engine(self) -> Engine:
-        """Load the model and make the engine."""
+        """Load the model and make the engine; what is compiled at its first steps is compiled now."""
         torch.set_num_threads(self.num_threads)
         ((_, policy),) = parse_policies(self.policy)
-        return Engine(load_causal_model(self.folder, self.dtype), policy, self.options)
+        model = load_causal_model(self.folder, self.dtype)
+        _warm_up(Engine(model, policy, EngineOptions(4, self.options.block_tokens)))
+        return Engine(model, policy, self.options)
 
 
 class Add(NamedTuple):
@@ -108,6 +110,15 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
         connection.send(Failed(str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _warm_up(engine: Engine) -> None:
+    """Compute one request of every way in which tokens are chosen."""
+    drawn = SamplingParams(top_k=2, top_p=0.9, frequency_penalty=0.1, logprobs=1)
+    for name, sampling in (("drawn", drawn), ("greedy", SamplingParams(temperature=0.0))):
+        engine.add(Request(name, 0.0, 1, 2, prompt_ids=(0,)), sampling)
+        while engine.has_work:
+            engine.step()
 
 
 class _Loop:
