@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
@@ -43,6 +44,7 @@ class EngineSpec:
     def engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""
         torch.set_num_threads(self.num_threads)
+        disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
         model = load_causal_model(self.folder, self.dtype)
         _warm_up(Engine(model, policy, EngineOptions(4, self.options.block_tokens)))

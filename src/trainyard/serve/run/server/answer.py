@@ -58,9 +58,7 @@ class Answer:
     stop_token_ids : tokens that end it and are not part of it.
     """
 
-    def __init__(
-        self, choice: int, text: ModelText, stops: Sequence[str], stop_token_ids: Set[int]
-    ) -> None:
+    def __init__(self, choice: int, text: ModelText, stops: Sequence[str], stop_token_ids: Set[int]) -> None:
         self._choice, self._stop_token_ids = choice, stop_token_ids
         self._detokenizer, self._stops = Detokenizer(text), StopStrings(stops)
         self._num_chars = 0

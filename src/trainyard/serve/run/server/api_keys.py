@@ -66,7 +66,9 @@ class ApiKeys:
             if not name.strip() or not _KEY.fullmatch(key.strip()):
                 raise ServeError(f"{where}: {_FORM}")
             if key.strip() in found:
-                raise ServeError(f"{where}: this key is {found[key.strip()]}'s; give {name.strip()} another one")
+                raise ServeError(
+                    f"{where}: this key is {found[key.strip()]}'s; give {name.strip()} another one"
+                )
             found[key.strip()] = name.strip()
         return cls(found)
 

@@ -157,7 +157,9 @@ class Api:
         form = await self._form(request, DetokenizeForm)
         text = self._model(form.model or self._only()).text
         if form.tokens and not 0 <= min(form.tokens) <= max(form.tokens) < text.vocabulary:
-            told = f"tokens are {min(form.tokens)} to {max(form.tokens)}; allowed are 0 to {text.vocabulary - 1}"
+            told = (
+                f"tokens are {min(form.tokens)} to {max(form.tokens)}; allowed are 0 to {text.vocabulary - 1}"
+            )
             raise ApiError(400, told, param="tokens")
         return JSONResponse({"prompt": await run_in_threadpool(text.decode, form.tokens)})
 
@@ -213,9 +215,7 @@ class Api:
         asked = read_asked(form, prompts, model.text, model.engine, request.state.client, name)
         if self._logs_prompts:
             _LOG.info("id=%s prompts=%r", request.state.request_name, [model.text.decode(p) for p in prompts])
-        generation = Generation(
-            model, asked, self._queues[model.name], self.metrics, self._limits.deadline_s
-        )
+        generation = Generation(model, asked, self._queues[model.name], self.metrics, self._limits.deadline_s)
         writes = documents(
             name, model.name, model.text, int(time.time()), form.num_logprobs is not None, form.includes_usage
         )
@@ -238,7 +238,9 @@ class Api:
                 async for part in request.stream():
                     body += part
                     if len(body) > most:
-                        raise ApiError(413, f"the body has more than {most} bytes, which is allowed; shorten it")
+                        raise ApiError(
+                            413, f"the body has more than {most} bytes, which is allowed; shorten it"
+                        )
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {_BODY_S:g} s; send it at once") from None
         except ClientDisconnect:

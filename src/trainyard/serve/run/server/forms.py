@@ -122,7 +122,9 @@ class _TextPart(_Form):
 
 def _joined(given: Any) -> Any:
     """Content as one text, if it is a list of parts."""
-    return "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
+    return (
+        "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
+    )
 
 
 class Message(_Form):

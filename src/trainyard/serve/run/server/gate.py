@@ -68,7 +68,13 @@ class Gate:
             # Paths are quoted, so that none makes a line of its own.
             took_s = time.monotonic() - began_s
             _LOG.info(
-                "%s %r %s %.3f s id=%s client=%r", scope["method"], scope["path"], status, took_s, name, client
+                "%s %r %s %.3f s id=%s client=%r",
+                scope["method"],
+                scope["path"],
+                status,
+                took_s,
+                name,
+                client,
             )
 
     def _client(self, path: str, headers: Headers) -> str:

@@ -147,9 +147,7 @@ class Generation:
         if request.name in self._waiting:
             self._wait_no_longer(request)
             self.usage.cached += new.num_cached_tokens
-            self._metrics.began(
-                name, request.prompt_tokens, new.num_cached_tokens, now_s - self._began_s
-            )
+            self._metrics.began(name, request.prompt_tokens, new.num_cached_tokens, now_s - self._began_s)
         since_s = now_s - before_s[new.sample]
         self._metrics.generated(name, since_s if since_s == since_s else None)  # NaN at the first one
         before_s[new.sample] = now_s

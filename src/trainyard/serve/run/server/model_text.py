@@ -43,7 +43,7 @@ class ModelText:
         try:
             self._whole = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             self._tokenizer = self._whole.backend_tokenizer
-            self.vocabulary = int(config.get("vocab_size", text_config.get("vocab_size")))
+            self.vocabulary = int(config.get("vocab_size") or text_config["vocab_size"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ServeError(f"the tokenizer of {folder} cannot be read: {error}") from error
         self._tokenizer.no_truncation()
@@ -94,12 +94,14 @@ class ModelText:
         if not self.has_chat_template:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         try:
-            found: str = self._whole.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generates
+            found = self._whole.apply_chat_template(
+                [dict(each) for each in messages], tokenize=False, add_generation_prompt=generates
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise ServeError(f"the chat template of the model does not take these messages: {error}") from error
-        return found
+            raise ServeError(
+                f"the chat template of the model does not take these messages: {error}"
+            ) from error
+        return str(found)
 
     def bytes_of(self, token: int) -> bytes:
         """What one token stands for, which may be part of a character; special tokens stand for their name."""

@@ -20,11 +20,14 @@ from trainyard.serve.run.server.app import Api, ServerLimits
 from trainyard.serve.run.server.model_text import ModelText
 from trainyard.serve.run.server.served_model import ServedModel
 
-__all__ = ["HttpServer", "ServerOptions", "listening", "serve"]
+__all__ = ["HttpServer", "Ready", "ServerOptions", "listening", "serve"]
 
 _LAST_S = 3  # for answers that are already written
 _MOST_CONNECTIONS = 4096
 _SECONDS_OF_SILENCE = 30
+
+
+Ready = Callable[[str, Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,13 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(
-    models: Mapping[str, EngineSpec], options: ServerOptions, say: Callable[[str], None]
-) -> None:
-    """Serve until a signal to end or to interrupt comes. Then requests that run have some time to end.
+def serve(models: Mapping[str, EngineSpec], options: ServerOptions, say: Ready) -> bool:
+    """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
 
     Parameters
     ----------
     models : by name.
-    say : hears the address, once all models can be asked.
+    say : hears the address, once all models can be asked, and the longest sequence of each in tokens.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def serve(
     options.keys.check_host(options.host)
     texts = {name: ModelText(spec.folder) for name, spec in models.items()}
     with listening(options.host, options.port) as listener:
-        asyncio.run(_serve(models, texts, options, listener, say))
+        return asyncio.run(_serve(models, texts, options, listener, say))
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -101,7 +102,9 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        raise ServeError(f"cannot listen on {host}, port {port}: {error}; give another --host or --port") from error
+        raise ServeError(
+            f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
+        ) from error
 
 
 async def _serve(
@@ -109,8 +112,8 @@ async def _serve(
     texts: Mapping[str, ModelText],
     options: ServerOptions,
     listener: socket.socket,
-    say: Callable[[str], None],
-) -> None:
+    say: Ready,
+) -> bool:
     clients = {name: EngineClient(spec.engine) for name, spec in models.items()}
     served = {name: ServedModel(name, texts[name], client) for name, client in clients.items()}
     api = Api(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
@@ -132,11 +135,13 @@ async def _serve(
         await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            say(_address(options.host, listener.getsockname()[1]))
+            lengths = {name: client.max_model_len for name, client in clients.items()}
+            say(_address(options.host, listener.getsockname()[1]), lengths)
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             draining = asyncio.create_task(api.drain(options.drain_s))
             await asyncio.wait((serving, draining), return_when=asyncio.FIRST_COMPLETED)
             draining.cancel()
+        return not api.num_open
     finally:
         starting.cancel()
         waiting.cancel()
