@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import PORT, PROCESSES, TOKENS
+from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
@@ -34,7 +35,7 @@ class Options(Common):
     With --json, the first line of the output is a document with the address, once all models can be asked.
     """
 
-    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")]
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
     """Folders of models in Hugging Face form, with weights as safetensors. Requests call a model by the name of its
     folder, or by NAME of NAME=FOLDER."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
@@ -57,8 +58,8 @@ class Options(Common):
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
     """Port to listen on; 0 takes one that is free."""
-    api_key: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=KEY")] = ()
-    """A client and its key; may be given several times. Other users of this machine see it: better use --api-key-file."""
+    api_key: Annotated[str | None, tyro.conf.arg(metavar="NAME=KEY,...")] = None
+    """Clients and their keys, separated by commas. Other users of this machine see them: better use --api-key-file."""
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Clients and their keys: lines NAME=KEY; readable by you alone."""
     max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
@@ -110,7 +111,7 @@ def _server_options(options: Options) -> ServerOptions:
     deadline_s = float("inf")
     if options.deadline is not None:
         deadline_s = quantity("--deadline", options.deadline, parse_seconds)
-    keys = ApiKeys.read(options.api_key, options.api_key_file)
+    keys = ApiKeys.read(between_commas(options.api_key or ""), options.api_key_file)
     keys.check_host(options.host)
     limits = ServerLimits(
         options.max_num_queued_reqs,

@@ -63,6 +63,9 @@ class Answering(Response):
                 await _send_event(send, error.document())
                 await send({"type": "http.response.body", "body": b""})
                 return
+            except Exception:
+                await _send_event(send, ApiError.of_server().document())
+                raise
         for document in self._documents.last_chunks(generation.usage):
             await _send_event(send, document)
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

@@ -34,6 +34,11 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_s = status, message, param, code, retry_s
 
+    @classmethod
+    def of_server(cls) -> ApiError:
+        """What a client is told of a defect."""
+        return cls(500, "something went wrong in the server; its log says what")
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")

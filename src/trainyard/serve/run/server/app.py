@@ -278,7 +278,7 @@ class Api:
         return found.response()
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        return ApiError(500, "something went wrong in the server; its log says what").response()
+        return ApiError.of_server().response()
 
 
 class _Counted(Answering):

@@ -113,28 +113,7 @@ def read_asked(
     ApiError
         If something is not allowed.
     """
-    if len(prompts) * form.n > _MOST_ANSWERS:
-        raise ApiError(
-            400,
-            f"{len(prompts)} prompts with n {form.n} are {len(prompts) * form.n} answers; allowed are {_MOST_ANSWERS}; "
-            "send several requests",
-            param="n",
-        )
-    best_of = getattr(form, "best_of", None)
-    if best_of not in (None, form.n):
-        raise ApiError(
-            400, f"best_of is {best_of}; allowed is n, which is {form.n}; leave it out", param="best_of"
-        )
-    if getattr(form, "top_logprobs", None) is not None and form.num_logprobs is None:
-        raise ApiError(
-            400, "top_logprobs is given without logprobs; give logprobs: true, too", param="top_logprobs"
-        )
-    if form.stream_options is not None and not form.stream:
-        raise ApiError(
-            400,
-            "stream_options is given without stream; give stream: true, or leave it out",
-            param="stream_options",
-        )
+    _check_together(form, len(prompts))
     for prompt in prompts:
         _check_prompt(prompt, text, limits)
     requests = tuple(
@@ -155,6 +134,32 @@ def read_asked(
     own = frozenset(form.stop_token_ids)
     stop_token_ids = own if form.ignore_eos else own | text.stop_token_ids
     return Asked(requests, _sampling(form, text), form.stop, stop_token_ids)
+
+
+def _check_together(form: GenerationForm, num_prompts: int) -> None:
+    """Whether fields go with each other."""
+    if num_prompts * form.n > _MOST_ANSWERS:
+        raise ApiError(
+            400,
+            f"{num_prompts} prompts with n {form.n} are {num_prompts * form.n} answers; allowed are {_MOST_ANSWERS}; "
+            "send several requests",
+            param="n",
+        )
+    best_of = getattr(form, "best_of", None)
+    if best_of not in (None, form.n):
+        raise ApiError(
+            400, f"best_of is {best_of}; allowed is n, which is {form.n}; leave it out", param="best_of"
+        )
+    if getattr(form, "top_logprobs", None) is not None and form.num_logprobs is None:
+        raise ApiError(
+            400, "top_logprobs is given without logprobs; give logprobs: true, too", param="top_logprobs"
+        )
+    if form.stream_options is not None and not form.stream:
+        raise ApiError(
+            400,
+            "stream_options is given without stream; give stream: true, or leave it out",
+            param="stream_options",
+        )
 
 
 def _sampling(form: GenerationForm, text: ModelText) -> SamplingParams:

@@ -66,7 +66,7 @@ class Generation:
     ) -> None:
         self._model, self._asked, self._queue, self._metrics = model, asked, queue, metrics
         self._deadline_s, self._clock, self._began_s = deadline_s, clock, clock()
-        self._found: asyncio.Queue[Piece | ApiError] = asyncio.Queue()
+        self._found: asyncio.Queue[Piece | Exception] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting = {request.name: request for request in asked.requests}
         self._has_failed = False
@@ -107,7 +107,7 @@ class Generation:
         if not self.num_left:
             return None
         found = await self._found.get()
-        if isinstance(found, ApiError):
+        if isinstance(found, Exception):
             self._has_failed = True
             raise found
         if found.finish_reason:
@@ -116,7 +116,19 @@ class Generation:
         return found
 
     async def _run(self, place: int, request: Request) -> None:
-        """Take the tokens of one prompt."""
+        """Take the tokens of one prompt, and tell what goes wrong."""
+        try:
+            await self._take_tokens(place, request)
+        except EngineLostError as error:
+            self._found.put_nowait(ApiError(503, str(error), code="engine_lost", retry_s=1))
+        except ServeError as error:
+            self._found.put_nowait(ApiError(400, str(error), param="prompt"))
+        except Exception as error:  # a defect: who waits for the answer is told, and the log has it
+            self._found.put_nowait(error)
+        else:
+            self._metrics.ended(self._model.name, self._clock() - self._began_s)
+
+    async def _take_tokens(self, place: int, request: Request) -> None:
         asked, num = self._asked, request.num_samples
         answers = [
             Answer(place * num + each, self._model.text, asked.stops, asked.stop_token_ids)
@@ -131,16 +143,9 @@ class Generation:
 
         before_s = [float("nan")] * num
         tokens = self._model.engine.generate(request, asked.sampling, asked.stop_token_ids, is_last)
-        try:
-            async with aclosing(tokens):
-                async for new in tokens:
-                    self._count(request, new, before_s)
-        except EngineLostError as error:
-            self._found.put_nowait(ApiError(503, str(error), code="engine_lost", retry_s=1))
-        except ServeError as error:
-            self._found.put_nowait(ApiError(400, str(error), param="prompt"))
-        else:
-            self._metrics.ended(self._model.name, self._clock() - self._began_s)
+        async with aclosing(tokens):
+            async for new in tokens:
+                self._count(request, new, before_s)
 
     def _count(self, request: Request, new: NewToken, before_s: list[float]) -> None:
         now_s, name = self._clock(), self._model.name
