@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class EngineSpec:
         disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
         model = load_causal_model(self.folder, self.dtype)
-        _warm_up(Engine(model, policy, EngineOptions(4, self.options.block_tokens)))
+        _warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
         return Engine(model, policy, self.options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -85,6 +86,7 @@ def serve(models: Mapping[str, EngineSpec], options: ServerOptions, say: Ready) 
         If it cannot be listened there, or a model cannot be served.
     """
     options.keys.check_host(options.host)
+    _allow_connections()
     texts = {name: ModelText(spec.folder) for name, spec in models.items()}
     with listening(options.host, options.port) as listener:
         return asyncio.run(_serve(models, texts, options, listener, say))
@@ -105,6 +107,15 @@ def listening(host: str, port: int) -> socket.socket:
         raise ServeError(
             f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
         ) from error
+
+
+def _allow_connections() -> None:
+    """Raise the limit on open files as far as connections need it and it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _serve(
