@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken, Refused
+from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
 from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["Add", "Cancel", "EndSample", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
@@ -48,7 +50,17 @@ class EngineSpec:
         ((_, policy),) = parse_policies(self.policy)
         model = load_causal_model(self.folder, self.dtype)
         _warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
-        return Engine(model, policy, self.options)
+        return Engine(model, policy, self.options, constrain=self._constrain)
+
+    def _constrain(self, schema: str) -> TokenConstraint:
+        return _json_constraints(self.folder).of(schema)
+
+
+@cache
+def _json_constraints(folder: Path) -> JsonConstraints:
+    from trainyard.serve.run.model_text import ModelText
+
+    return ModelText(folder).json_constraints
 
 
 class Add(NamedTuple):

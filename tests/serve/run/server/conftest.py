@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.serve.run.server.served_api import Servers, save_tiny
 
-from trainyard.serve.run.server.model_text import ModelText
+from trainyard.serve.run.model_text import ModelText
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions, EngineState, NewToken
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.app import Api, ServerLimits
-from trainyard.serve.run.server.model_text import ModelText
 from trainyard.serve.run.server.served_model import ServedModel
 from trainyard.serve.run.server.server import HttpServer, listening
 

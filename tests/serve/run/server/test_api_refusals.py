@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.serve.run.server.served_api import CHAT, COMPLETION, CONTEXT, FakeEngine, asked, save_tiny
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.app import ServerLimits
-from trainyard.serve.run.server.model_text import ModelText
 
 _JSON = {"Content-Type": "application/json"}
 _PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
@@ -46,7 +46,6 @@ def refusal(found, status):
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
-        ("response_format", {"type": "json_object"}),
         ("audio", {"voice": "alloy"}),
         ("modalities", ["audio"]),
         ("prediction", {"type": "content", "content": "x"}),

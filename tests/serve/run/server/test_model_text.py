@@ -12,7 +12,7 @@ from tests.serve.run.server.served_api import END, VOCABULARY, save_tiny
 from tokenizers import Tokenizer, decoders, models
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.server.model_text import Detokenizer, ModelText
+from trainyard.serve.run.model_text import Detokenizer, ModelText
 
 _FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

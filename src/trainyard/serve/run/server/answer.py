@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainyard.serve.run.engine import NewToken
+from trainyard.serve.run.model_text import Detokenizer, ModelText
 from trainyard.serve.run.sampling import TokenLogprobs
-from trainyard.serve.run.server.model_text import Detokenizer, ModelText
 from trainyard.serve.run.server.stop_strings import StopStrings
 
 __all__ = ["Answer", "Piece", "ToldToken"]

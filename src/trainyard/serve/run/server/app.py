@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -32,10 +32,11 @@ from starlette.requests import ClientDisconnect
 
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.server.answering import Answering
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.asked import chat_tokens, completion_tokens, read_asked
+from trainyard.serve.run.server.asked import chat_tokens, check_format, completion_tokens, read_asked
 from trainyard.serve.run.server.documents import ChatDocuments, CompletionDocuments, Documents
 from trainyard.serve.run.server.forms import (
     ChatForm,
@@ -113,14 +114,14 @@ class Api:
         """POST /v1/chat/completions."""
         form = await self._form(request, ChatForm)
         model = self._ready_model(form.model)
-        prompts = await run_in_threadpool(chat_tokens, form, model.text)
+        prompts = await run_in_threadpool(_checked, chat_tokens, form, model)
         return self._answering(request, form, model, prompts, ChatDocuments)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
         form = await self._form(request, CompletionForm)
         model = self._ready_model(form.model)
-        prompts = await run_in_threadpool(completion_tokens, form, model.text)
+        prompts = await run_in_threadpool(_checked, completion_tokens, form, model)
         return self._answering(request, form, model, prompts, CompletionDocuments)
 
     async def models(self) -> Response:
@@ -294,6 +295,14 @@ class _Counted(Answering):
             await super().__call__(*given)
         finally:
             self._api.num_open -= 1
+
+
+def _checked(
+    tokens: Callable[[Any, ModelText], tuple[tuple[int, ...], ...]], form: Any, model: ServedModel
+) -> tuple[tuple[int, ...], ...]:
+    """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
+    check_format(form, model.text)
+    return tokens(form, model.text)
 
 
 def _state_of(model: ServedModel) -> Any:

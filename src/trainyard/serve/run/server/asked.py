@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.forms import ChatForm, CompletionForm, GenerationForm
-from trainyard.serve.run.server.model_text import ModelText
 
-__all__ = ["Asked", "Limits", "chat_tokens", "completion_tokens", "read_asked"]
+__all__ = ["Asked", "Limits", "chat_tokens", "check_format", "completion_tokens", "read_asked"]
 
 _MOST_ANSWERS = 1024
 
@@ -90,6 +90,31 @@ def completion_tokens(form: CompletionForm, text: ModelText) -> tuple[tuple[int,
     if all(_is_tokens(each) for each in prompts):
         return tuple(tuple(each) for each in prompts)
     raise _wrong_prompt(given)
+
+
+def check_format(form: GenerationForm, text: ModelText) -> None:
+    """Whether answers can have the form that is asked for.
+
+    Raises
+    ------
+    ApiError
+        If they cannot.
+    """
+    if not form.schema_text:
+        return
+    given = form.response_format
+    param, problem = "response_format", ""
+    if given is not None and (given.type == "json_schema") != (given.json_schema is not None):
+        problem = "type json_schema and the field json_schema go together; give both or neither"
+    elif form.ignore_eos:
+        problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
+    else:
+        try:
+            problem = text.json_constraints.problem(form.schema_text)
+        except ServeError as error:
+            problem = str(error)
+    if problem:
+        raise ApiError(400, f"{param}: {problem}", param=param)
 
 
 def read_asked(
@@ -182,6 +207,7 @@ def _sampling(form: GenerationForm, text: ModelText) -> SamplingParams:
             frequency_penalty=form.frequency_penalty,
             logit_bias=bias,
             logprobs=form.num_logprobs,
+            json_schema=form.schema_text,
         )
     except ServeError as error:
         raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error

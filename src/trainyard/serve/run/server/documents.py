@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.server.answer import Piece, ToldToken
 from trainyard.serve.run.server.generation import Usage
-from trainyard.serve.run.server.model_text import ModelText
 
 __all__ = ["ChatDocuments", "CompletionDocuments", "Documents"]
 

@@ -36,7 +36,6 @@ _SAYS_NOTHING: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "parallel_tool_calls": (True, False),  # of tools, which there are none
         "prediction": (),
         "prompt_logprobs": (),
-        "response_format": ({"type": "text"},),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
         "store": (False,),
@@ -75,6 +74,17 @@ class _StreamOptions(_Form):
     include_obfuscation: Literal[False] = False
 
 
+class _JsonSchema(_Form):
+    name: str = ""
+    strict: bool | None = None  # answers conform in either case
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _ResponseFormat(_Form):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+
 class GenerationForm(_Form):
     """What asks for answers, with fields of both forms."""
 
@@ -98,6 +108,18 @@ class GenerationForm(_Form):
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     user: str = Field("", max_length=1024)
     cache_salt: str | None = Field(None, min_length=1, max_length=_MOST_SALT_CHARS)
+
+    response_format: _ResponseFormat | None = None
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON schema to which answers conform; "" for none."""
+        asked = self.response_format
+        if asked is None or asked.type == "text":
+            return ""
+        if asked.type == "json_object" or asked.json_schema is None:
+            return '{"type": "object"}'
+        return json.dumps(asked.json_schema.schema_)
 
     @property
     def includes_usage(self) -> bool:

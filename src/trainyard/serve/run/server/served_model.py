@@ -9,8 +9,8 @@ from typing import Protocol
 
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineState, NewToken
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.run.server.model_text import ModelText
 
 __all__ = ["Generates", "ServedModel"]
 

@@ -16,9 +16,9 @@ import uvicorn
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.app import Api, ServerLimits
-from trainyard.serve.run.server.model_text import ModelText
 from trainyard.serve.run.server.served_model import ServedModel
 
 __all__ = ["HttpServer", "Ready", "ServerOptions", "listening", "serve"]

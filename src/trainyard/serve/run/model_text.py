@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.json_constraint import JsonConstraints
 
 __all__ = ["Detokenizer", "ModelText"]
 
@@ -57,6 +58,17 @@ class ModelText:
             if number is not None
         )
         self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
+
+    @cached_property
+    def json_constraints(self) -> JsonConstraints:
+        """What makes answers conform to JSON schemas.
+
+        Raises
+        ------
+        ServeError
+            If that is not possible.
+        """
+        return JsonConstraints(self._whole, self.vocabulary, self.stop_token_ids)
 
     @property
     def has_chat_template(self) -> bool:
