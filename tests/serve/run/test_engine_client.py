@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from tests.serve.run.tiny_models import drawn_prompts, generated, made
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineOptions, EngineState, NewToken
+from trainyard.serve.run.causal_model import load_causal_model
+from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.sampling import SamplingParams
@@ -131,3 +133,25 @@ def test_what_cannot_start_says_why(tmp_path: Path):
             await client.start()
 
     asyncio.run(run())
+
+
+def ending() -> Engine:
+    os._exit(7)
+
+
+def test_a_process_that_ends_before_it_can_serve_is_not_started_again():
+    async def run() -> None:
+        client = EngineClient(ending)
+        with pytest.raises(ServeError, match="ended before it could serve"):
+            await client.start()
+        assert client.num_restarts == 0
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_weights_that_are_none_are_told(folder: Path, tmp_path: Path):
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ServeError, match="cannot be read"):
+        load_causal_model(tmp_path)

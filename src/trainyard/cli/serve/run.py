@@ -53,7 +53,7 @@ class Options(Common):
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
     threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
-    """Threads that compute each model; by default this machine's processors, shared."""
+    """Threads that compute each model; by default this machine's processors, shared, but one that answers requests."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -162,7 +162,7 @@ def _spec(options: Options, folder: Path, num_models: int) -> EngineSpec:
         host_bytes = quantity("--host-cache-memory", options.host_cache_memory, parse_bytes)
         num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
     length = longest_sequence(folder, num_blocks, size, options.max_model_len)
-    threads = options.threads or max(1, len(os.sched_getaffinity(0)) // num_models)
+    threads = options.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)
     engine = EngineOptions(num_blocks, size, num_host_blocks, length)
     return EngineSpec(folder, options.policy, engine, dtype, threads)
 

@@ -29,6 +29,8 @@ from trainyard.serve.run.sampling import SamplingParams, seed_of
 __all__ = ["EngineClient", "EngineLostError"]
 
 
+_MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
+
 _Message = Add | Cancel | EndSample | Stop
 
 
@@ -67,7 +69,7 @@ class EngineClient:
         self._open: dict[int, _Open] = {}
         self._next_ticket = 0
         self._ready = asyncio.Event()
-        self._is_closing = False
+        self._is_closing, self._num_failed_starts = False, 0
         self._failure = ""
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self.max_model_len = 0
@@ -215,9 +217,16 @@ class EngineClient:
 
     def _lost(self) -> None:
         """The process ended."""
+        self._num_failed_starts = 0 if self._ready.is_set() else self._num_failed_starts + 1
         self._ready.clear()
         if self._is_closing:
             return
+        if self._num_failed_starts > (_MOST_FAILED_STARTS if self.max_model_len else 0):
+            self._process.join(1.0)  # its pipe is closed: it is about to end
+            code = self._process.exitcode
+            self._failure = (
+                f"the engine ended before it could serve, with status {code}; its messages say why"
+            )
         for mine in self._open.values():
             if self._failure or not self._retries:
                 why = self._failure or "the engine stopped while it served the request; send it again"
