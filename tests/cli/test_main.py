@@ -49,6 +49,9 @@ INTERFACE = {
     "--dtype --block-tokens --max-model-len --html",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
+    "serve run": "MODELS --json --policy --dtype --cache-blocks --cache-memory --host-cache-memory --block-tokens "
+    "--max-model-len --threads --host --port --api-key --api-key-file --max-num-queued-reqs --max-num-queued-tokens "
+    "--max-body --deadline --drain --log-prompts",
     "serve download": "[NAME] --json --folder",
 }
 

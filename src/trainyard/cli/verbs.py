@@ -69,6 +69,7 @@ VERBS = MappingProxyType(
         "serve place": Verb(
             "trainyard.cli.serve.place", "place many models on a cluster by one or more policies"
         ),
+        "serve run": Verb("trainyard.cli.serve.run", "serve models on this machine, by the API of OpenAI"),
         "serve download": Verb(
             "trainyard.cli.serve.download", "list public traces of requests, or fetch one"
         ),

@@ -110,11 +110,11 @@ class Arrivals:
 
 
 def _begins_with(child: Request, parent: RequestState) -> bool:
-    """Whether a request may begin with the blocks of another one: those known of both are equal, and the adapter is."""
+    """Whether a request may begin with blocks of another one: those known of both, adapter and salt are equal."""
     one, other = child.prefix, parent.request.prefix
     if one is None or other is None or one.tokens_per_block != other.tokens_per_block or child.prompt_ids:
         return False
-    if child.adapter != parent.request.adapter:
+    if (child.adapter, child.cache_salt) != (parent.request.adapter, parent.request.cache_salt):
         return False
     num = parent.request.prompt_tokens // other.tokens_per_block
     return num > 0 and child.prompt_tokens >= parent.num_tokens and one.keys[:num] == other.keys[:num]

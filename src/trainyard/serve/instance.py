@@ -85,13 +85,16 @@ class Instance:
         state : the request, or any of its samples; none is in a step.
         """
         for each in state.sequences:
-            if each.is_finished:
-                continue
-            if each in self._arrived:
-                self._arrived.remove(each)
-            self._release(each)
-            self.queues.leave(each)
-            each.finished_s = now_s
+            if not each.is_finished:
+                self.end(each, now_s)
+
+    def end(self, state: RequestState, now_s: float) -> None:
+        """End one sequence as it is, such as a sample; it is in no step."""
+        if state in self._arrived:
+            self._arrived.remove(state)
+        self._release(state)
+        self.queues.leave(state)
+        state.finished_s = now_s
 
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""

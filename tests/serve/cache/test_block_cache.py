@@ -180,13 +180,15 @@ def test_tokens_that_are_not_known_are_like_no_others():
 
 
 @pytest.mark.parametrize("how", ["tokens", "prefix"])
-def test_keys_of_equal_prompts_differ_where_their_adapters_do(how):
+def test_keys_of_equal_prompts_differ_where_their_adapters_or_salts_do(how):
     keys, ids = BlockKeys(4), (1, 2, 3)
+    owners = (("", ""), ("a", ""), ("b", ""), ("", "a"), ("", "b"), ("a", "b"), ("ab", ""), ("", "ab"))
 
-    def of(adapter):
+    def of(adapter, salt):
         more = {"prompt_ids": ids * 4} if how == "tokens" else {"prefix": PrefixBlocks(ids, 4)}
-        return keys.of(RequestState(0, Request("r", 0.0, 12, 1, adapter=adapter, **more), 0.0), 3)
+        request = Request("r", 0.0, 12, 1, adapter=adapter, cache_salt=salt, **more)
+        return keys.of(RequestState(0, request, 0.0), 3)
 
-    found = [of(adapter) for adapter in ("", "a", "b")]
-    assert len({key for each in found for key in each}) == 9
-    assert [of(adapter) for adapter in ("", "a", "b")] == found
+    found = [of(*owner) for owner in owners]
+    assert len({key for each in found for key in each}) == 3 * len(owners)
+    assert [of(*owner) for owner in owners] == found

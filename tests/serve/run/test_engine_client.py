@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from tests.serve.run.tiny_models import drawn_prompts, generated, made
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.causal_model import load_causal_model
+from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.sampling import SamplingParams
@@ -68,6 +70,29 @@ def test_a_request_that_is_closed_frees_its_cache(folder: Path):
     asyncio.run(run())
 
 
+def test_an_answer_ends_where_its_client_says_so_and_the_others_go_on(folder: Path):
+    (prompt,) = drawn_prompts(1)
+
+    async def run() -> dict[int, list[int]]:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        await client.start()
+        request = Request("r", 0.0, len(prompt), 30, prompt_ids=prompt, num_samples=2)
+        found: dict[int, list[int]] = {0: [], 1: []}
+
+        def is_last(new: NewToken) -> bool:
+            return new.sample == 1 and len(found[1]) == 4
+
+        async for each in client.generate(request, SamplingParams(seed=1), is_last=is_last):
+            found[each.sample].append(each.token)
+        assert len(await _tokens(client, (4, 5), 3)) == 3
+        assert client.state == EngineState()
+        await client.close()
+        return found
+
+    found = asyncio.run(run())
+    assert [len(each) for each in found.values()] == [30, 5]
+
+
 @pytest.mark.parametrize("retries", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
     prompts = tuple(drawn_prompts(1))
@@ -108,3 +133,25 @@ def test_what_cannot_start_says_why(tmp_path: Path):
             await client.start()
 
     asyncio.run(run())
+
+
+def ending() -> Engine:
+    os._exit(7)
+
+
+def test_a_process_that_ends_before_it_can_serve_is_not_started_again():
+    async def run() -> None:
+        client = EngineClient(ending)
+        with pytest.raises(ServeError, match="ended before it could serve"):
+            await client.start()
+        assert client.num_restarts == 0
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_weights_that_are_none_are_told(folder: Path, tmp_path: Path):
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ServeError, match="cannot be read"):
+        load_causal_model(tmp_path)

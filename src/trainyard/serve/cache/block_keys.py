@@ -1,4 +1,4 @@
-"""Keys of blocks: two have the same one if their sequences are equal up to the end of the block, and use one adapter."""
+"""Keys of blocks: equal for sequences that are equal up to the end of the block, and have one adapter and one salt."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 
 from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request
 
 __all__ = ["BlockKeys"]
 
@@ -17,7 +18,7 @@ class BlockKeys:
     If token ids are known, a key is a digest (BLAKE2, 128 bits) of the key of the block before and of the block's tokens.
     If a trace describes prompts by blocks of its own, keys are made from these. Unknown content gets a unique key: only
     the request itself finds it again, after a preemption. What is cached of equal tokens depends on the adapter
-    of a request, and so does the key.
+    of a request, and so does the key. With a salt a client keeps others from finding out what it asked.
 
     Parameters
     ----------
@@ -29,16 +30,17 @@ class BlockKeys:
 
     def of(self, state: RequestState, num_blocks: int) -> Sequence[Hashable]:
         """Keys of the first ``num_blocks`` blocks of a request, which are full."""
-        keys, prefix, adapter = state.keys, state.request.prefix, state.request.adapter
+        keys, prefix = state.keys, state.request.prefix
         if len(keys) >= num_blocks:
             return keys[:num_blocks]
+        owner = _owner(state.request)
         of_prompt: Sequence[Hashable] = prefix.keys if prefix is not None else ()
-        if adapter:
-            of_prompt = [(adapter, key) for key in of_prompt]
+        if owner:
+            of_prompt = [(owner, key) for key in of_prompt]
         num_known = state.request.prompt_tokens // self._size if prefix is not None else 0
         for place in range(len(keys), num_blocks):
             if (place + 1) * self._size <= len(state.tokens):
-                keys.append(self._digest(state.tokens, place, keys[-1] if keys else _before_all(adapter)))
+                keys.append(self._digest(state.tokens, place, keys[-1] if keys else owner))
             elif prefix is not None and place < num_known:
                 end = (place + 1) * self._size - 1
                 keys.append((of_prompt[end // prefix.tokens_per_block], end % prefix.tokens_per_block))
@@ -52,6 +54,9 @@ class BlockKeys:
         return blake2b(before + block.tobytes(), digest_size=16).digest()
 
 
-def _before_all(adapter: str) -> bytes:
-    """What the key of the first block follows from, beside its tokens."""
-    return blake2b(adapter.encode(), digest_size=16, person=b"adapter").digest() if adapter else b""
+def _owner(request: Request) -> bytes:
+    """What keys follow from beside tokens: a digest of the adapter and the salt; empty where there is neither."""
+    if not request.adapter and not request.cache_salt:
+        return b""
+    parts = (request.adapter.encode(), request.cache_salt.encode())
+    return blake2b(b"".join(len(part).to_bytes(8) + part for part in parts), digest_size=16).digest()

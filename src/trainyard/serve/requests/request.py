@@ -55,6 +55,7 @@ class Request:
         and its answer.
     adapter : name of the adapter that it uses on its model; "" for none. Only requests with the same one share blocks of
         the KV cache.
+    cache_salt : a secret of its client; "" for none. Only requests with the same one share blocks of the KV cache.
     num_samples : how many answers to its prompt are wanted (n of the API; parallel sampling).
 
     Raises
@@ -78,6 +79,7 @@ class Request:
     priority: int = 0
     parent: str = ""
     adapter: str = ""
+    cache_salt: str = ""
     num_samples: int = 1
 
     def __post_init__(self) -> None:

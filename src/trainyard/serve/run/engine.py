@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -18,6 +18,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel
+from trainyard.serve.run.json_constraint import TokenConstraint
 from trainyard.serve.run.kv_cache import KvCache
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_inputs import step_inputs
@@ -125,6 +126,7 @@ class _Entry:
     ----------
     state : of its first sample.
     seed : of its first sample; the others have the next ones.
+    constraints : of its samples whose tokens are constrained, by number.
     checked : numbers of its samples that the check of batches knows.
     """
 
@@ -133,6 +135,7 @@ class _Entry:
     stop_token_ids: Set[int]
     seed: int
     checked: set[int]
+    constraints: dict[int, TokenConstraint] = field(default_factory=dict)
 
 
 class Engine:
@@ -146,6 +149,7 @@ class Engine:
     clock : tells the time in seconds.
     seen : is told of every step that was computed.
     finished : is told of every request that ended with all of its tokens.
+    constrain : makes the constraint of an answer from a JSON schema; None if requests have none.
 
     Raises
     ------
@@ -161,6 +165,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         seen: Callable[[StepRecord], None] = lambda record: None,
         finished: Callable[[RequestState], None] = lambda state: None,
+        constrain: Callable[[str], TokenConstraint] | None = None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
         length = min(model.context, room) if options.max_model_len is None else options.max_model_len
@@ -180,10 +185,9 @@ class Engine:
         model.use_cache(self._cache)
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._model, self._clock = model, clock
-        self._seen, self._finished = seen, finished
+        self._seen, self._finished, self._constrain = seen, finished, constrain
         self._entries: dict[int, _Entry] = {}
-        self._next_number, self._num_preemptions = 0, 0
-        self._batch = Batch()
+        self._next_number, self._num_preemptions, self._batch = 0, 0, Batch()
 
     @property
     def has_work(self) -> bool:
@@ -242,6 +246,8 @@ class Engine:
                 f"request {request.name!r} has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}; "
                 f"allowed are 0 to {self._model.vocabulary - 1}"
             )
+        if sampling is not None and sampling.json_schema and self._constrain is None:
+            raise ServeError(f"request {request.name!r} has a json_schema; give the engine what constrains")
         state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)
         if why:
@@ -260,6 +266,25 @@ class Engine:
         self._instance.cancel(entry.state, self._clock())
         for each in entry.checked:
             self._checker.leave(each)
+
+    def end_sample(self, number: int, sample: int) -> None:
+        """Generate no more tokens of one sample: its blocks are free at once. Nothing happens if it has ended.
+
+        Parameters
+        ----------
+        number : of its request, whose prompt is computed.
+        """
+        entry = self._entries.get(number)
+        if entry is None or sample >= len(entry.state.sequences):
+            return
+        state = entry.state.sequences[sample]
+        if not state.is_finished:
+            self._instance.end(state, self._clock())
+            self._leave(state)
+
+    def serves(self, number: int) -> bool:
+        """Whether a request waits or runs, or a sample of it."""
+        return number in self._entries
 
     def step(self) -> list[NewToken | Refused]:
         """Compute one batch; return what became of its requests.
@@ -342,20 +367,32 @@ class Engine:
     ) -> dict[int, tuple[int, TokenLogprobs | None]]:
         """The next token of each sequence, and of the samples that will be forked from it, by number."""
         rows: list[SamplingRow] = []
-        numbers: list[int] = []
-        of_logits: list[int] = []
+        numbers, of_logits = list[int](), list[int]()
+        constraints: list[TokenConstraint | None] = []
         for row, state in enumerate(states):
             first, prompt = state.sequences[0].number, state.request.prompt_tokens
             entry = self._entries[first]
             for number in range(state.number, state.number + 1 + state.num_to_fork):
                 seed = entry.seed + number - first
-                rows.append(
-                    SamplingRow(entry.sampling, seed, state.request.prompt_ids, state.tokens[prompt:])
-                )
+                constraint = self._constraint(entry, number)
+                allowed, output = constraint.allowed() if constraint else None, state.tokens[prompt:]
+                rows.append(SamplingRow(entry.sampling, seed, state.request.prompt_ids, output, allowed))
+                constraints.append(constraint)
                 numbers.append(number)
                 of_logits.append(row)
         found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)
-        return dict(zip(numbers, zip(found.tokens.tolist(), found.logprobs, strict=True), strict=True))
+        tokens = found.tokens.tolist()
+        for constraint, token in zip(constraints, tokens, strict=True):
+            if constraint is not None:
+                constraint.take(token)
+        return dict(zip(numbers, zip(tokens, found.logprobs, strict=True), strict=True))
+
+    def _constraint(self, entry: _Entry, number: int) -> TokenConstraint | None:
+        """What says which tokens a sample may have next; None for all."""
+        schema = entry.sampling.json_schema
+        if schema and number not in entry.constraints and self._constrain is not None:
+            entry.constraints[number] = self._constrain(schema)
+        return entry.constraints.get(number)
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:
         if token in self._entries[state.sequences[0].number].stop_token_ids:

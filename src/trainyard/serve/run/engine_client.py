@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from threading import Thread
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import Engine, EngineState, NewToken, Refused
-from trainyard.serve.run.engine_process import Add, Cancel, Failed, Outputs, Ready, Stop, engine_main
+from trainyard.serve.run.engine_process import (
+    Add,
+    Cancel,
+    EndSample,
+    Failed,
+    Outputs,
+    Ready,
+    Stop,
+    engine_main,
+)
 from trainyard.serve.run.sampling import SamplingParams, seed_of
 
 __all__ = ["EngineClient", "EngineLostError"]
+
+
+_MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
+
+_Message = Add | Cancel | EndSample | Stop
 
 
 class EngineLostError(ServeError):
@@ -54,8 +69,9 @@ class EngineClient:
         self._open: dict[int, _Open] = {}
         self._next_ticket = 0
         self._ready = asyncio.Event()
-        self._is_closing = False
+        self._is_closing, self._num_failed_starts = False, 0
         self._failure = ""
+        self._messages: SimpleQueue[_Message] = SimpleQueue()
         self.max_model_len = 0
         self.num_restarts = 0
         self.state = EngineState()
@@ -79,11 +95,20 @@ class EngineClient:
             raise ServeError(self._failure)
 
     async def generate(
-        self, request: Request, sampling: SamplingParams, stop_token_ids: frozenset[int] = frozenset()
-    ) -> AsyncIterator[NewToken]:
+        self,
+        request: Request,
+        sampling: SamplingParams,
+        stop_token_ids: frozenset[int] = frozenset(),
+        is_last: Callable[[NewToken], bool] = lambda token: False,
+    ) -> AsyncGenerator[NewToken, None]:
         """Tokens of all samples of a request, in the order in which they come.
 
         If the iterator is closed, the request is cancelled.
+
+        Parameters
+        ----------
+        stop_token_ids : tokens that end an answer.
+        is_last : is asked of every token, in order, whether it ends its answer, such as by what its text is.
 
         Raises
         ------
@@ -100,23 +125,32 @@ class EngineClient:
         mine = self._open[ticket] = _Open(message)
         if self._ready.is_set():
             self._send(message)
-        num_left = request.num_samples
+        left = set(range(request.num_samples))
+        is_served = True
         try:
-            while num_left:
+            while left:
                 found = await mine.queue.get()
                 if isinstance(found, ServeError):
-                    num_left = 0
+                    is_served = False
                     raise found
-                num_left -= bool(found.finish_reason)
+                if found.sample not in left:  # it came before the engine heard that its answer has ended
+                    continue
+                ends = is_last(found)
+                if ends or found.finish_reason:
+                    left.discard(found.sample)
+                if ends and not found.finish_reason:
+                    self._send(EndSample(ticket, found.sample))
                 yield found
         finally:
             self._open.pop(ticket, None)
-            if num_left:
+            if left and is_served:
                 self._send(Cancel(ticket))
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process; requests that are still served end with an error."""
         self._is_closing = True
+        for mine in self._open.values():
+            mine.queue.put_nowait(EngineLostError("the server is stopping; send the request to another one"))
         self._send(Stop())
         await asyncio.to_thread(self._process.join, 5.0)
         if self._process.is_alive():
@@ -139,19 +173,21 @@ class EngineClient:
         self._process.start()
         theirs.close()
         loop = asyncio.get_running_loop()
+        self._messages = SimpleQueue()
         Thread(target=self._read, args=(self._connection, loop), daemon=True).start()
+        Thread(target=_write, args=(self._connection, self._messages), daemon=True).start()
 
     def _read(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: hand on what comes, until the process ends."""
         with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
             while True:
                 loop.call_soon_threadsafe(self._take, connection.recv())
+        self._send(Stop())  # to the thread that writes
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._lost)
 
-    def _send(self, message: Add | Cancel | Stop) -> None:
-        with suppress(OSError):  # the process ended: its end is taken care of when it is seen
-            self._connection.send(message)
+    def _send(self, message: _Message) -> None:
+        self._messages.put(message)
 
     def _take(self, message: Ready | Failed | Outputs) -> None:
         if isinstance(message, Failed):
@@ -181,9 +217,16 @@ class EngineClient:
 
     def _lost(self) -> None:
         """The process ended."""
+        self._num_failed_starts = 0 if self._ready.is_set() else self._num_failed_starts + 1
         self._ready.clear()
         if self._is_closing:
             return
+        if self._num_failed_starts > (_MOST_FAILED_STARTS if self.max_model_len else 0):
+            self._process.join(1.0)  # its pipe is closed: it is about to end
+            code = self._process.exitcode
+            self._failure = (
+                f"the engine ended before it could serve, with status {code}; its messages say why"
+            )
         for mine in self._open.values():
             if self._failure or not self._retries:
                 why = self._failure or "the engine stopped while it served the request; send it again"
@@ -195,3 +238,13 @@ class EngineClient:
         else:
             self.num_restarts += 1
             self._begin()
+
+
+def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:
+    """In a thread, as an engine reads between steps only: hand on messages, the last of which is `Stop`."""
+    with suppress(OSError):  # the process ended: its end is taken care of when it is seen
+        while True:
+            message = messages.get()
+            connection.send(message)
+            if isinstance(message, Stop):
+                return

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken, Refused
+from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["Add", "Cancel", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
+__all__ = ["Add", "Cancel", "EndSample", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,23 @@ class EngineSpec:
     num_threads: int = 1
 
     def engine(self) -> Engine:
-        """Load the model and make the engine."""
+        """Load the model and make the engine; what is compiled at its first steps is compiled now."""
         torch.set_num_threads(self.num_threads)
+        disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
-        return Engine(load_causal_model(self.folder, self.dtype), policy, self.options)
+        model = load_causal_model(self.folder, self.dtype)
+        _warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
+        return Engine(model, policy, self.options, constrain=self._constrain)
+
+    def _constrain(self, schema: str) -> TokenConstraint:
+        return _json_constraints(self.folder).of(schema)
+
+
+@cache
+def _json_constraints(folder: Path) -> JsonConstraints:
+    from trainyard.serve.run.model_text import ModelText
+
+    return ModelText(folder).json_constraints
 
 
 class Add(NamedTuple):
@@ -59,6 +76,13 @@ class Cancel(NamedTuple):
     """Serve the request of a ticket no longer."""
 
     ticket: int
+
+
+class EndSample(NamedTuple):
+    """Generate no more tokens of one sample of a request."""
+
+    ticket: int
+    sample: int
 
 
 class Stop(NamedTuple):
@@ -91,14 +115,24 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
     ----------
     make_engine : such as `EngineSpec.engine`.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
         connection.send(Ready(engine.max_model_len))
         _Loop(connection, engine).run()
     except ServeError as error:
         connection.send(Failed(str(error)))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _warm_up(engine: Engine) -> None:
+    """Compute one request of every way in which tokens are chosen."""
+    drawn = SamplingParams(top_k=2, top_p=0.9, frequency_penalty=0.1, logprobs=1)
+    for name, sampling in (("drawn", drawn), ("greedy", SamplingParams(temperature=0.0))):
+        engine.add(Request(name, 0.0, 1, 2, prompt_ids=(0,)), sampling)
+        while engine.has_work:
+            engine.step()
 
 
 class _Loop:
@@ -117,18 +151,23 @@ class _Loop:
                 if isinstance(message, Stop):
                     return
                 self._take(message)
+                if not engine.has_work:  # it is not told after a step
+                    connection.send(Outputs((), engine.state))
             found = [(self._ticket_of[each.request], each) for each in engine.step()]
             for _, each in found:
-                if isinstance(each, Refused):
-                    self._forget(each.request)
+                self._forget_ended(each.request)
             connection.send(Outputs(tuple(found), engine.state))
 
-    def _take(self, message: Add | Cancel) -> None:
-        if isinstance(message, Cancel):
+    def _take(self, message: Add | Cancel | EndSample) -> None:
+        if not isinstance(message, Add):
             number = self._number_of.get(message.ticket)
-            if number is not None:
+            if number is None:
+                return
+            if isinstance(message, Cancel):
                 self._engine.cancel(number)
-                self._forget(number)
+            else:
+                self._engine.end_sample(number, message.sample)
+            self._forget_ended(number)
             return
         ticket, request, sampling, stops = message
         try:
@@ -139,5 +178,6 @@ class _Loop:
         else:
             self._ticket_of[number], self._number_of[ticket] = ticket, number
 
-    def _forget(self, number: int) -> None:
-        del self._number_of[self._ticket_of.pop(number)]
+    def _forget_ended(self, number: int) -> None:
+        if number in self._ticket_of and not self._engine.serves(number):
+            del self._number_of[self._ticket_of.pop(number)]

@@ -59,6 +59,8 @@ class SamplingParams:
     logprobs : int or None
         How many of the likeliest tokens are told with their log-probabilities, 0 to 20, beside the one that is chosen;
         None for nothing.
+    json_schema : str
+        Text of a JSON schema to which the output conforms; "" for none.
 
     Raises
     ------
@@ -76,6 +78,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    json_schema: str = ""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():

@@ -1,0 +1,174 @@
+"""`trainyard serve run`: serve models on this machine, by the API of OpenAI."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from trainyard.cli.bounds import PORT, PROCESSES, TOKENS
+from trainyard.cli.lists import between_commas
+from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.serve.requests import quantity
+from trainyard.serve.errors import ServeError
+
+if TYPE_CHECKING:
+    from trainyard.serve.run.engine_process import EngineSpec
+    from trainyard.serve.run.server.server import ServerOptions
+
+__all__ = ["Options", "act"]
+
+_MOST_CACHE_BYTES = 4 * 2**30
+_CACHE_SHARE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
+    """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
+
+    With --json, the first line of the output is a document with the address, once all models can be asked.
+    """
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
+    """Folders of models in Hugging Face form, with weights as safetensors. Requests call a model by the name of its
+    folder, or by NAME of NAME=FOLDER."""
+    policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
+    """Batch policy of every model, as in `trainyard serve simulate`, such as sarathi or vllm+vtc."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and KV cache."""
+    cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """KV cache of each model, in blocks."""
+    cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """KV cache of each model, such as 2GiB; by default a share of a quarter of the memory that is free, up to 4 GiB."""
+    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Memory of each model for requests that are swapped out, by policies that swap; by default none."""
+    block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
+    """Tokens per block of the KV cache."""
+    max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
+    threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
+    """Threads that compute each model; by default this machine's processors, shared, but one that answers requests."""
+    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
+    """Address to listen on; one that other machines reach needs keys."""
+    port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
+    """Port to listen on; 0 takes one that is free."""
+    api_key: Annotated[str | None, tyro.conf.arg(metavar="NAME=KEY,...")] = None
+    """Clients and their keys, separated by commas. Other users of this machine see them: better use --api-key-file."""
+    api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Clients and their keys: lines NAME=KEY; readable by you alone."""
+    max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
+    """Requests of a model that may wait for their first token; more are refused with status 429."""
+    max_num_queued_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Tokens of prompts that may wait so; by default any number."""
+    max_body: Annotated[str, tyro.conf.arg(metavar="SIZE")] = "8MiB"
+    """Largest body of a request; larger ones are refused with status 413."""
+    deadline: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Time for a whole request, such as 2min; what takes longer is cancelled. By default there is none."""
+    drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
+    """Time for requests that run when the server is told to stop."""
+    log_prompts: bool = False
+    """Log what clients send; by default that is never written anywhere."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Serve."""
+    try:
+        from trainyard.serve.run.server.server import serve
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"`trainyard serve run` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
+        ) from error
+    from trainyard.serve.catalog import parse_policies
+
+    if len(parse_policies(options.policy)) != 1:
+        raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
+    how = _server_options(options)
+    specs = _specs(options)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("trainyard.server").setLevel(logging.INFO)
+
+    def ready(address: str, lengths: Mapping[str, int]) -> None:
+        if options.json:
+            print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
+        told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
+        screen.say(f"serving {told} on {address}/v1")
+
+    return Outcome({"drained": serve(specs, how, ready)})
+
+
+def _server_options(options: Options) -> ServerOptions:
+    from trainyard.reading.quantities import parse_bytes, parse_seconds
+    from trainyard.serve.run.server.api_keys import ApiKeys
+    from trainyard.serve.run.server.app import ServerLimits
+    from trainyard.serve.run.server.server import ServerOptions
+
+    deadline_s = float("inf")
+    if options.deadline is not None:
+        deadline_s = quantity("--deadline", options.deadline, parse_seconds)
+    keys = ApiKeys.read(between_commas(options.api_key or ""), options.api_key_file)
+    keys.check_host(options.host)
+    limits = ServerLimits(
+        options.max_num_queued_reqs,
+        options.max_num_queued_tokens,
+        quantity("--max-body", options.max_body, parse_bytes),
+        deadline_s,
+    )
+    drain_s = quantity("--drain", options.drain, parse_seconds)
+    return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts)
+
+
+def _specs(options: Options) -> dict[str, EngineSpec]:
+    """How each model is computed, by its name."""
+    folders: dict[str, Path] = {}
+    for text in options.models:
+        before, _, after = text.partition("=")
+        folder = Path(after or before)
+        name = before if after else folder.resolve().name
+        if name in folders:
+            raise ServeError(f"two models are called {name!r}; give one another name: NAME={folder}")
+        folders[name] = folder
+    if not folders:
+        raise ServeError("no model is given; give a folder in Hugging Face form")
+    return {name: _spec(options, folder, len(folders)) for name, folder in folders.items()}
+
+
+def _spec(options: Options, folder: Path, num_models: int) -> EngineSpec:
+    import torch
+
+    from trainyard.reading.quantities import parse_bytes
+    from trainyard.serve.run.engine import EngineOptions
+    from trainyard.serve.run.engine_process import EngineSpec
+    from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
+
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.dtype]
+    size = options.block_tokens
+    if options.cache_blocks is not None and options.cache_memory is not None:
+        raise ServeError("--cache-blocks and --cache-memory both say how large the cache is; give one")
+    num_blocks = options.cache_blocks
+    if num_blocks is None:
+        if options.cache_memory is not None:
+            num_bytes = quantity("--cache-memory", options.cache_memory, parse_bytes)
+        else:
+            num_bytes = _free_bytes() // num_models
+        num_blocks = num_bytes // block_bytes(folder, size, dtype)
+    num_host_blocks = 0
+    if options.host_cache_memory is not None:
+        host_bytes = quantity("--host-cache-memory", options.host_cache_memory, parse_bytes)
+        num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
+    length = longest_sequence(folder, num_blocks, size, options.max_model_len)
+    threads = options.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)
+    engine = EngineOptions(num_blocks, size, num_host_blocks, length)
+    return EngineSpec(folder, options.policy, engine, dtype, threads)
+
+
+def _free_bytes() -> int:
+    """For the KV caches of all models, where nothing says it."""
+    import psutil
+
+    return min(_MOST_CACHE_BYTES, int(psutil.virtual_memory().available * _CACHE_SHARE))

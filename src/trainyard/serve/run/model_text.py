@@ -1,0 +1,183 @@
+"""Text and tokens of a model: its tokenizer, its chat template, the tokens that end an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.json_constraint import JsonConstraints
+
+__all__ = ["Detokenizer", "ModelText"]
+
+_UNKNOWN = "\ufffd"
+
+
+class ModelText:
+    """The tokenizer of a model.
+
+    Parameters
+    ----------
+    folder : of the model, in Hugging Face form. No code of it runs; its chat template runs in Jinja's sandbox.
+
+    Attributes
+    ----------
+    stop_token_ids : tokens that end an answer.
+    vocabulary : tokens that the model knows.
+
+    Raises
+    ------
+    ServeError
+        If it has no tokenizer that can be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / "tokenizer.json").is_file():
+            raise ServeError(f"{folder} has no tokenizer.json; give a folder with the tokenizer of the model")
+        config = _read(folder / "config.json")
+        text_config = config.get("text_config") or {}
+        try:
+            self._whole = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            self._tokenizer = self._whole.backend_tokenizer
+            self.vocabulary = int(config.get("vocab_size") or text_config["vocab_size"])
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ServeError(f"the tokenizer of {folder} cannot be read: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        generation = _read(folder / "generation_config.json")
+        given = [each.get("eos_token_id") for each in (generation, config, text_config)]
+        self.stop_token_ids = frozenset(
+            number
+            for each in (*given, self._whole.eos_token_id)
+            for number in (each if isinstance(each, list) else [each])
+            if number is not None
+        )
+        self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
+
+    @cached_property
+    def json_constraints(self) -> JsonConstraints:
+        """What makes answers conform to JSON schemas.
+
+        Raises
+        ------
+        ServeError
+            If that is not possible.
+        """
+        return JsonConstraints(self._whole, self.vocabulary, self.stop_token_ids)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be written as a prompt."""
+        return bool(self._whole.chat_template)
+
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Tokens of a text.
+
+        Parameters
+        ----------
+        special : whether those are added that the tokenizer puts around a text, such as at its beginning.
+        """
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens; special tokens have none."""
+        found: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return found
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]], *, generates: bool = True) -> str:
+        """A conversation as the template of the model writes it.
+
+        Parameters
+        ----------
+        generates : whether an answer is to follow.
+
+        Raises
+        ------
+        ServeError
+            If the model has no template, or that cannot write it.
+        """
+        from jinja2 import TemplateError
+
+        if not self.has_chat_template:
+            raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
+        try:
+            found = self._whole.apply_chat_template(
+                [dict(each) for each in messages], tokenize=False, add_generation_prompt=generates
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise ServeError(
+                f"the chat template of the model does not take these messages: {error}"
+            ) from error
+        return str(found)
+
+    def bytes_of(self, token: int) -> bytes:
+        """What one token stands for, which may be part of a character; special tokens stand for their name."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:
+            return b""
+        if token in self._whole.added_tokens_decoder:
+            return str(piece).encode()
+        if self._is_byte_level and all(char in _byte_of_char() for char in piece):
+            return bytes(_byte_of_char()[char] for char in piece)
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return bytes.fromhex(piece[3:5])
+        return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
+
+
+class Detokenizer:
+    """Text of tokens that come one by one. A character whose bytes are in several tokens comes when it is whole.
+
+    Parameters
+    ----------
+    text : of the model.
+    """
+
+    def __init__(self, text: ModelText) -> None:
+        self._text = text
+        # Tokens from the last ones that gave text; what these give alone is not given again.
+        self._tokens: list[int] = []
+        self._num_given = 0
+
+    def take(self, token: int) -> str:
+        """Take the next token; return the text that is certain now."""
+        self._tokens.append(token)
+        new = self._new()
+        if not new or new.endswith(_UNKNOWN):
+            return ""
+        self._tokens = self._tokens[self._num_given :]
+        self._num_given = len(self._tokens)
+        return new
+
+    def rest(self) -> str:
+        """What was held back, where nothing more comes."""
+        new = self._new()
+        self._tokens, self._num_given = [], 0
+        return new
+
+    def _new(self) -> str:
+        given = self._text.decode(self._tokens[: self._num_given])
+        return self._text.decode(self._tokens)[len(given) :]
+
+
+@cache
+def _byte_of_char() -> Mapping[str, int]:
+    """The characters by which byte-level tokenizers write bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON file; empty if there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ServeError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}

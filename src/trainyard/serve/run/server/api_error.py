@@ -1,0 +1,59 @@
+"""Why the server does not do what it is asked for, in the form of the API of OpenAI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+__all__ = ["ApiError"]
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """An answer that is no success.
+
+    Parameters
+    ----------
+    status : of HTTP.
+    message : what was given, what is allowed, and what to do.
+    param : field of the request that is wrong; "" if it is none.
+    code : what is wrong, for programs; "" for nothing.
+    retry_s : after how many seconds the same may be done; 0 says nothing of that.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str = "", code: str = "", retry_s: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_s = status, message, param, code, retry_s
+
+    @classmethod
+    def of_server(cls) -> ApiError:
+        """What a client is told of a defect."""
+        return cls(500, "something went wrong in the server; its log says what")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param or None,
+                "code": self.code or None,
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        """As HTTP has it."""
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_s:
+            headers["Retry-After"] = str(self.retry_s)
+        return JSONResponse(self.document(), self.status, headers)

@@ -1,0 +1,81 @@
+"""How large the KV cache of a model is, and how long its sequences, from its configuration alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from trainyard.serve.errors import ServeError
+
+__all__ = ["block_bytes", "context_of", "longest_sequence"]
+
+
+def context_of(folder: Path) -> int:
+    """The longest sequence that a model was made for, in tokens.
+
+    Raises
+    ------
+    ServeError
+        If its configuration cannot be read, or does not say it.
+    """
+    found = getattr(_config(folder), "max_position_embeddings", None)
+    if not isinstance(found, int):
+        raise ServeError(f"{folder}/config.json has no max_position_embeddings; give a model with it")
+    return found
+
+
+def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
+    """Bytes of a block of the KV cache of a model.
+
+    Raises
+    ------
+    ServeError
+        If its configuration does not say how large keys and values are.
+    """
+    config = _config(folder)
+    try:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layers = config.num_hidden_layers
+    except AttributeError as error:
+        raise ServeError(
+            f"{folder}/config.json does not say how large keys and values are ({error}); give --cache-blocks"
+        ) from error
+    return 2 * int(layers * heads * width) * block_tokens * dtype.itemsize
+
+
+def longest_sequence(folder: Path, num_blocks: int, block_tokens: int, max_model_len: int | None) -> int:
+    """The longest sequence that can be served, in tokens.
+
+    Raises
+    ------
+    ServeError
+        If the cache has no room for one that is asked for, or for any.
+    """
+    context, room = context_of(folder), num_blocks * block_tokens
+    if max_model_len is not None and max_model_len > context:
+        raise ServeError(
+            f"--max-model-len {max_model_len}; {folder.name} was made for at most {context} tokens; give that or less"
+        )
+    wanted = max_model_len or 2
+    if room < wanted:
+        least = math.ceil(wanted / block_tokens)
+        raise ServeError(
+            f"the KV cache of {folder.name} has {num_blocks} blocks of {block_tokens} tokens, {room} tokens, and one "
+            f"request may have {wanted}; give --cache-blocks {least} or more, more --cache-memory, or a smaller "
+            "--max-model-len"
+        )
+    return max_model_len or min(context, room)
+
+
+def _config(folder: Path) -> Any:
+    if not (folder / "config.json").is_file():
+        raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        raise ServeError(f"{folder}/config.json cannot be read: {error}") from error

@@ -1,0 +1,290 @@
+"""Bodies of requests: their fields, with what each may be. A field that is not done is refused by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from trainyard.reading import shown
+from trainyard.serve.run.server.api_error import ApiError
+
+__all__ = [
+    "ChatForm", "CompletionForm", "DetokenizeForm", "GenerationForm", "Message", "TokenizeForm", "read_form",
+]  # fmt: skip
+
+_MOST_TOKENS = 2**31 - 1
+_MOST_STOPS, _MOST_STOP_CHARS = 4, 1000
+_TOKEN = re.compile(r"\d{1,9}", re.ASCII)
+_MOST_SALT_CHARS = 1024
+
+_SAYS_NOTHING: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "audio": (),
+        "echo": (False,),
+        "function_call": ("none",),
+        "functions": ([],),
+        "include_stop_str_in_output": (False,),
+        "length_penalty": (1, 1.0),
+        "metadata": ({},),
+        "min_tokens": (0,),
+        "modalities": (["text"],),
+        "parallel_tool_calls": (True, False),  # of tools, which there are none
+        "prediction": (),
+        "prompt_logprobs": (),
+        "service_tier": ("auto", "default"),
+        "skip_special_tokens": (True,),
+        "store": (False,),
+        "suffix": ("",),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "use_beam_search": (False,),
+        "web_search_options": (),
+    }
+)
+"""Fields of the API that are not done, and the values of them that ask for nothing; null always is one."""
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list | tuple) or len(found) > _MOST_STOPS:
+        raise ValueError(f"allowed is a text or a list of at most {_MOST_STOPS} texts")
+    if not all(isinstance(each, str) and 1 <= len(each) <= _MOST_STOP_CHARS for each in found):
+        raise ValueError(f"allowed are texts of 1 to {_MOST_STOP_CHARS} characters")
+    return tuple(found)
+
+
+def _biases(given: Any) -> Any:
+    """Numbers by token; keys of JSON are texts."""
+    if not isinstance(given, dict) or not all(_TOKEN.fullmatch(str(each)) for each in given):
+        raise ValueError('allowed is a number for each token, such as {"50256": -100}')
+    return {int(token): value for token, value in given.items()}
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+class _StreamOptions(_Form):
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class _JsonSchema(_Form):
+    name: str = ""
+    strict: bool | None = None  # answers conform in either case
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _ResponseFormat(_Form):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+
+class GenerationForm(_Form):
+    """What asks for answers, with fields of both forms."""
+
+    model: str
+    max_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = Field(default_factory=dict)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    n: int = Field(1, ge=1, le=128)
+    stop: Annotated[tuple[str, ...], BeforeValidator(_stops)] = ()
+    stop_token_ids: list[int] = Field(default_factory=list, max_length=1000)
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
+    user: str = Field("", max_length=1024)
+    cache_salt: str | None = Field(None, min_length=1, max_length=_MOST_SALT_CHARS)
+
+    response_format: _ResponseFormat | None = None
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON schema to which answers conform; "" for none."""
+        asked = self.response_format
+        if asked is None or asked.type == "text":
+            return ""
+        if asked.type == "json_object" or asked.json_schema is None:
+            return '{"type": "object"}'
+        return json.dumps(asked.json_schema.schema_)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with what was used."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likely tokens are told beside each token; None for nothing."""
+        raise NotImplementedError
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Longest answer, in tokens; None where nothing says it."""
+        raise NotImplementedError
+
+
+class _TextPart(_Form):
+    type: Literal["text"]
+    text: str
+
+
+def _joined(given: Any) -> Any:
+    """Content as one text, if it is a list of parts."""
+    return (
+        "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
+    )
+
+
+class Message(_Form):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_joined)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Null says nothing; answers that come back as messages have many."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class ChatForm(GenerationForm):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likely tokens are told beside each token."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Longest answer, in tokens."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionForm(GenerationForm):
+    """POST /v1/completions."""
+
+    prompt: Any
+    max_tokens: int | None = Field(16, ge=1, le=_MOST_TOKENS)
+    logprobs: int | None = Field(None, ge=0, le=20)
+    best_of: int | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likely tokens are told beside each token."""
+        return self.logprobs
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Longest answer, in tokens."""
+        return self.max_tokens
+
+
+class TokenizeForm(_Form):
+    """POST /tokenize: a text or a conversation."""
+
+    model: str = ""
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+
+
+class DetokenizeForm(_Form):
+    """POST /detokenize."""
+
+    model: str = ""
+    tokens: list[int]
+
+
+Form = TypeVar("Form", bound=_Form)
+
+
+def read_form(kind: type[Form], body: bytes) -> Form:
+    """Read the body of a request.
+
+    Raises
+    ------
+    ApiError
+        If it is no JSON, a field is not known, not done, or not allowed.
+    """
+    given = _mapping(body)
+    known = kind.model_fields
+    for name in [name for name in given if name not in known]:
+        _require_nothing(name, given.pop(name), sorted(known))
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(each) for each in first["loc"] if not str(each).startswith("function-"))
+        if first["type"] == "missing" and len(first["loc"]) == 1:
+            raise ApiError(400, f"{place} is missing; give it", param=place) from None
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+        told = f"{place} is {shown(first['input'])}: {message}"
+        if first["type"] == "extra_forbidden":
+            told = f"{place} is given, and is not done by this server; leave it out"
+        raise ApiError(400, told, param=place) from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply; give fields as the API has them") from None
+
+
+def _mapping(body: bytes) -> dict[str, Any]:
+    """The fields of a body that say something."""
+    try:
+        found = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        # What JSON escapes and UTF-8 does not have: half of a pair of surrogates.
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeError:
+        raise ApiError(400, "the body is not UTF-8; send JSON in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        told = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, f"the body is no JSON: {told}; send a JSON object") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"the body is {shown(found)}; allowed is a JSON object")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _require_nothing(name: str, value: Any, known: list[str]) -> None:
+    """Refuse a field that is not done, unless it asks for nothing."""
+    harmless = _SAYS_NOTHING.get(name)
+    if harmless is None:
+        raise ApiError(
+            400,
+            f"unknown field {shown(name)}; known are {', '.join(known)}; leave it out",
+            param=name[:100],
+            code="unknown_field",
+        )
+    if not any(type(value) is type(each) and value == each for each in harmless):
+        allowed = " or ".join(json.dumps(each) for each in (None, *harmless))
+        raise ApiError(
+            400,
+            f"{name} is {shown(value)}; this server does not do it; allowed is {allowed}; leave it out",
+            param=name,
+            code="unsupported_field",
+        )

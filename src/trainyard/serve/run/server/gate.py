@@ -1,0 +1,106 @@
+"""What every request passes: its number, who asks, whether the server still takes requests."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trainyard.hardware.interface import is_loopback
+from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.api_keys import ApiKeys
+
+__all__ = ["Gate"]
+
+_LOG = logging.getLogger("trainyard.server")
+_FOR_ALL = frozenset({"/health", "/ready"})
+_ALSO_AT_THE_END = _FOR_ALL | {"/metrics", "/version"}
+_NAME = re.compile(r"[\x21-\x7e]{1,128}")
+_AGAIN_S = 5
+
+
+class Gate:
+    """Lets requests in. What is let in finds its client and its name in ``request.state``.
+
+    Parameters
+    ----------
+    app : what is behind it.
+    keys : who may ask.
+
+    Attributes
+    ----------
+    is_draining : whether no more requests are taken.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app, self._keys = app, keys
+        self.is_draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        name = given if _NAME.fullmatch(given) else uuid.uuid4().hex
+        began_s, status = time.monotonic(), 0
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = name
+            await send(message)
+
+        client = ""
+        try:
+            client = self._client(scope["path"], headers)
+            scope.setdefault("state", {}).update(client=client, request_name=name)
+            await self._app(scope, receive, named)
+        except ApiError as error:
+            await error.response()(scope, receive, named)
+        finally:
+            # Paths are quoted, so that none makes a line of its own.
+            took_s = time.monotonic() - began_s
+            _LOG.info(
+                "%s %r %s %.3f s id=%s client=%r",
+                scope["method"],
+                scope["path"],
+                status,
+                took_s,
+                name,
+                client,
+            )
+
+    def _client(self, path: str, headers: Headers) -> str:
+        """Who asks.
+
+        Raises
+        ------
+        ApiError
+            If that is nobody who may, or the server takes no more requests.
+        """
+        if path in _FOR_ALL:
+            return ""
+        if not self._keys.by_key:
+            _require_loopback(headers.get("host", ""))
+        client = self._keys.of(headers.get("authorization", ""))
+        if self.is_draining and path not in _ALSO_AT_THE_END:
+            told = "the server is stopping and takes no more requests; send the request to another one"
+            raise ApiError(503, told, code="stopping", retry_s=_AGAIN_S)
+        return client
+
+
+def _require_loopback(named: str) -> None:
+    """Somebody else's page, open in a browser here, gets here under a name of its own."""
+    try:
+        host = urlsplit(f"//{named}").hostname or ""
+    except ValueError as error:
+        raise ApiError(400, f"header Host is NAME, ADDRESS or [ADDRESS], not {named!r}") from error
+    if not is_loopback(host):
+        raise ApiError(403, f"without keys this server answers as localhost only, not as {host!r}")

@@ -1,0 +1,52 @@
+"""A model that is served: its text, and the engine that computes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.engine import EngineState, NewToken
+from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.sampling import SamplingParams
+
+__all__ = ["Generates", "ServedModel"]
+
+
+class Generates(Protocol):
+    """What the server needs of an engine; `EngineClient` is one."""
+
+    max_model_len: int
+    num_restarts: int
+    state: EngineState
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def generate(
+        self,
+        request: Request,
+        sampling: SamplingParams,
+        stop_token_ids: frozenset[int] = frozenset(),
+        is_last: Callable[[NewToken], bool] = lambda token: False,
+    ) -> AsyncGenerator[NewToken, None]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model that is served.
+
+    Attributes
+    ----------
+    name : by which requests call it.
+    text : its tokenizer.
+    engine : that computes it.
+    created_s : when the server began to serve it, in seconds since 1970.
+    """
+
+    name: str
+    text: ModelText
+    engine: Generates
+    created_s: int = field(default_factory=lambda: int(time.time()))

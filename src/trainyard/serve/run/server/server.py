@@ -1,0 +1,170 @@
+"""The server as a process: engines, HTTP in front of them, and their end by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.engine_client import EngineClient
+from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.server.api_keys import ApiKeys
+from trainyard.serve.run.server.app import Api, ServerLimits
+from trainyard.serve.run.server.served_model import ServedModel
+
+__all__ = ["HttpServer", "Ready", "ServerOptions", "listening", "serve"]
+
+_LAST_S = 3  # for answers that are already written
+_MOST_CONNECTIONS = 4096
+_SECONDS_OF_SILENCE = 30
+
+
+Ready = Callable[[str, Mapping[str, int]], None]
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a server is told beside its models.
+
+    Attributes
+    ----------
+    host, port : where it listens; port 0 takes one that is free.
+    keys : who may ask.
+    limits : what they may take.
+    drain_s : at its end, for requests that run.
+    logs_prompts : whether what clients send is logged.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    drain_s: float = 30.0
+    logs_prompts: bool = False
+
+
+class HttpServer(uvicorn.Server):
+    """Leaves signals to whoever runs it: uvicorn would raise them again at its end, and that would end the process."""
+
+    def __init__(self, app: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=_SECONDS_OF_SILENCE,
+            timeout_graceful_shutdown=_LAST_S,
+        )
+        super().__init__(config)
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+def serve(models: Mapping[str, EngineSpec], options: ServerOptions, say: Ready) -> bool:
+    """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
+
+    Parameters
+    ----------
+    models : by name.
+    say : hears the address, once all models can be asked, and the longest sequence of each in tokens.
+
+    Raises
+    ------
+    ServeError
+        If it cannot be listened there, or a model cannot be served.
+    """
+    options.keys.check_host(options.host)
+    _allow_connections()
+    texts = {name: ModelText(spec.folder) for name, spec in models.items()}
+    with listening(options.host, options.port) as listener:
+        return asyncio.run(_serve(models, texts, options, listener, say))
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises
+    ------
+    ServeError
+        If that is not possible there.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ServeError(
+            f"cannot listen on {host}, port {port}: {error}; give another --host or --port"
+        ) from error
+
+
+def _allow_connections() -> None:
+    """Raise the limit on open files as far as connections need it and it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+async def _serve(
+    models: Mapping[str, EngineSpec],
+    texts: Mapping[str, ModelText],
+    options: ServerOptions,
+    listener: socket.socket,
+    say: Ready,
+) -> bool:
+    clients = {name: EngineClient(spec.engine) for name, spec in models.items()}
+    served = {name: ServedModel(name, texts[name], client) for name, client in clients.items()}
+    api = Api(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
+    server = HttpServer(api.app)
+    ending = asyncio.Event()
+
+    def end() -> None:
+        if ending.is_set():  # asked again: at once
+            server.should_exit = True
+        ending.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    starting = asyncio.create_task(_start(clients))
+    waiting = asyncio.create_task(ending.wait())
+    try:
+        await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            lengths = {name: client.max_model_len for name, client in clients.items()}
+            say(_address(options.host, listener.getsockname()[1]), lengths)
+            await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+            draining = asyncio.create_task(api.drain(options.drain_s))
+            await asyncio.wait((serving, draining), return_when=asyncio.FIRST_COMPLETED)
+            draining.cancel()
+        return not api.num_open
+    finally:
+        starting.cancel()
+        waiting.cancel()
+        # Requests that still run end with an error, which their clients are told.
+        await asyncio.gather(*(client.close() for client in clients.values()))
+        server.should_exit = True
+        await serving
+
+
+async def _start(clients: Mapping[str, EngineClient]) -> None:
+    await asyncio.gather(*(client.start() for client in clients.values()))
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,174 @@
+"""A small model with a tokenizer, servers of it on real ports, and an engine that says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.engine import EngineOptions, EngineState, NewToken
+from trainyard.serve.run.engine_client import EngineClient
+from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.server.app import Api, ServerLimits
+from trainyard.serve.run.server.served_model import ServedModel
+from trainyard.serve.run.server.server import HttpServer, listening
+
+T = TypeVar("T")
+
+VOCABULARY, CONTEXT = 1000, 512
+NUM_BLOCKS, BLOCK_TOKENS = 600, 8
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+END = 0  # the token <|end|>
+_ROOT = Path(__file__).resolve().parents[4]
+
+
+def save_tiny(folder: Path, *, template: str | None = TEMPLATE) -> Path:
+    """Save a model with random weights, and a byte-level tokenizer that is trained on pages of the repository."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|end|>", "<|start|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train([str(page) for page in sorted((_ROOT / "docs").glob("guide-*.md"))], trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=template
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+class Servers:
+    """Servers in a thread, with one engine behind all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        options = EngineOptions(NUM_BLOCKS, BLOCK_TOKENS)
+        self.client = EngineClient(EngineSpec(folder, "vllm", options).engine)
+        self.call(self.client.start())
+        self.model = ServedModel("tiny", ModelText(folder), self.client)
+        self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def url(self, limits: ServerLimits | None = None) -> str:
+        """Begin a server; return its address."""
+        listener = listening("127.0.0.1", 0)
+
+        async def begin() -> None:
+            server = HttpServer(Api({"tiny": self.model}, limits=limits).app)
+            self._servers.append((server, asyncio.create_task(server.serve(sockets=[listener]))))
+
+        self.call(begin())
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        async def end() -> None:
+            for server, _ in self._servers:
+                server.should_exit = True
+            await asyncio.gather(*(serving for _, serving in self._servers))
+            await self.client.close()
+
+        self.call(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class FakeEngine:
+    """Answers every request with the same tokens, when it may.
+
+    Attributes
+    ----------
+    gate : set while it may.
+    cancelled : names of requests that were cancelled.
+    failure : is raised after the tokens, if there is one.
+    """
+
+    def __init__(self, tokens: Sequence[int], failure: Exception | None = None) -> None:
+        self._tokens, self.failure = tokens, failure
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled: list[str] = []
+        self.requests: list[Request] = []
+        self.max_model_len, self.num_restarts, self.state = CONTEXT, 0, EngineState()
+        self.is_ready = True
+
+    async def generate(
+        self,
+        request: Request,
+        sampling: SamplingParams,
+        stop_token_ids: frozenset[int] = frozenset(),
+        is_last: Callable[[NewToken], bool] = lambda token: False,
+    ) -> AsyncGenerator[NewToken, None]:
+        self.requests.append(request)
+        tokens = self._tokens[: request.max_tokens]
+        is_over = False
+        try:
+            for place, token in enumerate(tokens, 1):
+                await self.gate.wait()
+                await asyncio.sleep(0)
+                is_end = place == len(tokens) and not self.failure
+                reason = "stop" if token in stop_token_ids else "length" if is_end else ""
+                new = NewToken(0, 0, token, None, reason, 0)
+                is_over = is_last(new) or bool(reason)
+                yield new
+                if is_over:
+                    return
+            if self.failure:
+                is_over = True
+                raise self.failure
+        finally:
+            if not is_over:
+                self.cancelled.append(request.name)
+
+
+def asked(
+    text: ModelText,
+    engine: FakeEngine,
+    work: Callable[[httpx2.AsyncClient, Api], Coroutine[Any, Any, T]],
+    **more: Any,
+) -> T:
+    """Let a test ask a server in this process."""
+
+    async def run() -> T:
+        api = Api({"tiny": ServedModel("tiny", text, engine)}, **more)
+        transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await work(client, api)
+
+    return asyncio.run(run())
+
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "How many devices?"}]}
+COMPLETION = {"model": "tiny", "prompt": "The cluster has"}

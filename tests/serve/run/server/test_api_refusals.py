@@ -1,0 +1,328 @@
+"""What is not done is refused by its name, in the form of OpenAI's API; nothing that is sent makes the server fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.serve.run.server.served_api import CHAT, COMPLETION, CONTEXT, FakeEngine, asked, save_tiny
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.server.api_keys import ApiKeys
+from trainyard.serve.run.server.app import ServerLimits
+
+_JSON = {"Content-Type": "application/json"}
+_PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+
+
+def post(text, path, content, headers=_JSON, **more):
+    """Status, headers and document of one answer."""
+
+    async def work(client, api):
+        sent = content if isinstance(content, bytes) else json.dumps(content).encode()
+        answer = await client.post(path, content=sent, headers=headers)
+        return answer.status_code, answer.headers, answer.json()
+
+    return asked(text, FakeEngine(list(b"abc")), work, **more)
+
+
+def refusal(found, status):
+    """The error of an answer, whose form is checked."""
+    assert found[0] == status, found[2]
+    assert found[2].keys() == {"error"}
+    error = found[2]["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("audio", {"voice": "alloy"}),
+        ("modalities", ["audio"]),
+        ("prediction", {"type": "content", "content": "x"}),
+        ("store", True),
+        ("metadata", {"a": "b"}),
+        ("service_tier", "flex"),
+        ("web_search_options", {}),
+        ("reasoning_effort", "high"),
+        ("verbosity", "low"),
+        ("echo", True),
+        ("suffix", "x"),
+        ("min_tokens", 3),
+        ("use_beam_search", True),
+        ("prompt_logprobs", 1),
+        ("guided_json", {}),
+        ("skip_special_tokens", False),
+        ("nonsense", 1),
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "body"), [(_PATHS[0], CHAT), (_PATHS[1], COMPLETION)], ids=["chat", "completion"]
+)
+def test_a_field_that_is_not_done_is_refused_by_name(text, path, body, field, value):
+    error = refusal(post(text, path, body | {field: value}), 400)
+    assert error["param"] == field
+    assert field in error["message"]
+    assert "leave it out" in error["message"]
+
+
+def test_fields_that_ask_for_nothing_are_taken(text):
+    nothing = {
+        "tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"}, "n": 1, "store": False,
+        "metadata": {}, "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto", "stop": None,
+        "logit_bias": {}, "reasoning_effort": None, "min_tokens": 0, "top_k": 0, "cache_salt": None,
+    }  # fmt: skip
+    assert post(text, _PATHS[0], CHAT | nothing)[0] == 200
+    assert post(text, _PATHS[1], COMPLETION | nothing | {"echo": False, "best_of": 1})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param", "says"),
+    [
+        ({"temperature": 2.5}, "temperature", "2.5; allowed is 0 to 2"),
+        ({"temperature": "1"}, "temperature", "'1'"),
+        ({"top_p": 0}, "top_p", "above 0"),
+        ({"top_k": -2}, "top_k", "-2"),
+        ({"min_p": 2}, "min_p", "allowed is 0 to 1"),
+        ({"n": 0}, "n", "0"),
+        ({"n": True}, "n", "True"),
+        ({"max_tokens": 0}, "max_tokens", "0"),
+        ({"max_tokens": 1.5}, "max_tokens", "1.5"),
+        ({"seed": 2**70}, "seed", "9223372036854775807"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4"),
+        ({"stop": ""}, "stop", "1 to 1000"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "a number for each token"),
+        ({"logit_bias": {"1000": 1}}, "logit_bias", "0 to 999"),
+        ({"logit_bias": {"1": 200}}, "logit_bias", "-100 to 100"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "above 0"),
+        ({"presence_penalty": 3}, "presence_penalty", "-2 to 2"),
+        ({"logprobs": 21}, "logprobs", "20"),
+        ({"best_of": 2}, "best_of", "allowed is n"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "without stream"),
+        ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other", "leave it out"),
+        ({"prompt": []}, "prompt", "allowed is a text"),
+        ({"prompt": ["a", 1]}, "prompt", "allowed is a text"),
+        ({"prompt": ""}, "prompt", "no tokens"),
+        ({"prompt": [1000]}, "prompt", "0 to 999"),
+        ({"prompt": [-1]}, "prompt", "0 to 999"),
+        ({"prompt": ["a"] * 20, "n": 100}, "n", "2000 answers"),
+        ({"prompt": [5] * CONTEXT}, "prompt", f"at most {CONTEXT}"),
+        ({"priority": 2**40}, "priority", "2147483647"),
+        ({"cache_salt": ""}, "cache_salt", "''"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_values_that_are_not_allowed(text, wrong, param, says):
+    error = refusal(post(text, _PATHS[1], COMPLETION | wrong), 400)
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([], "at least 1"),
+        ([{"role": "tool", "content": "a"}], "'system', 'developer', 'user' or 'assistant'"),
+        ([{"role": "user"}], "content"),
+        ([{"role": "user", "content": "a", "name": "x"}], "messages.0.name"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "image_url"),
+        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages.0.tool_calls"),
+        ("text", "'text'"),
+    ],
+    ids=str,
+)
+def test_messages_that_are_not_allowed(text, messages, says):
+    assert says in refusal(post(text, _PATHS[0], {"model": "tiny", "messages": messages}), 400)["message"]
+
+
+def test_content_may_be_parts(text):
+    parts = [{"type": "text", "text": "How many "}, {"type": "text", "text": "devices?"}]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": parts}]}
+    found = [post(text, _PATHS[0], each)[2]["usage"]["prompt_tokens"] for each in (body, CHAT)]
+    assert found[0] == found[1]
+
+
+def test_a_model_without_a_template_does_not_chat(tmp_path):
+    plain = ModelText(save_tiny(tmp_path, template=None))
+    assert "no chat template" in refusal(post(plain, _PATHS[0], CHAT), 400)["message"]
+    assert post(plain, _PATHS[1], COMPLETION)[0] == 200
+
+
+def test_a_template_that_refuses_messages_is_told(tmp_path):
+    text = ModelText(save_tiny(tmp_path, template="{{ raise_exception('roles must alternate') }}"))
+    assert "roles must alternate" in refusal(post(text, _PATHS[0], CHAT), 400)["message"]
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_an_unknown_model_is_not_found(text, path):
+    body = {"model": "other"} | ({"messages": CHAT["messages"]} if "chat" in path else {})
+    body |= {"tokens": [1]} if path == "/detokenize" else {} if "chat" in path else {"prompt": "a"}
+    error = refusal(post(text, path, body), 404)
+    assert error["code"] == "model_not_found"
+    assert "known are tiny" in error["message"]
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = st.sampled_from(
+    [
+        "model",
+        "prompt",
+        "messages",
+        "n",
+        "stop",
+        "logit_bias",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "seed",
+        "tools",
+        "temperature",
+        "top_p",
+        "logprobs",
+        "top_logprobs",
+        "tokens",
+        "priority",
+        "user",
+        "cache_salt",
+        "response_format",
+    ]
+)
+_FIXTURE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+
+
+@_FIXTURE
+@given(st.sampled_from(_PATHS), st.dictionaries(_FIELDS, _VALUES, max_size=3))
+@example("/v1/completions", {"prompt": "\ud800"})
+@example("/v1/completions", {"temperature": float("inf")})
+@example("/v1/completions", {"logit_bias": {"١": 1}})
+@example("/v1/chat/completions", {"messages": [None]})
+def test_any_fields_are_answered_or_refused(text, path, fields):
+    body = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}.get(path, {}) | fields
+    found = asked(
+        text, FakeEngine(list(b"abc")), lambda client, api: _raw(client, path, json.dumps(body).encode())
+    )
+    assert found.status_code in (200, 400, 404)
+    if found.status_code != 200:
+        refusal((found.status_code, found.headers, found.json()), found.status_code)
+
+
+@_FIXTURE
+@given(st.sampled_from(_PATHS), st.binary(max_size=60))
+@example("/v1/completions", b'{"model": "tiny", "prompt": "\xff"}')
+@example("/v1/completions", b"[" * 100_000)
+@example("/v1/completions", b'{"model": "tiny", "prompt": ' + b"[" * 900 + b"]" * 900 + b"}")
+@example("/v1/completions", b'{"model": "tiny", "prompt": "a", "temperature": NaN}')
+@example("/v1/completions", b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}")
+def test_any_bytes_are_refused(text, path, content):
+    refusal(post(text, path, content), 400)
+
+
+async def _raw(client, path, content):
+    return await client.post(path, content=content, headers=_JSON)
+
+
+def test_bodies_have_a_type_and_a_size(text):
+    limits = ServerLimits(max_body_bytes=200)
+    assert (
+        "200 bytes"
+        in refusal(post(text, _PATHS[1], COMPLETION | {"prompt": "a" * 200}, limits=limits), 413)["message"]
+    )
+    plain = {"Content-Type": "text/plain"}
+    assert "application/json" in refusal(post(text, _PATHS[1], COMPLETION, headers=plain), 415)["message"]
+
+
+def test_what_is_not_there_and_who_may_not_come(text):
+    async def work(client, api):
+        asks = (
+            ("GET", "/nope"),
+            ("GET", "/v1/completions"),
+            ("POST", "/v1/embeddings"),
+            ("GET", "/v1/models/no/where"),
+        )
+        found = [await client.request(method, path) for method, path in asks]
+        found.append(await client.get("/v1/models", headers={"Host": "evil.example"}))
+        return found
+
+    found = asked(text, FakeEngine([5]), work)
+    for answer, status in zip(found, (404, 405, 404, 404, 403), strict=True):
+        refusal((answer.status_code, answer.headers, answer.json()), status)
+
+
+def test_keys_name_clients(text):
+    keys = ApiKeys.read(["ann=key-of-ann", "bob=key-of-bob=="])
+    engine = FakeEngine([70])
+
+    async def work(client, api):
+        async def status(authorization):
+            headers = {"Authorization": authorization} if authorization else {}
+            answer = await client.post("/v1/completions", json=COMPLETION | {"user": "eve"}, headers=headers)
+            return answer.status_code, answer.headers.get("www-authenticate")
+
+        found = [
+            await status(each)
+            for each in ("", "Bearer no", "Basic key-of-ann", "Bearer key-of-ann", "bearer key-of-bob==")
+        ]
+        free = [
+            (await client.get(path)).status_code
+            for path in ("/health", "/ready", "/metrics", "/v1/models", "/no")
+        ]
+        return found, free
+
+    found, free = asked(text, engine, work, keys=keys)
+    assert found == [(401, "Bearer")] * 3 + [(200, None)] * 2
+    assert free == [200, 200, 401, 401, 401]
+    assert [request.client for request in engine.requests] == ["ann", "bob"]
+
+
+def test_without_keys_the_user_is_the_client(text):
+    engine = FakeEngine([70])
+
+    async def work(client, api):
+        await client.post("/v1/completions", json=COMPLETION | {"user": "eve", "priority": -3})
+
+    asked(text, engine, work)
+    assert [(each.client, each.priority) for each in engine.requests] == [("eve", -3)]
+
+
+def test_keys_are_read_from_private_files(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# clients\nann=key-of-ann\n")
+    with pytest.raises(ValueError, match="chmod 600"):
+        ApiKeys.read([], path)
+    path.chmod(0o600)
+    assert ApiKeys.read(["bob=key-of-bob"], path).by_key == {"key-of-bob": "bob", "key-of-ann": "ann"}
+    for wrong, says in (("ann", "NAME=KEY"), ("ann=short", "8 or more"), ("bob=key-of-ann", "is ann's")):
+        with pytest.raises(ServeError, match=says):
+            ApiKeys.read(["ann=key-of-ann", wrong])
+    assert "key-of-ann" not in repr(ApiKeys.read(["ann=key-of-ann"]))
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_prompts_are_logged_only_if_asked(text, caplog, logs):
+    caplog.set_level(logging.DEBUG)
+
+    async def work(client, api):
+        await client.post("/v1/completions", json=COMPLETION | {"prompt": "very secret"})
+        await client.post("/v1/completions", json=COMPLETION | {"prompt": "very secret", "temperature": 9})
+        await client.post(
+            "/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": "very secret"}]}
+        )
+
+    asked(text, FakeEngine([70]), work, logs_prompts=logs)
+    assert ("secret" in caplog.text) == logs
+    assert caplog.text.count("POST '/v1/completions'") == 2

@@ -1,0 +1,64 @@
+"""The command `trainyard serve run`: what it refuses before anything starts, and one server from begin to end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import httpx2
+import pytest
+from tests.serve.run.server.served_api import COMPLETION
+
+from trainyard.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--host", "0.0.0.0"], "--api-key NAME=KEY"),
+        (["--cache-blocks", "2", "--max-model-len", "100"], "--cache-blocks 7 or more"),
+        (["--cache-memory", "1kB"], "has 0 blocks"),
+        (["--cache-blocks", "2", "--cache-memory", "1GB"], "give one"),
+        (["--max-model-len", "1000"], "at most 512"),
+        (["--policy", "vllm,orca"], "names several"),
+        (["--policy", "nonsense"], "nonsense"),
+        (["--api-key", "short"], "NAME=KEY"),
+        (["--deadline", "soon"], "--deadline"),
+        (["--dtype", "int8"], "--dtype"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_before_anything_starts(folder, capsys, options, says):
+    assert main(["serve", "run", str(folder), *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_models_have_names_of_their_own(folder, capsys):
+    assert main(["serve", "run", str(folder), str(folder)]) == 2
+    assert "two models are called 'tiny'" in capsys.readouterr().err
+
+
+def test_a_server_from_begin_to_end(folder):
+    command = [sys.executable, "-c", "from trainyard.cli.main import run; run()"]
+    options = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1", "--policy", "sarathi+vtc"]
+    with subprocess.Popen(
+        [*command, "serve", "run", f"own={folder}", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            ready = json.loads(server.stdout.readline())
+            body = COMPLETION | {"model": "own", "prompt": "very secret"}
+            found = httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=60)
+        finally:
+            server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+    assert ready["max_model_len"] == {"own": 512}
+    assert found.status_code == 200
+    assert json.loads(out) == {"drained": True}
+    assert server.returncode == 0
+    assert "secret" not in err
+    assert "POST '/v1/completions' 200" in err
