@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
-from trainyard.serve.run.linear import use_faster_linear
+from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.step_inputs import StepInputs
 
 __all__ = ["CausalModel", "load_causal_model"]
@@ -57,7 +57,7 @@ class CausalModel:
         self.shapes = self._shapes()
         self.context = int(config.max_position_embeddings)
         self.vocabulary = int(config.vocab_size)
-        use_faster_linear(model)
+        pack_linear_layers(model)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -145,6 +145,7 @@ class Engine:
     options : cache and limits.
     clock : tells the time in seconds.
     seen : is told of every step that was computed.
+    finished : is told of every request that ended with all of its tokens.
 
     Raises
     ------
@@ -159,6 +160,7 @@ class Engine:
         options: EngineOptions,
         clock: Callable[[], float] = time.monotonic,
         seen: Callable[[StepRecord], None] = lambda record: None,
+        finished: Callable[[RequestState], None] = lambda state: None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
         length = min(model.context, room) if options.max_model_len is None else options.max_model_len
@@ -177,7 +179,8 @@ class Engine:
         )
         model.use_cache(self._cache)
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
-        self._model, self._clock, self._seen = model, clock, seen
+        self._model, self._clock = model, clock
+        self._seen, self._finished = seen, finished
         self._entries: dict[int, _Entry] = {}
         self._next_number, self._num_preemptions = 0, 0
         self._batch = Batch()
@@ -212,15 +215,20 @@ class Engine:
         return self._instance.cache.num_free
 
     def add(
-        self, request: Request, sampling: SamplingParams | None = None, stop_token_ids: Set[int] = frozenset()
+        self,
+        request: Request,
+        sampling: SamplingParams | None = None,
+        stop_token_ids: Set[int] = frozenset(),
+        arrival_s: float | None = None,
     ) -> int:
         """Queue a request; return the number under which its tokens come.
 
         Parameters
         ----------
-        request : with the tokens of its prompt; it comes now, whatever its ``arrival_s`` says.
+        request : with the tokens of its prompt.
         sampling : how its tokens are chosen.
         stop_token_ids : tokens that end an answer.
+        arrival_s : when it came, by the clock of the engine, whatever the request says; now by default.
 
         Raises
         ------
@@ -234,7 +242,7 @@ class Engine:
                 f"request {request.name!r} has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}; "
                 f"allowed are 0 to {self._model.vocabulary - 1}"
             )
-        state = RequestState(self._next_number, request, self._clock())
+        state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)
         if why:
             raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
@@ -380,3 +388,4 @@ class Engine:
         entry.checked.remove(state.number)
         if not entry.checked and state.has_ended:
             del self._entries[first]
+            self._finished(entry.state)

@@ -1,0 +1,112 @@
+"""A trace of requests, served by an engine in real time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.results import Results
+from trainyard.serve.run.causal_model import CausalModel
+from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, StepRecord
+from trainyard.serve.run.sampling import SamplingParams
+
+__all__ = ["serve_trace", "with_prompt_ids"]
+
+_GREEDY = SamplingParams(temperature=0.0)
+
+
+def with_prompt_ids(
+    requests: Iterable[TracedRequest], vocabulary: int, seed: int = 0
+) -> Iterator[TracedRequest]:
+    """Requests with random tokens for prompts of which only the length is known; equal prefix blocks get equal tokens.
+
+    Each request takes as many tokens as it will have, so that a real model ends where the trace does.
+
+    Parameters
+    ----------
+    vocabulary : number of tokens.
+    seed : of what is drawn.
+    """
+    for number, (request, output_tokens) in enumerate(requests):
+        ids = request.prompt_ids or _drawn(request, number, vocabulary, seed)
+        if not isinstance(output_tokens, int):
+            raise ServeError(
+                f"request {request.name!r} has samples of unlike lengths; allowed are those of one length"
+            )
+        known = replace(request, prompt_ids=ids, prefix=None, max_tokens=output_tokens)
+        yield TracedRequest(known, output_tokens)
+
+
+def _drawn(request: Request, number: int, vocabulary: int, seed: int) -> tuple[int, ...]:
+    prefix = request.prefix
+    if prefix is None:
+        rng = np.random.default_rng((seed, 0, number))
+        return tuple(rng.integers(0, vocabulary, request.prompt_tokens).tolist())
+    found: list[int] = []
+    for key in prefix.keys:
+        rng = np.random.default_rng((seed, 1, key))
+        found += rng.integers(0, vocabulary, prefix.tokens_per_block).tolist()
+    return tuple(found[: request.prompt_tokens])
+
+
+def serve_trace(
+    requests: Sequence[TracedRequest],
+    model: CausalModel,
+    policy: BatchPolicy,
+    options: EngineOptions,
+    seen: Callable[[StepRecord], None] = lambda record: None,
+    tell: Callable[[int], None] = lambda num: None,
+) -> Results:
+    """Serve requests when they come.
+
+    Parameters
+    ----------
+    requests : in the order of their arrival, with the tokens of their prompts; none continues another one.
+    seen : is told of every step.
+    tell : is told how many requests have come.
+
+    Returns
+    -------
+    The same as `simulate_requests` gives; times are seconds from the beginning.
+
+    Raises
+    ------
+    ServeError
+        If a request continues another one.
+    """
+    results, began_s = Results(), time.perf_counter()
+
+    def step_seen(record: StepRecord) -> None:
+        results.num_steps += bool(record.batch.items)
+        results.busy_s += record.end_s - record.start_s
+        seen(record)
+
+    engine = Engine(model, policy, options, lambda: time.perf_counter() - began_s, step_seen, results.finish)
+    coming, num_come = list(reversed(requests)), 0
+    by_number: dict[int, Request] = {}
+    while coming or engine.has_work:
+        now_s = time.perf_counter() - began_s
+        while coming and coming[-1].request.arrival_s <= now_s:
+            request = coming.pop().request
+            if request.parent:
+                raise ServeError(
+                    f"request {request.name!r} continues {request.parent!r}; allowed are requests that come at a time of "
+                    "their own"
+                )
+            tell(num_come := num_come + 1)
+            try:
+                by_number[engine.add(request, _GREEDY, arrival_s=request.arrival_s)] = request
+            except ServeError as error:
+                results.refuse(request, str(error))
+        if not engine.has_work and coming:
+            time.sleep(max(0.0, coming[-1].request.arrival_s - now_s))
+        for each in engine.step():
+            if not isinstance(each, NewToken):
+                results.refuse(by_number[each.request], each.why)
+    return results

@@ -1,0 +1,195 @@
+"""Requests of an engine: how they end, are cancelled and are refused, and that one does not change another's tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+import torch
+from tests.serve.run.tiny_models import CONTEXT, VOCABULARY, drawn_prompts, made
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.causal_model import CausalModel, load_causal_model
+from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, Refused
+from trainyard.serve.run.sampling import SamplingParams
+
+_OPTIONS = EngineOptions(num_blocks=40, block_tokens=8, num_host_blocks=80)
+_GREEDY = SamplingParams(temperature=0.0)
+_POLICIES = (
+    "vllm",
+    "vllm_v0(preempt='swap')",
+    "sarathi(chunk_tokens=16)",
+    "orca(max_requests=6)",
+    "vllm + vtc",
+    "vllm + sglang",
+    "vllm + shortest_prompt",
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalModel:
+    return CausalModel(made("llama"), "llama")
+
+
+def engine(model: CausalModel, policy: str = "vllm", options: EngineOptions = _OPTIONS) -> Engine:
+    ((_, chosen),) = parse_policies(policy)
+    return Engine(model, chosen, options)
+
+
+def request(prompt: Iterable[int], max_tokens: int = 10, name: str = "r", **more: object) -> Request:
+    ids = tuple(prompt)
+    return Request(name, 0.0, len(ids), max_tokens, prompt_ids=ids, **more)  # type: ignore[arg-type]
+
+
+def tokens_of(found: Engine) -> dict[int, list[int]]:
+    tokens: dict[int, list[int]] = {}
+    while found.has_work:
+        for out in found.step():
+            assert isinstance(out, NewToken)
+            tokens.setdefault(out.request, []).append(out.token)
+    return tokens
+
+
+@pytest.mark.parametrize("policy", _POLICIES)
+def test_cancelled_requests_leave_nothing_behind(model: CausalModel, policy: str):
+    """Whether they wait, run or are swapped out; the others get what they would get anyway."""
+    prompts, rng = drawn_prompts(16), random.Random(1)
+    alone = {}
+    for prompt in prompts:
+        by_itself = engine(model)
+        by_itself.add(request(prompt, 24), _GREEDY)
+        (alone[prompt],) = tokens_of(by_itself).values()
+    found = engine(model, policy)
+    numbers = {}
+    for i, prompt in enumerate(prompts):
+        samples = 2 if i % 5 == 0 else 1
+        number = found.add(
+            request(prompt, 24, str(i), client=f"client {i % 3}", num_samples=samples), _GREEDY
+        )
+        numbers[number] = prompt
+    tokens: dict[int, list[int]] = {}
+    cancelled: set[int] = set()
+    while found.has_work:
+        for out in found.step():
+            assert isinstance(out, NewToken)
+            assert out.request not in cancelled
+            if out.sample == 0:
+                tokens.setdefault(out.request, []).append(out.token)
+        if rng.random() < 0.3 and len(cancelled) < len(prompts) // 2:
+            number = rng.choice(sorted(numbers))
+            found.cancel(number)
+            if len(tokens.get(number, [])) < 24:
+                cancelled.add(number)
+    assert cancelled
+    assert found.num_free_blocks == _OPTIONS.num_blocks
+    assert (found.state.num_waiting, found.state.num_running, found.state.num_swapped) == (0, 0, 0)
+    for number, prompt in numbers.items():
+        if number not in cancelled:
+            assert tokens[number] == alone[prompt]
+
+
+def test_seeded_draws_are_the_same_alone_and_beside_others(model: CausalModel):
+    drawn = SamplingParams(temperature=1.0, top_p=0.95, seed=7)
+    prompts = drawn_prompts(8)
+    found = engine(model, "sarathi(chunk_tokens=16)")
+    beside = found.add(request(prompts[0], 20, num_samples=2), drawn)
+    for i, prompt in enumerate(prompts[1:]):
+        found.add(request(prompt, 20, f"other {i}"), SamplingParams(temperature=1.0, seed=i))
+    samples: dict[int, list[int]] = {0: [], 1: []}
+    while found.has_work:
+        for out in found.step():
+            assert isinstance(out, NewToken)
+            if out.request == beside:
+                samples[out.sample].append(out.token)
+    alone = engine(model)
+    alone.add(request(prompts[0], 20), drawn)
+    assert tokens_of(alone) == {0: samples[0]}
+    assert samples[0] != samples[1]
+
+
+def test_an_answer_ends_at_a_stop_token_or_the_longest_sequence(model: CausalModel):
+    prompt = drawn_prompts(1)[0]
+    whole = engine(model)
+    whole.add(request(prompt, 20), _GREEDY)
+    (tokens,) = tokens_of(whole).values()
+    stop = tokens[4]
+    found = engine(model)
+    found.add(request(prompt, 20), _GREEDY, frozenset({stop}))
+    reasons = []
+    while found.has_work:
+        reasons += [(out.token, out.finish_reason) for out in found.step() if isinstance(out, NewToken)]
+    assert reasons[-1] == (stop, "stop")
+    assert len(reasons) == tokens.index(stop) + 1
+    short = engine(model, options=EngineOptions(num_blocks=40, block_tokens=8, max_model_len=len(prompt) + 3))
+    short.add(request(prompt, 20), _GREEDY)
+    assert tokens_of(short) == {0: tokens[:3]}
+
+
+def test_what_cannot_be_served_is_refused(model: CausalModel):
+    found = engine(model)
+    with pytest.raises(ServeError, match="has no prompt_ids"):
+        found.add(Request("r", 0.0, 5, 5))
+    with pytest.raises(ServeError, match=f"allowed are 0 to {VOCABULARY - 1}"):
+        found.add(request([VOCABULARY]))
+    with pytest.raises(ServeError, match="a prompt of 300 tokens; prompt and answer have at most 256"):
+        found.add(request([1] * 300))
+    assert not found.has_work
+    with pytest.raises(ServeError, match=f"max_model_len {CONTEXT + 1}; llama supports at most {CONTEXT}"):
+        engine(model, options=EngineOptions(100, max_model_len=CONTEXT + 1))
+    with pytest.raises(ServeError, match="max_model_len 100; allowed is 2 to 64"):
+        engine(model, options=EngineOptions(4, 16, max_model_len=100))
+
+
+class _ShortOnly:
+    """A policy that refuses long prompts."""
+
+    repeats = "never"
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, draft: BatchDraft, state: None) -> None:
+        for each in [*draft.running, *draft.waiting]:
+            if each.request.prompt_tokens > 10:
+                draft.refuse(each, "too long")
+            else:
+                draft.compute(each, draft.num_left(each))
+
+
+def test_a_request_that_the_policy_refuses_is_told(model: CausalModel):
+    found = Engine(model, _ShortOnly(), _OPTIONS)
+    found.add(request(range(5), 2))
+    number = found.add(request(range(20), 2, "long"), _GREEDY)
+    outs = found.step()
+    assert [out for out in outs if isinstance(out, Refused)] == [Refused(number, "too long")]
+    assert len(tokens_of(found)[0]) == 1
+
+
+def test_positions_that_depend_on_the_batch_are_refused():
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    )
+    torch.manual_seed(0)
+    with pytest.raises(ServeError, match="rope_type 'dynamic'"):
+        CausalModel(LlamaForCausalLM(config), "long")
+
+
+def test_folders_without_a_model_are_refused(tmp_path):
+    with pytest.raises(ServeError, match=r"has no config\.json"):
+        load_causal_model(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ServeError, match="no weights as safetensors"):
+        load_causal_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ServeError, match="cannot be read"):
+        load_causal_model(tmp_path)

@@ -1,0 +1,30 @@
+"""Linear layers with packed weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainyard.serve.run.linear import PackedLinear, pack_linear_layers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 24), (1, 7, 24), (33, 24)])
+@torch.inference_mode()
+def test_results_are_those_of_the_layer(shape: tuple[int, ...], bias: bool, dtype: torch.dtype):
+    torch.manual_seed(0)
+    linear = nn.Linear(24, 37, bias).to(dtype)
+    x = torch.randn(shape).to(dtype)
+    near = 1e-6 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(PackedLinear(linear)(x), linear(x), rtol=near, atol=near)
+
+
+def test_layers_are_replaced_once_and_other_types_stay():
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), nn.Sequential(shared), nn.Linear(4, 4).double())
+    pack_linear_layers(model)
+    assert isinstance(model[0], PackedLinear)
+    assert model[2][0] is model[0]
+    assert type(model[3]) is nn.Linear
