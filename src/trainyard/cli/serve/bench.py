@@ -19,6 +19,8 @@ from trainyard.cli.serve.requests import GivenRequests, RequestOptions, quantity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
+
     from trainyard.serve.run.bench.load import Load, Progress
     from trainyard.serve.run.bench.target import Target
 
@@ -77,7 +79,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if not found["completed"]:
         kind, _, message = failures(load)[0]
         why = f"no request was answered; {kind}: {message}"
-    body = (title, "", first, "", *others, *left_out)
+    body: list[RenderableType] = [title, "", first, "", *others, *left_out]
     return Outcome(_document(options, given, load, found), body, why)
 
 
