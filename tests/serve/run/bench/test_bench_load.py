@@ -233,6 +233,8 @@ def test_what_cannot_be_sent_is_refused():
         generate_load(target, [traced(0), traced(1, parent="0")])
     with pytest.raises(ServeError, match="'0' wants 2 answers"):
         generate_load(target, [traced(0, num_samples=2)])
+    with pytest.raises(ServeError, match="no requests to send"):
+        generate_load(target, [])
     for url in ("", "127.0.0.1:8000", "ftp://host", "http://", "http://host?x=1"):
         with pytest.raises(ServeError, match="no address of a server"):
             Target(url)

@@ -91,15 +91,17 @@ def check_requests(requests: Sequence[TracedRequest]) -> None:
     Raises
     ------
     ServeError
-        If a request continues another one, or wants several answers.
+        If there are none, or one continues another one or wants several answers.
     """
-    for request, _ in requests:
+    if not requests:
+        raise ServeError("there are no requests to send; give a trace that has some")
+    for request, output_tokens in requests:
         if request.parent:
             raise ServeError(
                 f"request {request.name!r} continues {request.parent!r}; allowed are requests that come at a time of "
                 "their own; leave it out"
             )
-        if request.num_samples > 1:
+        if request.num_samples > 1 or not isinstance(output_tokens, int):
             raise ServeError(
                 f"request {request.name!r} wants {request.num_samples} answers; allowed is 1; leave num_samples out"
             )

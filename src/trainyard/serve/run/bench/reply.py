@@ -113,7 +113,7 @@ async def ask(
                 reply.failure = Failure(f"HTTP {status}", said_by(await response.aread()), status)
     except TimeoutError:
         reply.failure = Failure("timeout", f"no complete answer within {timeout_s:g} s")
-    except (httpx2.HTTPError, httpx2.StreamError, OSError, ValueError) as error:
+    except (httpx2.HTTPError, httpx2.StreamError, OSError, ValueError, RecursionError) as error:
         reply.failure = Failure(kind, shortened(str(error) or type(error).__name__))
     return reply
 
