@@ -49,6 +49,9 @@ INTERFACE = {
     "--dtype --block-tokens --max-model-len --html",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
+    "serve bench": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
+    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --url --model --endpoint --api-key "
+    "--max-concurrency --timeout --csv",
     "serve download": "[NAME] --json --folder",
 }
 
