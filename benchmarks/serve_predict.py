@@ -19,11 +19,12 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
+from trainyard.serve.requests.prompts import with_prompt_ids
 from trainyard.serve.results import Results
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.measure import measured_step_time
-from trainyard.serve.run.serve_trace import serve_trace, with_prompt_ids
+from trainyard.serve.run.serve_trace import serve_trace
 from trainyard.serve.simulate import simulate_requests
 
 _NUM = 600

@@ -15,7 +15,8 @@ from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel, load_causal_model
-from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, Refused
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 
 _OPTIONS = EngineOptions(num_blocks=40, block_tokens=8, num_host_blocks=80)

@@ -14,9 +14,10 @@ from tests.serve.run.tiny_models import drawn_prompts, generated, made
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
-from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken
+from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0.0)

@@ -9,7 +9,8 @@ from tests.serve.run.tiny_models import NAMES, drawn_prompts, generated, made
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel
-from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, StepRecord
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import NewToken, StepRecord
 from trainyard.serve.run.sampling import SamplingParams
 
 _NUM, _TOKENS, _CLOSE = 32, 20, 1e-4

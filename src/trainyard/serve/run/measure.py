@@ -12,7 +12,8 @@ from scipy.optimize import nnls
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel
-from trainyard.serve.run.engine import Engine, EngineOptions, StepRecord
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import StepRecord
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.step_time import LinearStepTime
 

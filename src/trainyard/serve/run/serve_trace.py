@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.run.causal_model import CausalModel
-from trainyard.serve.run.engine import Engine, EngineOptions, NewToken, StepRecord
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.outputs import NewToken, StepRecord
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["serve_trace", "with_prompt_ids"]
+__all__ = ["serve_trace"]
 
 _GREEDY = SamplingParams(temperature=0.0)
-
-
-def with_prompt_ids(
-    requests: Iterable[TracedRequest], vocabulary: int, seed: int = 0
-) -> Iterator[TracedRequest]:
-    """Requests with random tokens for prompts of which only the length is known; equal prefix blocks get equal tokens.
-
-    Each request takes as many tokens as it will have, so that a real model ends where the trace does.
-
-    Parameters
-    ----------
-    vocabulary : number of tokens.
-    seed : of what is drawn.
-    """
-    for number, (request, output_tokens) in enumerate(requests):
-        ids = request.prompt_ids or _drawn(request, number, vocabulary, seed)
-        if not isinstance(output_tokens, int):
-            raise ServeError(
-                f"request {request.name!r} has samples of unlike lengths; allowed are those of one length"
-            )
-        known = replace(request, prompt_ids=ids, prefix=None, max_tokens=output_tokens)
-        yield TracedRequest(known, output_tokens)
-
-
-def _drawn(request: Request, number: int, vocabulary: int, seed: int) -> tuple[int, ...]:
-    prefix = request.prefix
-    if prefix is None:
-        rng = np.random.default_rng((seed, 0, number))
-        return tuple(rng.integers(0, vocabulary, request.prompt_tokens).tolist())
-    found: list[int] = []
-    for key in prefix.keys:
-        rng = np.random.default_rng((seed, 1, key))
-        found += rng.integers(0, vocabulary, prefix.tokens_per_block).tolist()
-    return tuple(found[: request.prompt_tokens])
 
 
 def serve_trace(

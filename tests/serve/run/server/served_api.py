@@ -14,10 +14,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineOptions, EngineState, NewToken
+from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.app import Api, ServerLimits
 from trainyard.serve.run.server.served_model import ServedModel

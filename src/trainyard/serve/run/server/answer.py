@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.serve.run.engine import NewToken
 from trainyard.serve.run.model_text import Detokenizer, ModelText
+from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.sampling import TokenLogprobs
 from trainyard.serve.run.server.stop_strings import StopStrings
 

@@ -12,8 +12,8 @@ from typing import Self
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import NewToken
 from trainyard.serve.run.engine_client import EngineLostError
+from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.server.answer import Answer, Piece
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.asked import Asked

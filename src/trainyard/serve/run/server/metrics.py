@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trainyard.serve.run.engine import EngineState
+from trainyard.serve.run.outputs import EngineState
 
 __all__ = ["Metrics"]
 

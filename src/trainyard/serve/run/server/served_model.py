@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineState, NewToken
 from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["Generates", "ServedModel"]

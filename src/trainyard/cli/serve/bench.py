@@ -1,0 +1,159 @@
+"""`trainyard serve bench`: send requests to a server and time its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from trainyard.cli.bounds import REQUESTS
+from trainyard.cli.outputs import Output, writing
+from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.serve.requests import GivenRequests, RequestOptions, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from trainyard.serve.run.bench.load import Load, Progress
+    from trainyard.serve.run.bench.target import Target
+
+__all__ = ["Options", "act"]
+
+_SHOWN_EVERY_S = 0.1
+_LATE_MS = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RequestOptions):
+    """Send requests to a server with the API of OpenAI, each at its time whatever the server does, and time the answers.
+
+    Names of the result in --json are those of `vllm bench serve`. Times count from when a request is sent.
+    """
+
+    url: Annotated[str, tyro.conf.arg(metavar="URL")]
+    """Address of the server, such as http://127.0.0.1:8000."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Model that is asked, whatever the trace says; by default the only one of the server."""
+    endpoint: Literal["completions", "chat"] = "completions"
+    """Where requests are sent. Prompts are tokens with completions, if the server takes them, and else texts."""
+    api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY")] = None
+    """Key for the server; by default what the variable TRAINYARD_API_KEY holds, which other users do not see."""
+    max_concurrency: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
+    """Requests that may be open at once; others wait, and count as sent late. By default any number."""
+    timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
+    """Time for a whole answer; a request that takes longer has failed."""
+    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write a CSV with one line for every request."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Send and time."""
+    try:
+        from trainyard.serve.run.bench.load import generate_load
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"`trainyard serve bench` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
+        ) from error
+    from trainyard.report.serve_bench import bench_tables
+    from trainyard.serve.run.bench.summary import failures, summary
+
+    target = _target(options)
+    given = options.read()
+    with _told(screen, len(given.requests)) as tell:
+        load = generate_load(target, given.requests, options.seed or 0, options.max_concurrency, tell)
+    found = summary(load)
+    _warn(options, screen, given, found)
+    if options.csv is not None:
+        _write_csv(options.csv, screen, load)
+    first, *others = bench_tables(load, found)
+    title = f"{given.title}, sent to {load.form.model} at {target.url}"
+    left_out = given.left_out.lines() if given.left_out is not None else ()
+    why = ""
+    if not found["completed"]:
+        kind, _, message = failures(load)[0]
+        why = f"no request was answered; {kind}: {message}"
+    body: list[RenderableType] = [title, "", first, "", *others, *left_out]
+    return Outcome(_document(options, given, load, found), body, why)
+
+
+def _target(options: Options) -> Target:
+    import os
+
+    from trainyard.reading.quantities import parse_seconds
+    from trainyard.serve.run.bench.target import Target
+
+    key = os.environ.get("TRAINYARD_API_KEY", "") if options.api_key is None else options.api_key
+    timeout_s = quantity("--timeout", options.timeout, parse_seconds)
+    return Target(options.url, options.endpoint, options.model or "", key, timeout_s)
+
+
+@contextmanager
+def _told(screen: Screen, num: int) -> Iterator[Callable[[Progress], None]]:
+    """Show how far a run is."""
+    with screen.waiting("asking the server what it takes") as change:
+        shown_s = 0.0
+
+        def tell(progress: Progress) -> None:
+            nonlocal shown_s
+            now_s = time.monotonic()
+            if now_s - shown_s >= _SHOWN_EVERY_S:
+                shown_s = now_s
+                failed = f", {progress.num_failed:,} failed" if progress.num_failed else ""
+                change(
+                    f"sent {progress.num_sent:,} of {num:,} requests, {progress.num_answered:,} answered{failed}"
+                )
+
+        yield tell
+
+
+def _warn(options: Options, screen: Screen, given: GivenRequests, found: dict[str, Any]) -> None:
+    """Of what makes the result another one than was asked for."""
+    if given.left_out is not None and given.left_out.warning:
+        screen.say(given.left_out.warning)
+    if options.max_concurrency is None and found["p99_lateness_ms"] > _LATE_MS:
+        screen.say(
+            f"warning: 1 % of the requests were sent {found['p99_lateness_ms']:,.0f} ms late or more: this client cannot "
+            "keep up, and what it measured is too slow; send fewer requests a second from here"
+        )
+    if found["num_shorter_answers"]:
+        screen.say(
+            f"warning: {found['num_shorter_answers']:,} answers have fewer tokens than the trace: the server ended them"
+        )
+
+
+def _document(options: Options, given: GivenRequests, load: Load, found: dict[str, Any]) -> dict[str, Any]:
+    from trainyard.serve.run.bench.summary import failures, request_lists
+
+    document = {
+        "url": options.url,
+        "endpoint": options.endpoint,
+        "model_id": load.form.model,
+        "num_prompts": len(given.requests),
+        "max_concurrency": options.max_concurrency,
+        "requests": given.document,
+        "rows": given.left_out.document("requests") if given.left_out is not None else None,
+        "objectives": options.objectives(),
+        "prompts_are_tokens": load.form.sends_tokens,
+        "ignore_eos": load.form.fixes_length,
+        "server_counts_tokens": load.form.wants_usage,
+        **found,
+        "failures": [
+            {"kind": kind, "num": num, "first_message": message} for kind, num, message in failures(load)
+        ],
+    }
+    return document | (request_lists(load) if options.json else {})
+
+
+def _write_csv(path: Path, screen: Screen, load: Load) -> None:
+    from trainyard.report.serve_bench import write_exchanges
+
+    with writing("table of requests", path):
+        write_exchanges(path, load)
+    screen.say(f"requests written to {path}")

@@ -1,0 +1,84 @@
+"""What an engine tells of its steps: new tokens, refused requests, and how busy it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from trainyard.serve.batch import Batch
+from trainyard.serve.run.sampling import TokenLogprobs
+
+__all__ = ["EngineState", "FinishReason", "NewToken", "Refused", "StepRecord"]
+
+FinishReason = Literal["", "stop", "length"]
+"""Why an answer ends: at a token that ends it, or at the longest one; "" if more will follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that a request generated.
+
+    Attributes
+    ----------
+    request : its number, as `Engine.add` returned it.
+    sample : which of its answers, from 0 on.
+    token : its id.
+    logprobs : where they were asked for.
+    finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
+    num_cached_tokens : tokens of the prompt that were in the KV cache.
+    """
+
+    request: int
+    sample: int
+    token: int
+    logprobs: TokenLogprobs | None
+    finish_reason: FinishReason
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that is not served.
+
+    Attributes
+    ----------
+    request : its number.
+    why : in a sentence.
+    """
+
+    request: int
+    why: str
+
+
+class EngineState(NamedTuple):
+    """How busy an engine is, and what it did so far.
+
+    Attributes
+    ----------
+    num_waiting, num_running, num_swapped : requests and samples.
+    cache_use : share of the blocks of the KV cache that requests hold.
+    num_preemptions : since the beginning.
+    wait_reason : why no further waiting request runs; "" if none waits, or the policy does not say.
+    """
+
+    num_waiting: int = 0
+    num_running: int = 0
+    num_swapped: int = 0
+    cache_use: float = 0.0
+    num_preemptions: int = 0
+    wait_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step that was computed.
+
+    Attributes
+    ----------
+    start_s, end_s : by the clock of the engine.
+    batch : what was computed.
+    """
+
+    start_s: float
+    end_s: float
+    batch: Batch
