@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.serve.run.bench.bench_server import serving
 from tokenizers import Tokenizer, models, pre_tokenizers
-from trainyard.serve.run.server.model_text import ModelText
 from transformers import PreTrainedTokenizerFast
 
 from trainyard.serve.errors import ServeError
@@ -19,6 +18,7 @@ from trainyard.serve.run.bench.form import WORDS
 from trainyard.serve.run.bench.load import generate_load
 from trainyard.serve.run.bench.summary import failures, summary
 from trainyard.serve.run.bench.target import Target
+from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_keys import ApiKeys
