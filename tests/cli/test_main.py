@@ -52,6 +52,9 @@ INTERFACE = {
     "serve run": "MODELS --json --policy --dtype --cache-blocks --cache-memory --host-cache-memory --block-tokens "
     "--max-model-len --threads --host --port --api-key --api-key-file --max-num-queued-reqs --max-num-queued-tokens "
     "--max-body --deadline --drain --log-prompts",
+    "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
+    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --dtype --cache-blocks --cache-memory "
+    "--host-cache-memory --block-tokens --max-model-len --threads --policy --html",
     "serve bench": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --url --model --endpoint --api-key "
     "--max-concurrency --timeout --csv",

@@ -70,6 +70,9 @@ VERBS = MappingProxyType(
             "trainyard.cli.serve.place", "place many models on a cluster by one or more policies"
         ),
         "serve run": Verb("trainyard.cli.serve.run", "serve models on this machine, by the API of OpenAI"),
+        "serve compare": Verb(
+            "trainyard.cli.serve.compare", "simulate requests and serve them on this machine, side by side"
+        ),
         "serve bench": Verb(
             "trainyard.cli.serve.bench", "send a trace of requests to a server, and time its answers"
         ),

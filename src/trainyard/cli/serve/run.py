@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from trainyard.cli.bounds import PORT, PROCESSES, TOKENS
+from trainyard.cli.bounds import PORT, TOKENS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.serve.engine_options import EngineChoices
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "act"]
 
-_MOST_CACHE_BYTES = 4 * 2**30
-_CACHE_SHARE = 0.25
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
+class Options(EngineChoices, Common):
     """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
 
     With --json, the first line of the output is a document with the address, once all models can be asked.
@@ -40,20 +37,6 @@ class Options(Common):
     folder, or by NAME of NAME=FOLDER."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model, as in `trainyard serve simulate`, such as sarathi or vllm+vtc."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and KV cache."""
-    cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """KV cache of each model, in blocks."""
-    cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """KV cache of each model, such as 2GiB; by default a share of a quarter of the memory that is free, up to 4 GiB."""
-    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Memory of each model for requests that are swapped out, by policies that swap; by default none."""
-    block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
-    """Tokens per block of the KV cache."""
-    max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
-    threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
-    """Threads that compute each model; by default this machine's processors, shared, but one that answers requests."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -135,40 +118,4 @@ def _specs(options: Options) -> dict[str, EngineSpec]:
         folders[name] = folder
     if not folders:
         raise ServeError("no model is given; give a folder in Hugging Face form")
-    return {name: _spec(options, folder, len(folders)) for name, folder in folders.items()}
-
-
-def _spec(options: Options, folder: Path, num_models: int) -> EngineSpec:
-    import torch
-
-    from trainyard.reading.quantities import parse_bytes
-    from trainyard.serve.run.engine import EngineOptions
-    from trainyard.serve.run.engine_process import EngineSpec
-    from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
-
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.dtype]
-    size = options.block_tokens
-    if options.cache_blocks is not None and options.cache_memory is not None:
-        raise ServeError("--cache-blocks and --cache-memory both say how large the cache is; give one")
-    num_blocks = options.cache_blocks
-    if num_blocks is None:
-        if options.cache_memory is not None:
-            num_bytes = quantity("--cache-memory", options.cache_memory, parse_bytes)
-        else:
-            num_bytes = _free_bytes() // num_models
-        num_blocks = num_bytes // block_bytes(folder, size, dtype)
-    num_host_blocks = 0
-    if options.host_cache_memory is not None:
-        host_bytes = quantity("--host-cache-memory", options.host_cache_memory, parse_bytes)
-        num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
-    length = longest_sequence(folder, num_blocks, size, options.max_model_len)
-    threads = options.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)
-    engine = EngineOptions(num_blocks, size, num_host_blocks, length)
-    return EngineSpec(folder, options.policy, engine, dtype, threads)
-
-
-def _free_bytes() -> int:
-    """For the KV caches of all models, where nothing says it."""
-    import psutil
-
-    return min(_MOST_CACHE_BYTES, int(psutil.virtual_memory().available * _CACHE_SHARE))
+    return {name: options.spec(folder, options.policy, len(folders)) for name, folder in folders.items()}

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
@@ -119,6 +120,7 @@ def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32) -> Causa
         raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
     if not any(folder.glob("*.safetensors")):
         raise ServeError(f"{folder} has no weights as safetensors; allowed is this format only")
+    disable_progress_bar()  # of transformers, which would be in the output of a command
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(

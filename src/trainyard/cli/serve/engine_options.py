@@ -1,0 +1,90 @@
+"""What a user says of an engine: cache, limits and threads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from trainyard.cli.bounds import PROCESSES, TOKENS
+from trainyard.cli.serve.requests import quantity
+from trainyard.serve.errors import ServeError
+
+if TYPE_CHECKING:
+    from trainyard.serve.run.engine_process import EngineSpec
+
+__all__ = ["EngineChoices"]
+
+_MOST_CACHE_BYTES = 4 * 2**30
+_CACHE_SHARE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoices:
+    """Options of every command that computes a model for real."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and KV cache."""
+    cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """KV cache of each model, in blocks."""
+    cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """KV cache of each model, such as 2GiB; by default a share of a quarter of the memory that is free, up to 4 GiB."""
+    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Memory of each model for requests that are swapped out, by policies that swap; by default none."""
+    block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
+    """Tokens per block of the KV cache."""
+    max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
+    threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
+    """Threads that compute each model; by default this machine's processors, shared, but one that answers requests."""
+
+    def spec(self, folder: Path, policy: str, num_models: int = 1) -> EngineSpec:
+        """How a model is computed.
+
+        Parameters
+        ----------
+        folder : of the model, in Hugging Face form.
+        policy : the name of one.
+        num_models : that share the machine.
+
+        Raises
+        ------
+        ServeError
+            If options do not go together, or the cache is too small for a request.
+        """
+        import torch
+
+        from trainyard.reading.quantities import parse_bytes
+        from trainyard.serve.run.engine import EngineOptions
+        from trainyard.serve.run.engine_process import EngineSpec
+        from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
+
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        size = self.block_tokens
+        if self.cache_blocks is not None and self.cache_memory is not None:
+            raise ServeError("--cache-blocks and --cache-memory both say how large the cache is; give one")
+        num_blocks = self.cache_blocks
+        if num_blocks is None:
+            if self.cache_memory is not None:
+                num_bytes = quantity("--cache-memory", self.cache_memory, parse_bytes)
+            else:
+                num_bytes = _free_bytes() // num_models
+            num_blocks = num_bytes // block_bytes(folder, size, dtype)
+        num_host_blocks = 0
+        if self.host_cache_memory is not None:
+            host_bytes = quantity("--host-cache-memory", self.host_cache_memory, parse_bytes)
+            num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
+        length = longest_sequence(folder, num_blocks, size, self.max_model_len)
+        threads = self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)
+        engine = EngineOptions(num_blocks, size, num_host_blocks, length)
+        return EngineSpec(folder, policy, engine, dtype, threads)
+
+
+def _free_bytes() -> int:
+    """For the KV caches of all models, where nothing says it."""
+    import psutil
+
+    return min(_MOST_CACHE_BYTES, int(psutil.virtual_memory().available * _CACHE_SHARE))
