@@ -50,8 +50,8 @@ INTERFACE = {
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
     "serve run": "MODELS --json --policy --dtype --cache-blocks --cache-memory --host-cache-memory --block-tokens "
-    "--max-model-len --threads --host --port --api-key --api-key-file --max-num-queued-reqs --max-num-queued-tokens "
-    "--max-body --deadline --drain --log-prompts",
+    "--max-model-len --threads --engine --cluster --tp --host --port --api-key --api-key-file --max-num-queued-reqs "
+    "--max-num-queued-tokens --max-body --deadline --drain --log-prompts",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --dtype --cache-blocks --cache-memory "
     "--host-cache-memory --block-tokens --max-model-len --threads --policy --html",

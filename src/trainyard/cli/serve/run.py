@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from trainyard.cli.bounds import PORT, TOKENS
+from trainyard.cli.bounds import DEVICES, PORT, TOKENS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.engine_options import EngineChoices
@@ -19,7 +20,7 @@ from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
-    from trainyard.serve.run.engine_process import EngineSpec
+    from trainyard.serve.run.engine_process import MakesEngine
     from trainyard.serve.run.server.server import ServerOptions
 
 __all__ = ["Options", "act"]
@@ -37,6 +38,13 @@ class Options(EngineChoices, Common):
     folder, or by NAME of NAME=FOLDER."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model, as in `trainyard serve simulate`, such as sarathi or vllm+vtc."""
+    engine: Literal["torch", "simulated"] = "torch"
+    """Computes the models on this machine, or only takes the time that they would take on a --cluster; then MODELS may be
+    names of the zoo, too, and every answer is the same text."""
+    cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Of a simulated engine: its first devices serve each model, such as 1xH100."""
+    tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
+    """Of a simulated engine: devices that share each layer."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -72,7 +80,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     if len(parse_policies(options.policy)) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
     how = _server_options(options)
-    specs = _specs(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
 
@@ -82,7 +89,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
 
-    return Outcome({"drained": serve(specs, how, ready)})
+    with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as spare:
+        return Outcome({"drained": serve(_specs(options, Path(spare)), how, ready)})
 
 
 def _server_options(options: Options) -> ServerOptions:
@@ -106,16 +114,26 @@ def _server_options(options: Options) -> ServerOptions:
     return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts)
 
 
-def _specs(options: Options) -> dict[str, EngineSpec]:
+def _specs(options: Options, spare: Path) -> Mapping[str, MakesEngine]:
     """How each model is computed, by its name."""
-    folders: dict[str, Path] = {}
+    given: dict[str, str] = {}
     for text in options.models:
         before, _, after = text.partition("=")
-        folder = Path(after or before)
-        name = before if after else folder.resolve().name
-        if name in folders:
-            raise ServeError(f"two models are called {name!r}; give one another name: NAME={folder}")
-        folders[name] = folder
-    if not folders:
+        model = after or before
+        name = before if after else Path(model).resolve().name
+        if name in given:
+            raise ServeError(f"two models are called {name!r}; give one another name: NAME={model}")
+        given[name] = model
+    if not given:
         raise ServeError("no model is given; give a folder in Hugging Face form")
-    return {name: options.spec(folder, options.policy, len(folders)) for name, folder in folders.items()}
+    if (options.engine == "simulated") != (options.cluster is not None):
+        raise ServeError("--engine simulated and --cluster go together; give both or neither")
+    if options.cluster is None:
+        num = len(given)
+        return {name: options.spec(Path(model), options.policy, num) for name, model in given.items()}
+    from trainyard.cli.serve.simulated import simulated_spec
+
+    return {
+        name: simulated_spec(options, model, options.policy, options.cluster, options.tp, spare)
+        for name, model in given.items()
+    }

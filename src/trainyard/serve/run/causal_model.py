@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from trainyard.serve.batch import WorkItem
 from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
-from trainyard.serve.run.step_inputs import StepInputs
+from trainyard.serve.run.step_inputs import step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
 
@@ -59,6 +61,7 @@ class CausalModel:
         self.shapes = self._shapes()
         self.context = int(config.max_position_embeddings)
         self.vocabulary = int(config.vocab_size)
+        self._num_blocks = self._block_tokens = 0
         pack_linear_layers(model)
 
     @property
@@ -70,21 +73,17 @@ class CausalModel:
     def use_cache(self, cache: KvCache) -> None:
         """Keep keys and values there from now on."""
         self._attention.layers = cache.layers
+        self._num_blocks, self._block_tokens = cache.num_blocks, cache.block_tokens
 
     @torch.inference_mode()
-    def logits(self, inputs: StepInputs, rows: Sequence[int]) -> Tensor:
-        """Compute a step.
-
-        Parameters
-        ----------
-        rows : numbers of the tokens whose scores are wanted.
-
-        Returns
-        -------
-        Scores of all words after each of these tokens, in float32; shape ``(rows, vocabulary)``.
-        """
+    def logits(
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+    ) -> Tensor:
+        """Compute a step; see `trainyard.serve.run.step_model.StepModel`."""
+        inputs = step_inputs(items, requests, self._num_blocks, self._block_tokens)
         self._attention.inputs = inputs
-        keep = torch.tensor(rows, dtype=torch.int64)
+        rows = (inputs.attention.cu_seqlens[1:] - 1)[list(ends)]
+        keep = torch.from_numpy(rows)
         more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
         found: Tensor = self._model(
             input_ids=torch.from_numpy(inputs.token_ids)[None],

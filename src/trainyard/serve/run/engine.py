@@ -16,12 +16,11 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.json_constraint import TokenConstraint
 from trainyard.serve.run.kv_cache import KvCache
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
-from trainyard.serve.run.step_inputs import step_inputs
+from trainyard.serve.run.step_model import StepModel
 
 __all__ = ["Engine", "EngineOptions"]
 
@@ -87,7 +86,7 @@ class Engine:
 
     def __init__(
         self,
-        model: CausalModel,
+        model: StepModel,
         policy: BatchPolicy,
         options: EngineOptions,
         clock: Callable[[], float] = time.monotonic,
@@ -261,16 +260,10 @@ class Engine:
         return found
 
     def _compute(self, batch: Batch) -> list[NewToken | Refused]:
-        running, cache = self._instance.queues.running, self._instance.cache
-        inputs = step_inputs(batch.items, running, cache.num_blocks, cache.block_tokens)
-        lasts = inputs.attention.cu_seqlens[1:] - 1
-        ends = [
-            (running[item.request], int(lasts[i]))
-            for i, item in enumerate(batch.items)
-            if item.stop == running[item.request].num_tokens
-        ]
-        logits = self._model.logits(inputs, [row for _, row in ends])
-        chosen = self._choose([state for state, _ in ends], logits)
+        running, items = self._instance.queues.running, batch.items
+        ends = [i for i, item in enumerate(items) if item.stop == running[item.request].num_tokens]
+        logits = self._model.logits(items, running, ends)
+        chosen = self._choose([running[items[i].request] for i in ends], logits)
         found: list[NewToken | Refused] = []
 
         def generated(state: RequestState) -> tuple[int | None, bool]:

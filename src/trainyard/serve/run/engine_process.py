@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -22,7 +22,35 @@ from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
 from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["Add", "Cancel", "EndSample", "EngineSpec", "Failed", "Outputs", "Ready", "Stop", "engine_main"]
+__all__ = [
+    "Add",
+    "Cancel",
+    "EndSample",
+    "EngineSpec",
+    "Failed",
+    "MakesEngine",
+    "Outputs",
+    "Ready",
+    "Stop",
+    "engine_main",
+    "warm_up",
+]
+
+
+class MakesEngine(Protocol):
+    """What a process makes its engine of; it is pickled.
+
+    Attributes
+    ----------
+    folder : with the tokenizer of the model.
+    """
+
+    @property
+    def folder(self) -> Path: ...
+
+    def engine(self) -> Engine:
+        """Make the engine."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,7 @@ class EngineSpec:
         disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
         model = load_causal_model(self.folder, self.dtype)
-        _warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
+        warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
         return Engine(model, policy, self.options, constrain=self._constrain)
 
     def _constrain(self, schema: str) -> TokenConstraint:
@@ -127,7 +155,7 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
         return
 
 
-def _warm_up(engine: Engine) -> None:
+def warm_up(engine: Engine) -> None:
     """Compute one request of every way in which tokens are chosen."""
     drawn = SamplingParams(top_k=2, top_p=0.9, frequency_penalty=0.1, logprobs=1)
     for name, sampling in (("drawn", drawn), ("greedy", SamplingParams(temperature=0.0))):

@@ -52,6 +52,7 @@ class KvCache:
     Attributes
     ----------
     layers : blocks on the device.
+    num_blocks, block_tokens : of the device.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class KvCache:
         num_host_blocks: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        self.num_blocks, self.block_tokens = num_blocks, block_tokens
+
         def tier(num: int) -> list[LayerCache]:
             return [LayerCache(*new_cache(num, heads, width, block_tokens, dtype)) for heads, width in shapes]
 

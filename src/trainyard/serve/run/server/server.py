@@ -15,7 +15,7 @@ import uvicorn
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_client import EngineClient
-from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.engine_process import MakesEngine
 from trainyard.serve.run.model_text import ModelText
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.app import Api, ServerLimits
@@ -72,7 +72,7 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(models: Mapping[str, EngineSpec], options: ServerOptions, say: Ready) -> bool:
+def serve(models: Mapping[str, MakesEngine], options: ServerOptions, say: Ready) -> bool:
     """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
 
     Parameters
@@ -119,7 +119,7 @@ def _allow_connections() -> None:
 
 
 async def _serve(
-    models: Mapping[str, EngineSpec],
+    models: Mapping[str, MakesEngine],
     texts: Mapping[str, ModelText],
     options: ServerOptions,
     listener: socket.socket,

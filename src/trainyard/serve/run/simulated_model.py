@@ -1,0 +1,60 @@
+"""A model that computes nothing, and takes as long as another one would on other hardware."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainyard.serve.batch import WorkItem
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.run.kv_cache import CacheShape, KvCache
+from trainyard.serve.step_time import StepTime
+
+__all__ = ["SimulatedModel"]
+
+_CERTAIN = 50.0  # so much more likely than all others, as a logarithm, that it is drawn at any temperature
+
+
+@dataclass
+class SimulatedModel:
+    """Waits for the time of each step; every answer is the same text, again and again.
+
+    Parameters
+    ----------
+    name : of the model that it stands for.
+    step_time : how long its steps take.
+    context : the longest sequence, in tokens.
+    vocabulary : number of tokens of its tokenizer.
+    answer : tokens of that text.
+    """
+
+    name: str
+    step_time: StepTime
+    context: int
+    vocabulary: int
+    answer: tuple[int, ...]
+    shapes: tuple[CacheShape, ...] = ()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def use_cache(self, cache: KvCache) -> None:
+        """Nothing is kept."""
+
+    def logits(
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+    ) -> Tensor:
+        """Sure of the next token of the answer."""
+        began_s = time.perf_counter()
+        found = torch.zeros(len(ends), self.vocabulary)
+        for row, end in enumerate(ends):
+            place = requests[items[end].request].num_generated % len(self.answer)
+            found[row, self.answer[place]] = _CERTAIN
+        seconds = self.step_time.seconds(items, requests)
+        time.sleep(max(0.0, seconds - (time.perf_counter() - began_s)))
+        return found

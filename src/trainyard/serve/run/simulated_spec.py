@@ -1,0 +1,80 @@
+"""An engine that only takes the time of another model on other hardware: what a process makes it of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.deploy import served_model
+from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.engine_process import warm_up
+from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.simulated_model import SimulatedModel
+
+__all__ = ["SimulatedSpec", "save_byte_tokenizer"]
+
+_ANSWER = " This answer is simulated."
+_END = "<|end|>"
+_CHAT = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class SimulatedSpec:
+    """What a process makes a simulated engine of.
+
+    Attributes
+    ----------
+    folder : with the tokenizer.
+    policy : as `parse_policies` reads it; one policy.
+    options : cache and limits.
+    model : its name in the zoo, or a Hugging Face ``config.json`` or its folder.
+    cluster : as text; its first devices serve the model.
+    tensor_parallel : of these devices, how many share each layer.
+    dtype : type of the weights there.
+    """
+
+    folder: Path
+    policy: str
+    options: EngineOptions
+    model: str
+    cluster: str
+    tensor_parallel: int = 1
+    dtype: str = "bfloat16"
+
+    def engine(self) -> Engine:
+        """Work out how long steps take, and make the engine."""
+        text = ModelText(self.folder)
+        served = served_model(
+            self.model,
+            parse_cluster(self.cluster),
+            tensor_parallel=self.tensor_parallel,
+            dtype=self.dtype,
+            block_tokens=self.options.block_tokens,
+        )
+        answer = text.encode(_ANSWER, special=False)
+        model = SimulatedModel(self.model, served.step_time, served.context, text.vocabulary, answer)
+        ((_, policy),) = parse_policies(self.policy)
+        warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
+        return Engine(model, policy, self.options)
+
+
+def save_byte_tokenizer(folder: Path) -> Path:
+    """Save a tokenizer with a token for each byte, for models without one; return the folder."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate([*alphabet, _END])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END, chat_template=_CHAT).save_pretrained(
+        folder
+    )
+    (folder / "config.json").write_text(json.dumps({"vocab_size": len(alphabet) + 1}))
+    return folder
