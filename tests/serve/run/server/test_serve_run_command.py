@@ -27,6 +27,8 @@ from trainyard.cli.main import main
         (["--api-key", "short"], "NAME=KEY"),
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),
+        (["--engine", "simulated"], "--engine simulated and --cluster go together"),
+        (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
