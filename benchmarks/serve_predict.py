@@ -19,6 +19,7 @@ from trainyard.serve.requests.prompts import with_prompt_ids
 from trainyard.serve.results import Results
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.simulated_and_served import simulated_and_served
 
 _NUM = 600
 _POLICIES = ("vllm", "sarathi(chunk_tokens=64)", "orca(max_requests=8)")
