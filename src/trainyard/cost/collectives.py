@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import fx
 
 from trainyard.cost.collective_algorithms import ALGORITHMS, KINDS, algorithm_of, algorithms_for
 from trainyard.cost.collective_layout import Layout, group_layout
@@ -20,8 +19,6 @@ from trainyard.cost.collective_program import CollectiveProgram, Send, check_pro
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.profile import MachineProfile
-from trainyard.program import spmd
-from trainyard.program.program import size_bytes, tensors_of
 
 __all__ = [
     "ALGORITHMS",
@@ -32,13 +29,11 @@ __all__ = [
     "check_program",
     "collective_cost",
     "collective_costs",
-    "collective_of",
     "collective_program",
 ]
 
 Groups = tuple[tuple[int, ...], ...]
 
-_KIND_OF: dict[object, str] = {op: op.__name__ for op in spmd.COLLECTIVES}
 _PIECES = tuple(2**i for i in range(11))  # of a chain; more pieces than this are smaller than a packet
 
 
@@ -149,15 +144,6 @@ def collective_costs(
         )
         for name in algorithms_for(kind, next(iter(by_layout)))
     )
-
-
-def collective_of(node: fx.Node) -> tuple[str, int] | None:
-    """Kind and bytes of a collective of a sharded program, as `collective_cost` takes them; None for other ops."""
-    kind = _KIND_OF.get(node.target)
-    if kind is None:
-        return None
-    whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
-    return kind, sum(map(size_bytes, tensors_of(whole)))
 
 
 def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float) -> None:

@@ -22,9 +22,20 @@ from trainyard.program import spmd
 from trainyard.program.flops import node_flops
 from trainyard.program.program import size_bytes, tensors_of
 
-__all__ = ["BUFFER_OPS", "BufferOp", "OpSeconds", "Roofline", "Sources", "is_free", "op_bytes"]
+__all__ = [
+    "BUFFER_OPS",
+    "BufferOp",
+    "OpSeconds",
+    "Roofline",
+    "Sources",
+    "collective_of",
+    "is_free",
+    "op_bytes",
+]
 
 aten = torch.ops.aten
+
+_COLLECTIVES: dict[object, str] = {op: op.__name__ for op in spmd.COLLECTIVES}
 
 BufferOp = Literal["copy", "clone", "accumulate", "norm", "adamw", "sgd", "sgd_momentum"]
 """What the runtime does with flat buffers, outside of graphs. A clone is a copy into fresh memory, whose pages the
@@ -178,3 +189,12 @@ def _first(node: fx.Node) -> fx.Node:
     source: Any = node.args[0]
     assert isinstance(source, fx.Node)
     return source
+
+
+def collective_of(node: fx.Node) -> tuple[str, int] | None:
+    """Kind and bytes of a collective of a sharded program, as `collective_cost` takes them; None for other ops."""
+    kind = _COLLECTIVES.get(node.target)
+    if kind is None:
+        return None
+    whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
+    return kind, sum(map(size_bytes, tensors_of(whole)))

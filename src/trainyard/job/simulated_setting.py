@@ -10,8 +10,8 @@ from typing import TypeVar
 from numpy.typing import ArrayLike
 from torch import fx
 
-from trainyard.cost.collectives import collective_cost, collective_of
-from trainyard.cost.ops import OpSeconds, Roofline
+from trainyard.cost.collectives import collective_cost
+from trainyard.cost.ops import OpSeconds, Roofline, collective_of
 from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.cluster import Cluster

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from trainyard.cost.collectives import collective_cost, collective_of
-from trainyard.cost.ops import Roofline, is_view
+from trainyard.cost.collectives import collective_cost
+from trainyard.cost.ops import Roofline, collective_of, is_view
 from trainyard.hardware.cluster import Cluster
 from trainyard.program.placement import Shard
 from trainyard.program.program import Program, output_args, size_bytes, tensor_of, tensors_of
