@@ -1,14 +1,23 @@
-"""Files that are for the user alone who made them."""
+"""Files that are for the user alone who made them, and secrets by which a server knows its users."""
 
 from __future__ import annotations
 
+import hmac
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["OTHERS", "make_private", "only_for_user", "opener", "require_private", "write_private"]
+__all__ = [
+    "OTHERS",
+    "make_private",
+    "only_for_user",
+    "opener",
+    "owner_of_bearer",
+    "require_private",
+    "write_private",
+]
 
 _FOLDER, _FILE = 0o700, 0o600
 OTHERS = 0o077
@@ -57,3 +66,20 @@ def require_private(path: Path) -> None:
             f"{path} holds a secret, and its mode {mode:o} lets others read or change it; "
             f"make it its owner's alone: chmod 600 {path}"
         )
+
+
+def owner_of_bearer(owner_of: Mapping[str, str], authorization: str) -> str | None:
+    """Whose secret an ``Authorization`` header has, as ``Bearer SECRET``; None if nobody's.
+
+    Parameters
+    ----------
+    owner_of : by secret.
+    """
+    scheme, _, given = authorization.partition(" ")
+    # All are compared, and each in the same time, so that the time taken says nothing.
+    same = [
+        owner
+        for secret, owner in owner_of.items()
+        if hmac.compare_digest(secret.encode(), given.strip().encode("utf-8", "surrogateescape"))
+    ]
+    return same[0] if scheme.lower() == "bearer" and same else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.errors import FleetError
 from trainyard.hardware.interface import is_loopback
-from trainyard.private import require_private
+from trainyard.private import owner_of_bearer, require_private
 from trainyard.reading import raised_as, read_text
 
 _FORM = "a token file has lines 'user:token' or 'user:token:admin'; empty lines and such that begin with # say nothing"
@@ -92,15 +91,9 @@ class Users:
         """
         if not self.by_token:
             return ""
-        scheme, _, given = authorization.partition(" ")
-        # All are compared, and each in the same time, so that the time taken says nothing.
-        same = [
-            user
-            for token, user in self.by_token.items()
-            if hmac.compare_digest(token.encode(), given.strip().encode())
-        ]
-        if scheme.lower() != "bearer" or not same:
+        owner = owner_of_bearer(self.by_token, authorization)
+        if owner is None:
             raise Refusal(
                 401, "a token is needed, as 'Authorization: Bearer TOKEN'; this one is not known here"
             )
-        return same[0]
+        return owner

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.hardware.interface import is_loopback
-from trainyard.private import require_private
+from trainyard.private import owner_of_bearer, require_private
 from trainyard.reading import raised_as, read_text
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.server.api_error import ApiError
@@ -96,17 +95,11 @@ class ApiKeys:
         """
         if not self.by_key:
             return ""
-        scheme, _, given = authorization.partition(" ")
-        # All are compared, and each in the same time, so that the time taken says nothing.
-        same = [
-            name
-            for key, name in self.by_key.items()
-            if hmac.compare_digest(key.encode(), given.strip().encode("utf-8", "surrogateescape"))
-        ]
-        if scheme.lower() != "bearer" or not same:
+        owner = owner_of_bearer(self.by_key, authorization)
+        if owner is None:
             raise ApiError(
                 401,
                 "a key is needed, as 'Authorization: Bearer KEY'; none that is known here was given",
                 code="invalid_api_key",
             )
-        return same[0]
+        return owner
