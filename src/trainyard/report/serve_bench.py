@@ -11,11 +11,11 @@ from rich.table import Table
 from trainyard.report.csv_file import write_csv
 from trainyard.report.tables import facts_table, make_table
 from trainyard.report.units import seconds_text
-from trainyard.serve.run.bench.form import Form
-from trainyard.serve.run.bench.load import Exchange, Load
+from trainyard.serve.run.bench.load_generator import BenchRun, RequestResult
+from trainyard.serve.run.bench.request_format import RequestFormat
 from trainyard.serve.run.bench.summary import failures
 
-__all__ = ["bench_tables", "form_text", "write_exchanges"]
+__all__ = ["bench_tables", "format_text", "write_results"]
 
 _COLUMNS = (
     "name", "client", "due_s", "sent_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
@@ -24,7 +24,7 @@ _COLUMNS = (
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 
 
-def bench_tables(load: Load, found: Mapping[str, Any]) -> tuple[Table, ...]:
+def bench_tables(run: BenchRun, found: Mapping[str, Any]) -> tuple[Table, ...]:
     """Tables of throughput, of latency, and of failures if there are any.
 
     TTFT is the time from sending a request to its first token, TPOT the mean time for each token after it, ITL the time
@@ -34,8 +34,8 @@ def bench_tables(load: Load, found: Mapping[str, Any]) -> tuple[Table, ...]:
     ----------
     found : the summary of the run.
     """
-    tables = [facts_table("", _facts(load, found)), _latency_table(found)]
-    if failed := failures(load):
+    tables = [facts_table("", _facts(run, found)), _latency_table(found)]
+    if failed := failures(run):
         rows = [(kind, message, f"{num:,}") for kind, num, message in failed]
         tables.append(
             make_table("requests that failed", ("kind", "the first one's message", "requests"), rows, 2)
@@ -43,23 +43,23 @@ def bench_tables(load: Load, found: Mapping[str, Any]) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def form_text(form: Form) -> tuple[str, str]:
+def format_text(format: RequestFormat) -> tuple[str, str]:
     """How prompts and lengths of answers are given to the server."""
-    prompts = "tokens" if form.sends_tokens else "text of about as many tokens"
+    prompts = "tokens" if format.sends_tokens else "text of about as many tokens"
     lengths = (
         "as in the trace (ignore_eos)"
-        if form.fixes_length
+        if format.fixes_length
         else "at most as in the trace (max_tokens): the server refuses ignore_eos"
     )
     return prompts, lengths
 
 
-def write_exchanges(path: Path, load: Load) -> None:
+def write_results(path: Path, run: BenchRun) -> None:
     """Write a CSV with a line for every request, in the order of the trace; what is not known is empty."""
-    write_csv(path, _COLUMNS, (_row(each) for each in load.exchanges))
+    write_csv(path, _COLUMNS, (_row(each) for each in run.results))
 
 
-def _row(each: Exchange) -> tuple[Any, ...]:
+def _row(each: RequestResult) -> tuple[Any, ...]:
     own, failure = each.request, each.failure
     meets = each.meets_objectives if own.has_objectives else None
     if failure is not None:
@@ -70,10 +70,10 @@ def _row(each: Exchange) -> tuple[Any, ...]:
     return (own.name, own.client, each.due_s, each.sent_s, *of_answer, meets, *why)
 
 
-def _facts(load: Load, found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    prompts, lengths = form_text(load.form)
+def _facts(run: BenchRun, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    prompts, lengths = format_text(run.format)
     facts = [
-        ("answered", f"{found['completed']:,} of {len(load.exchanges):,} requests"),
+        ("answered", f"{found['completed']:,} of {len(run.results):,} requests"),
         ("duration", seconds_text(found["duration"])),
         ("requests/s", _rate(found["request_throughput"])),
         ("tokens/s", f"{_rate(found['output_throughput'])} of answers"),
@@ -92,7 +92,7 @@ def _facts(load: Load, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["request_goodput"] is not None:
         facts.insert(3, ("goodput", f"{_rate(found['request_goodput'])} requests/s within their objectives"))
-    if not load.form.wants_usage:
+    if not run.format.includes_usage:
         facts.append(
             ("counted", "by this client, a token for each part of an answer: the server counts none")
         )

@@ -40,7 +40,7 @@ def test_requests_are_served_beside_each_other(folder: Path):
     prompts = tuple(drawn_prompts(6))
 
     async def run() -> list[list[int]]:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine)
         await client.start()
         assert client.max_model_len == 256
         found = await asyncio.gather(
@@ -58,7 +58,7 @@ def test_requests_are_served_beside_each_other(folder: Path):
 
 def test_a_request_that_is_closed_frees_its_cache(folder: Path):
     async def run() -> None:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine)
         await client.start()
         request = Request("r", 0.0, 3, 200, prompt_ids=(1, 2, 3))
         stream = client.generate(request, _GREEDY)
@@ -75,7 +75,7 @@ def test_an_answer_ends_where_its_client_says_so_and_the_others_go_on(folder: Pa
     (prompt,) = drawn_prompts(1)
 
     async def run() -> dict[int, list[int]]:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine)
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine)
         await client.start()
         request = Request("r", 0.0, len(prompt), 30, prompt_ids=prompt, num_samples=2)
         found: dict[int, list[int]] = {0: [], 1: []}
@@ -99,7 +99,7 @@ def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
     prompts = tuple(drawn_prompts(1))
 
     async def run() -> tuple[list[int], list[int]]:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).engine, retries=retries)
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine, retries=retries)
         await client.start()
         request = Request("r", 0.0, len(prompts[0]), 190, prompt_ids=prompts[0])
         found = []
@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
 
 def test_what_cannot_start_says_why(tmp_path: Path):
     async def run() -> None:
-        client = EngineClient(EngineSpec(tmp_path, "vllm", _OPTIONS).engine)
+        client = EngineClient(EngineSpec(tmp_path, "vllm", _OPTIONS).make_engine)
         with pytest.raises(ServeError, match=r"has no config\.json"):
             await client.start()
 

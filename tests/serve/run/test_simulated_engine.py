@@ -11,11 +11,11 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import Engine, EngineOptions
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.simulated_engine import SimulatedEngineSpec, save_byte_tokenizer
 from trainyard.serve.run.simulated_model import SimulatedModel
-from trainyard.serve.run.simulated_spec import SimulatedSpec, save_byte_tokenizer
 from trainyard.serve.step_time import LinearStepTime
 
 
@@ -43,7 +43,7 @@ def test_each_step_takes_the_time_of_its_items():
 
 
 def test_bytes_are_tokens_and_come_back(tmp_path: Path):
-    text = ModelText(save_byte_tokenizer(tmp_path))
+    text = ModelTokenizer(save_byte_tokenizer(tmp_path))
     said = "Grüße, 東京 🚂\n<|end"
     tokens = text.encode(said)
     assert len(tokens) == len(said.encode())
@@ -55,11 +55,11 @@ def test_bytes_are_tokens_and_come_back(tmp_path: Path):
 
 def test_an_engine_is_made_of_a_model_on_other_hardware(tmp_path: Path):
     folder = save_byte_tokenizer(tmp_path)
-    spec = SimulatedSpec(folder, "vllm", EngineOptions(50, 16), "gpt2", "1xH100")
-    engine = spec.engine()
-    prompt = ModelText(folder).encode("Hello")
+    spec = SimulatedEngineSpec(folder, "vllm", EngineOptions(50, 16), "gpt2", "1xH100")
+    engine = spec.make_engine()
+    prompt = ModelTokenizer(folder).encode("Hello")
     engine.add(Request("r", 0.0, len(prompt), 26, prompt_ids=prompt), SamplingParams())
     tokens = []
     while engine.has_work:
         tokens += [out.token for out in engine.step() if isinstance(out, NewToken)]
-    assert ModelText(folder).decode(tokens) == " This answer is simulated."
+    assert ModelTokenizer(folder).decode(tokens) == " This answer is simulated."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trainyard.serve.run.bench.load import Load, Progress
+    from trainyard.serve.run.bench.load_generator import BenchProgress, BenchRun
     from trainyard.serve.run.bench.target import Target
 
 __all__ = ["Options", "act"]
@@ -56,7 +56,7 @@ class Options(RequestOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Send and time."""
     try:
-        from trainyard.serve.run.bench.load import generate_load
+        from trainyard.serve.run.bench.load_generator import generate_load
     except ModuleNotFoundError as error:
         raise ValueError(
             f"`trainyard serve bench` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
@@ -66,21 +66,21 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     target = _target(options)
     given = options.read()
-    with _told(screen, len(given.requests)) as tell:
-        load = generate_load(target, given.requests, options.seed or 0, options.max_concurrency, tell)
-    found = summary(load)
+    with _showing_progress(screen, len(given.requests)) as tell:
+        run = generate_load(target, given.requests, options.seed or 0, options.max_concurrency, tell)
+    found = summary(run)
     _warn(options, screen, given, found)
     if options.csv is not None:
-        _write_csv(options.csv, screen, load)
-    first, *others = bench_tables(load, found)
-    title = f"{given.title}, sent to {load.form.model} at {target.url}"
+        _write_csv(options.csv, screen, run)
+    first, *others = bench_tables(run, found)
+    title = f"{given.title}, sent to {run.format.model} at {target.url}"
     left_out = given.left_out.lines() if given.left_out is not None else ()
     why = ""
     if not found["completed"]:
-        kind, _, message = failures(load)[0]
+        kind, _, message = failures(run)[0]
         why = f"no request was answered; {kind}: {message}"
     body: list[RenderableType] = [title, "", first, "", *others, *left_out]
-    return Outcome(_document(options, given, load, found), body, why)
+    return Outcome(_document(options, given, run, found), body, why)
 
 
 def _target(options: Options) -> Target:
@@ -95,12 +95,12 @@ def _target(options: Options) -> Target:
 
 
 @contextmanager
-def _told(screen: Screen, num: int) -> Iterator[Callable[[Progress], None]]:
+def _showing_progress(screen: Screen, num: int) -> Iterator[Callable[[BenchProgress], None]]:
     """Show how far a run is."""
     with screen.waiting("asking the server what it takes") as change:
         shown_s = 0.0
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: BenchProgress) -> None:
             nonlocal shown_s
             now_s = time.monotonic()
             if now_s - shown_s >= _SHOWN_EVERY_S:
@@ -128,32 +128,32 @@ def _warn(options: Options, screen: Screen, given: GivenRequests, found: dict[st
         )
 
 
-def _document(options: Options, given: GivenRequests, load: Load, found: dict[str, Any]) -> dict[str, Any]:
+def _document(options: Options, given: GivenRequests, run: BenchRun, found: dict[str, Any]) -> dict[str, Any]:
     from trainyard.serve.run.bench.summary import failures, request_lists
 
     document = {
         "url": options.url,
         "endpoint": options.endpoint,
-        "model_id": load.form.model,
+        "model_id": run.format.model,
         "num_prompts": len(given.requests),
         "max_concurrency": options.max_concurrency,
         "requests": given.document,
         "rows": given.left_out.document("requests") if given.left_out is not None else None,
         "objectives": options.objectives(),
-        "prompts_are_tokens": load.form.sends_tokens,
-        "ignore_eos": load.form.fixes_length,
-        "server_counts_tokens": load.form.wants_usage,
+        "prompts_are_tokens": run.format.sends_tokens,
+        "ignore_eos": run.format.fixes_length,
+        "server_counts_tokens": run.format.includes_usage,
         **found,
         "failures": [
-            {"kind": kind, "num": num, "first_message": message} for kind, num, message in failures(load)
+            {"kind": kind, "num": num, "first_message": message} for kind, num, message in failures(run)
         ],
     }
-    return document | (request_lists(load) if options.json else {})
+    return document | (request_lists(run) if options.json else {})
 
 
-def _write_csv(path: Path, screen: Screen, load: Load) -> None:
-    from trainyard.report.serve_bench import write_exchanges
+def _write_csv(path: Path, screen: Screen, run: BenchRun) -> None:
+    from trainyard.report.serve_bench import write_results
 
     with writing("table of requests", path):
-        write_exchanges(path, load)
+        write_results(path, run)
     screen.say(f"requests written to {path}")

@@ -10,7 +10,7 @@ import tyro
 
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.serve.engine_options import EngineChoices
+from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(EngineChoices, RequestOptions):
+class Options(LocalEngineOptions, RequestOptions):
     """Simulate how a model on this machine serves requests, serve them for real, and show both side by side.
 
     Steps are measured before. Serving takes as long as the trace. Prompts of which only the length is known are drawn,

@@ -16,14 +16,14 @@ from trainyard.serve.errors import ServeError
 if TYPE_CHECKING:
     from trainyard.serve.run.engine_process import EngineSpec
 
-__all__ = ["EngineChoices"]
+__all__ = ["LocalEngineOptions"]
 
 _MOST_CACHE_BYTES = 4 * 2**30
 _CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineChoices:
+class LocalEngineOptions:
     """Options of every command that computes a model for real."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -15,19 +15,19 @@ import tyro
 from trainyard.cli.bounds import DEVICES, PORT, TOKENS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.serve.engine_options import EngineChoices
+from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
-    from trainyard.serve.run.engine_process import MakesEngine
+    from trainyard.serve.run.engine_process import EngineFactory
     from trainyard.serve.run.server.server import ServerOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(EngineChoices, Common):
+class Options(LocalEngineOptions, Common):
     """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
 
     With --json, the first line of the output is a document with the address, once all models can be asked.
@@ -96,7 +96,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _server_options(options: Options) -> ServerOptions:
     from trainyard.reading.quantities import parse_bytes, parse_seconds
     from trainyard.serve.run.server.api_keys import ApiKeys
-    from trainyard.serve.run.server.app import ServerLimits
+    from trainyard.serve.run.server.api_server import ServerLimits
     from trainyard.serve.run.server.server import ServerOptions
 
     deadline_s = float("inf")
@@ -114,7 +114,7 @@ def _server_options(options: Options) -> ServerOptions:
     return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts)
 
 
-def _specs(options: Options, spare: Path) -> Mapping[str, MakesEngine]:
+def _specs(options: Options, spare: Path) -> Mapping[str, EngineFactory]:
     """How each model is computed, by its name."""
     given: dict[str, str] = {}
     for text in options.models:
@@ -131,7 +131,7 @@ def _specs(options: Options, spare: Path) -> Mapping[str, MakesEngine]:
     if options.cluster is None:
         num = len(given)
         return {name: options.spec(Path(model), options.policy, num) for name, model in given.items()}
-    from trainyard.cli.serve.simulated import simulated_spec
+    from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {
         name: simulated_spec(options, model, options.policy, options.cluster, options.tp, spare)

@@ -15,13 +15,13 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import Engine
 from trainyard.serve.run.engine_process import (
-    Add,
-    Cancel,
+    AddRequest,
+    CancelRequest,
     EndSample,
-    Failed,
-    Outputs,
-    Ready,
-    Stop,
+    EngineFailed,
+    EngineReady,
+    StepOutputs,
+    StopEngine,
     engine_main,
 )
 from trainyard.serve.run.outputs import EngineState, NewToken, Refused
@@ -32,7 +32,7 @@ __all__ = ["EngineClient", "EngineLostError"]
 
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
-_Message = Add | Cancel | EndSample | Stop
+_Message = AddRequest | CancelRequest | EndSample | StopEngine
 
 
 class EngineLostError(ServeError):
@@ -49,7 +49,7 @@ class _Open:
     num_to_skip : of these, how many come again, since the request was begun anew.
     """
 
-    message: Add
+    message: AddRequest
     queue: asyncio.Queue[NewToken | ServeError] = field(default_factory=asyncio.Queue)
     num_told: dict[int, int] = field(default_factory=dict)
     num_to_skip: dict[int, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class EngineClient:
     def __init__(self, make_engine: Callable[[], Engine], *, retries: bool = False) -> None:
         self._make_engine, self._retries = make_engine, retries
         self._open: dict[int, _Open] = {}
-        self._next_ticket = 0
+        self._next_id = 0
         self._ready = asyncio.Event()
         self._is_closing, self._num_failed_starts = False, 0
         self._failure = ""
@@ -120,10 +120,10 @@ class EngineClient:
         """
         if self._failure:
             raise EngineLostError(self._failure)
-        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        request_id, self._next_id = self._next_id, self._next_id + 1
         # With a seed that is known here, a request that is begun anew has the same tokens.
-        message = Add(ticket, request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
-        mine = self._open[ticket] = _Open(message)
+        message = AddRequest(request_id, request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
+        mine = self._open[request_id] = _Open(message)
         if self._ready.is_set():
             self._send(message)
         left = set(range(request.num_samples))
@@ -140,19 +140,19 @@ class EngineClient:
                 if ends or found.finish_reason:
                     left.discard(found.sample)
                 if ends and not found.finish_reason:
-                    self._send(EndSample(ticket, found.sample))
+                    self._send(EndSample(request_id, found.sample))
                 yield found
         finally:
-            self._open.pop(ticket, None)
+            self._open.pop(request_id, None)
             if left and is_served:
-                self._send(Cancel(ticket))
+                self._send(CancelRequest(request_id))
 
     async def close(self) -> None:
         """End the process; requests that are still served end with an error."""
         self._is_closing = True
         for mine in self._open.values():
             mine.queue.put_nowait(EngineLostError("the server is stopping; send the request to another one"))
-        self._send(Stop())
+        self._send(StopEngine())
         await asyncio.to_thread(self._process.join, 5.0)
         if self._process.is_alive():
             self._process.kill()
@@ -183,29 +183,29 @@ class EngineClient:
         with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
             while True:
                 loop.call_soon_threadsafe(self._take, connection.recv())
-        self._send(Stop())  # to the thread that writes
+        self._send(StopEngine())  # to the thread that writes
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._lost)
 
     def _send(self, message: _Message) -> None:
         self._messages.put(message)
 
-    def _take(self, message: Ready | Failed | Outputs) -> None:
-        if isinstance(message, Failed):
+    def _take(self, message: EngineReady | EngineFailed | StepOutputs) -> None:
+        if isinstance(message, EngineFailed):
             self._failure = message.why
             self._ready.set()
-        elif isinstance(message, Ready):
+        elif isinstance(message, EngineReady):
             self.max_model_len = message.max_model_len
             self._ready.set()
             for mine in self._open.values():
                 self._send(mine.message)
         else:
             self.state = message.state
-            for ticket, each in message.outputs:
-                self._tell(ticket, each)
+            for request_id, each in message.outputs:
+                self._tell(request_id, each)
 
-    def _tell(self, ticket: int, found: NewToken | Refused) -> None:
-        mine = self._open.get(ticket)
+    def _tell(self, request_id: int, found: NewToken | Refused) -> None:
+        mine = self._open.get(request_id)
         if mine is None:
             return
         if isinstance(found, Refused):
@@ -242,10 +242,10 @@ class EngineClient:
 
 
 def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:
-    """In a thread, as an engine reads between steps only: hand on messages, the last of which is `Stop`."""
+    """In a thread, as an engine reads between steps only: hand on messages, the last of which is `StopEngine`."""
     with suppress(OSError):  # the process ended: its end is taken care of when it is seen
         while True:
             message = messages.get()
             connection.send(message)
-            if isinstance(message, Stop):
+            if isinstance(message, StopEngine):
                 return

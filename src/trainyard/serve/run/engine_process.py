@@ -1,4 +1,4 @@
-"""A process that has an engine: what it is told, what it answers, and its loop."""
+"""A process that has an engine: the messages to and from it, and its loop."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = [
-    "Add",
-    "Cancel",
+    "AddRequest",
+    "CancelRequest",
     "EndSample",
+    "EngineFactory",
+    "EngineFailed",
+    "EngineReady",
     "EngineSpec",
-    "Failed",
-    "MakesEngine",
-    "Outputs",
-    "Ready",
-    "Stop",
+    "StepOutputs",
+    "StopEngine",
     "engine_main",
     "warm_up",
 ]
 
 
-class MakesEngine(Protocol):
-    """What a process makes its engine of; it is pickled.
+class EngineFactory(Protocol):
+    """Makes the engine of a process; it is pickled, and the engine is not.
 
     Attributes
     ----------
@@ -48,14 +48,14 @@ class MakesEngine(Protocol):
     @property
     def folder(self) -> Path: ...
 
-    def engine(self) -> Engine:
+    def make_engine(self) -> Engine:
         """Make the engine."""
         ...
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What a process makes its engine of.
+    """A model, policy and options, of which a process makes its engine.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class EngineSpec:
     dtype: torch.dtype = torch.float32
     num_threads: int = 1
 
-    def engine(self) -> Engine:
+    def make_engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""
         torch.set_num_threads(self.num_threads)
         disable_progress_bar()
@@ -87,51 +87,51 @@ class EngineSpec:
 
 @cache
 def _json_constraints(folder: Path) -> JsonConstraints:
-    from trainyard.serve.run.model_text import ModelText
+    from trainyard.serve.run.model_tokenizer import ModelTokenizer
 
-    return ModelText(folder).json_constraints
+    return ModelTokenizer(folder).json_constraints
 
 
-class Add(NamedTuple):
-    """Serve a request; its answers carry the same ticket."""
+class AddRequest(NamedTuple):
+    """Serve a request; its tokens come back under the same id."""
 
-    ticket: int
+    request_id: int
     request: Request
     sampling: SamplingParams
     stop_token_ids: frozenset[int]
 
 
-class Cancel(NamedTuple):
-    """Serve the request of a ticket no longer."""
+class CancelRequest(NamedTuple):
+    """Serve a request no longer."""
 
-    ticket: int
+    request_id: int
 
 
 class EndSample(NamedTuple):
     """Generate no more tokens of one sample of a request."""
 
-    ticket: int
+    request_id: int
     sample: int
 
 
-class Stop(NamedTuple):
+class StopEngine(NamedTuple):
     """End the process."""
 
 
-class Ready(NamedTuple):
+class EngineReady(NamedTuple):
     """The engine can serve: sequences of at most so many tokens."""
 
     max_model_len: int
 
 
-class Failed(NamedTuple):
+class EngineFailed(NamedTuple):
     """The engine cannot serve, and the process ends."""
 
     why: str
 
 
-class Outputs(NamedTuple):
-    """What became of requests in a step, by ticket, and the state of the engine after it."""
+class StepOutputs(NamedTuple):
+    """What became of requests in a step, by id, and the state of the engine after it."""
 
     outputs: tuple[tuple[int, NewToken | Refused], ...]
     state: EngineState
@@ -142,15 +142,15 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
 
     Parameters
     ----------
-    make_engine : such as `EngineSpec.engine`.
+    make_engine : such as `EngineSpec.make_engine`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
-        connection.send(Ready(engine.max_model_len))
+        connection.send(EngineReady(engine.max_model_len))
         _Loop(connection, engine).run()
     except ServeError as error:
-        connection.send(Failed(str(error)))
+        connection.send(EngineFailed(str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
@@ -169,7 +169,7 @@ class _Loop:
 
     def __init__(self, connection: Connection, engine: Engine) -> None:
         self._connection, self._engine = connection, engine
-        self._ticket_of: dict[int, int] = {}
+        self._id_of: dict[int, int] = {}
         self._number_of: dict[int, int] = {}
 
     def run(self) -> None:
@@ -177,36 +177,36 @@ class _Loop:
         while True:
             while connection.poll(0 if engine.has_work else None):
                 message = connection.recv()
-                if isinstance(message, Stop):
+                if isinstance(message, StopEngine):
                     return
                 self._take(message)
                 if not engine.has_work:  # it is not told after a step
-                    connection.send(Outputs((), engine.state))
-            found = [(self._ticket_of[each.request], each) for each in engine.step()]
+                    connection.send(StepOutputs((), engine.state))
+            found = [(self._id_of[each.request], each) for each in engine.step()]
             for _, each in found:
                 self._forget_ended(each.request)
-            connection.send(Outputs(tuple(found), engine.state))
+            connection.send(StepOutputs(tuple(found), engine.state))
 
-    def _take(self, message: Add | Cancel | EndSample) -> None:
-        if not isinstance(message, Add):
-            number = self._number_of.get(message.ticket)
+    def _take(self, message: AddRequest | CancelRequest | EndSample) -> None:
+        if not isinstance(message, AddRequest):
+            number = self._number_of.get(message.request_id)
             if number is None:
                 return
-            if isinstance(message, Cancel):
+            if isinstance(message, CancelRequest):
                 self._engine.cancel(number)
             else:
                 self._engine.end_sample(number, message.sample)
             self._forget_ended(number)
             return
-        ticket, request, sampling, stops = message
+        request_id, request, sampling, stops = message
         try:
             number = self._engine.add(request, sampling, stops)
         except ServeError as error:
-            refused = ((ticket, Refused(-1, str(error))),)
-            self._connection.send(Outputs(refused, self._engine.state))
+            refused = ((request_id, Refused(-1, str(error))),)
+            self._connection.send(StepOutputs(refused, self._engine.state))
         else:
-            self._ticket_of[number], self._number_of[ticket] = ticket, number
+            self._id_of[number], self._number_of[request_id] = request_id, number
 
     def _forget_ended(self, number: int) -> None:
-        if number in self._ticket_of and not self._engine.serves(number):
-            del self._number_of[self._ticket_of.pop(number)]
+        if number in self._id_of and not self._engine.serves(number):
+            del self._number_of[self._id_of.pop(number)]

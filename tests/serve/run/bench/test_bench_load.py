@@ -11,8 +11,8 @@ from tests.serve.run.bench.bench_server import INTERVAL_S, FakeServer, running
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
-from trainyard.serve.run.bench.load import Progress, generate_load
-from trainyard.serve.run.bench.reply import ask
+from trainyard.serve.run.bench.load_generator import BenchProgress, generate_load
+from trainyard.serve.run.bench.streamed_response import send_request
 from trainyard.serve.run.bench.summary import failures, request_lists, summary
 from trainyard.serve.run.bench.target import Target
 from trainyard.serve.run.server.server import listening
@@ -38,15 +38,15 @@ def traced(
 
 def test_all_requests_are_answered_and_counted():
     with running(FakeServer()) as server:
-        load = generate_load(Target(server.url), [traced(i, arrival_s=5 + i / 50) for i in range(20)])
-    found = summary(load)
+        run = generate_load(Target(server.url), [traced(i, arrival_s=5 + i / 50) for i in range(20)])
+    found = summary(run)
     assert found.keys() == _KEYS | _OWN_KEYS
     assert (found["completed"], found["failed"]) == (20, 0)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (20_000, 100)
     assert found["request_goodput"] is None
-    assert found["request_throughput"] == pytest.approx(20 / load.duration_s)
-    assert found["total_token_throughput"] == pytest.approx(20_100 / load.duration_s)
-    for each in load.exchanges:
+    assert found["request_throughput"] == pytest.approx(20 / run.duration_s)
+    assert found["total_token_throughput"] == pytest.approx(20_100 / run.duration_s)
+    for each in run.results:
         assert each.sent_s >= each.due_s
         assert len(each.token_times_s) == 5
         # No answer can come before it was sent, however slow this machine is.
@@ -54,13 +54,13 @@ def test_all_requests_are_answered_and_counted():
         assert each.e2e_s >= 0.9 * 5 * INTERVAL_S
         assert sum(each.itl_s) == pytest.approx(each.token_times_s[-1] - each.token_times_s[0])
         assert each.tpot_s == pytest.approx((each.e2e_s - each.ttft_s) / 4)
-    assert [each.due_s for each in load.exchanges] == pytest.approx([i / 50 for i in range(20)])
+    assert [each.due_s for each in run.results] == pytest.approx([i / 50 for i in range(20)])
 
 
 def test_numbers_of_a_run_are_those_of_its_requests():
     with running(FakeServer()) as server:
-        load = generate_load(Target(server.url), [traced(i, num_tokens=3) for i in range(4)])
-    found, lists = summary(load), request_lists(load)
+        run = generate_load(Target(server.url), [traced(i, num_tokens=3) for i in range(4)])
+    found, lists = summary(run), request_lists(run)
     assert lists.keys() == _LISTS
     assert {len(each) for each in lists.values()} == {4}
     assert found["mean_ttft_ms"] == pytest.approx(1e3 * sum(lists["ttfts"]) / 4)
@@ -72,19 +72,19 @@ def test_numbers_of_a_run_are_those_of_its_requests():
 
 def test_sends_do_not_wait_for_answers():
     with running(FakeServer(holds=30)) as server:  # answers nothing until all are there
-        load = generate_load(Target(server.url), [traced(i, arrival_s=i / 100) for i in range(30)])
-    assert summary(load)["completed"] == 30
+        run = generate_load(Target(server.url), [traced(i, arrival_s=i / 100) for i in range(30)])
+    assert summary(run)["completed"] == 30
     assert server.most_open == 30
-    assert summary(load)["max_concurrent_requests"] == 30
+    assert summary(run)["max_concurrent_requests"] == 30
 
 
 def test_only_so_many_requests_are_open():
     with running(FakeServer()) as server:
-        load = generate_load(Target(server.url), [traced(i) for i in range(12)], max_concurrency=3)
+        run = generate_load(Target(server.url), [traced(i) for i in range(12)], max_concurrency=3)
     assert server.most_open <= 3
-    assert summary(load)["completed"] == 12
-    assert summary(load)["max_concurrent_requests"] == 3
-    assert load.exchanges[-1].lateness_s > load.exchanges[0].lateness_s
+    assert summary(run)["completed"] == 12
+    assert summary(run)["max_concurrent_requests"] == 3
+    assert run.results[-1].lateness_s > run.results[0].lateness_s
 
 
 def test_failures_are_counted_and_end_nothing():
@@ -93,11 +93,11 @@ def test_failures_are_counted_and_end_nothing():
         requests = [traced(i, fate, e2e_s=60.0) for i, fate in enumerate(fates)]
         told: list[tuple[int, int, int]] = []
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: BenchProgress) -> None:
             told.append((progress.num_sent, progress.num_answered, progress.num_failed))
 
-        load = generate_load(Target(server.url), requests, tell=tell)
-    kinds = ["" if each.failure is None else each.failure.kind for each in load.exchanges]
+        run = generate_load(Target(server.url), requests, tell=tell)
+    kinds = ["" if each.failure is None else each.failure.kind for each in run.results]
     expected = [
         "",
         "HTTP 429",
@@ -111,15 +111,15 @@ def test_failures_are_counted_and_end_nothing():
         "",
     ]
     assert kinds == expected
-    found = summary(load)
+    found = summary(run)
     assert (found["completed"], found["failed"], found["num_shorter_answers"]) == (3, 7, 1)
-    assert found["request_goodput"] == pytest.approx(3 / load.duration_s)
+    assert found["request_goodput"] == pytest.approx(3 / run.duration_s)
     assert told[-1] == (10, 3, 7)
-    by_kind = {kind: (num, message) for kind, num, message in failures(load)}
+    by_kind = {kind: (num, message) for kind, num, message in failures(run)}
     assert by_kind["HTTP 429"] == (2, "status 429 was wanted")
     assert by_kind["stream"][0] == 4
-    assert load.exchanges[4].failure.message == "the engine is lost"
-    assert request_lists(load)["ttfts"][1] is None
+    assert run.results[4].failure.message == "the engine is lost"
+    assert request_lists(run)["ttfts"][1] is None
 
 
 def test_an_answer_that_does_not_end_is_given_up():
@@ -128,7 +128,7 @@ def test_an_answer_that_does_not_end_is_given_up():
 
         async def asked():
             async with Target(server.url).client() as client:
-                return await ask(client, "/v1/completions", body, 0.5, time.perf_counter)
+                return await send_request(client, "/v1/completions", body, 0.5, time.perf_counter)
 
         failure = asyncio.run(asked()).failure
     assert failure is not None
@@ -137,8 +137,8 @@ def test_an_answer_that_does_not_end_is_given_up():
 
 def test_a_run_without_answers_has_numbers():
     with running(FakeServer()) as server:
-        load = generate_load(Target(server.url), [traced(0, "500"), traced(1, "500")])
-    found = summary(load)
+        run = generate_load(Target(server.url), [traced(0, "500"), traced(1, "500")])
+    found = summary(run)
     assert (found["completed"], found["failed"], found["max_concurrent_requests"]) == (0, 2, 0)
     assert math.isnan(found["mean_ttft_ms"])
 
@@ -146,8 +146,8 @@ def test_a_run_without_answers_has_numbers():
 def test_objectives_make_goodput():
     with running(FakeServer()) as server:
         within = [traced(i, ttft_s=100.0) for i in range(3)]
-        load = generate_load(Target(server.url), [*within, traced(3, ttft_s=INTERVAL_S / 10)])
-    assert summary(load)["request_goodput"] == pytest.approx(3 / load.duration_s)
+        run = generate_load(Target(server.url), [*within, traced(3, ttft_s=INTERVAL_S / 10)])
+    assert summary(run)["request_goodput"] == pytest.approx(3 / run.duration_s)
 
 
 @pytest.mark.parametrize("tells_tokens", [True, False])
@@ -173,7 +173,7 @@ def test_own_tokens_of_a_trace_are_sent():
 
 
 @pytest.mark.parametrize(
-    ("refuses", "form"),
+    ("refuses", "format"),
     [
         (("tokens",), (False, True, True)),
         (("ignore_eos",), (True, False, True)),
@@ -181,25 +181,25 @@ def test_own_tokens_of_a_trace_are_sent():
         (("tokens", "ignore_eos", "stream_options"), (False, False, False)),
     ],
 )
-def test_what_a_server_does_not_take_is_left_out(refuses: tuple[str, ...], form: tuple[bool, bool, bool]):
+def test_what_a_server_does_not_take_is_left_out(refuses: tuple[str, ...], format: tuple[bool, bool, bool]):
     with running(FakeServer(refuses=refuses)) as server:
-        load = generate_load(Target(server.url), [traced(0), traced(1)])
-    assert (load.form.sends_tokens, load.form.fixes_length, load.form.wants_usage) == form
-    found = summary(load)
+        run = generate_load(Target(server.url), [traced(0), traced(1)])
+    assert (run.format.sends_tokens, run.format.fixes_length, run.format.includes_usage) == format
+    found = summary(run)
     assert (found["completed"], found["total_output_tokens"]) == (2, 10)
-    assert found["total_input_tokens"] == (2000 if load.form.wants_usage else 12)
-    if not load.form.sends_tokens:
+    assert found["total_input_tokens"] == (2000 if run.format.includes_usage else 12)
+    if not run.format.sends_tokens:
         assert all(len(body["prompt"].split()) == 6 for body in server.real)
 
 
 def test_a_conversation_has_its_prompt_as_a_message():
     with running(FakeServer()) as server:
-        load = generate_load(Target(server.url + "/v1/", "chat"), [traced(0)])
+        run = generate_load(Target(server.url + "/v1/", "chat"), [traced(0)])
     (message,) = server.real[0]["messages"]
     assert message["role"] == "user"
     assert len(message["content"].split()) == 6
     # Who speaks, and the end, are no tokens.
-    assert len(load.exchanges[0].token_times_s) == 5
+    assert len(run.results[0].token_times_s) == 5
 
 
 def test_the_key_and_fields_of_a_request_are_sent():
@@ -218,7 +218,7 @@ def test_no_connection_is_a_failure_of_a_request():
 
     async def asked():
         async with Target(url).client() as client:
-            return await ask(client, "/v1/completions", b"{}", 30.0, time.perf_counter)
+            return await send_request(client, "/v1/completions", b"{}", 30.0, time.perf_counter)
 
     failure = asyncio.run(asked()).failure
     assert failure is not None
@@ -267,7 +267,7 @@ def test_connections_are_used_again():
                 for _ in range(3):
                     body = b'{"max_tokens": 2, "prompt": "a"}'
                     assert (
-                        await ask(client, "/v1/completions", body, 30.0, time.perf_counter)
+                        await send_request(client, "/v1/completions", body, 30.0, time.perf_counter)
                     ).failure is None
                 pool = client._transport._pool
                 return len(pool.connections)

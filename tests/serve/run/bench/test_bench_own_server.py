@@ -14,16 +14,16 @@ from transformers import PreTrainedTokenizerFast
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.bench.form import WORDS
-from trainyard.serve.run.bench.load import generate_load
+from trainyard.serve.run.bench.load_generator import generate_load
+from trainyard.serve.run.bench.request_format import WORDS
 from trainyard.serve.run.bench.summary import failures, summary
 from trainyard.serve.run.bench.target import Target
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.app import Api
-from trainyard.serve.run.server.served_model import ServedModel
+from trainyard.serve.run.server.api_server import ApiServer
+from trainyard.serve.run.server.hosted_model import HostedModel
 
 _LONGEST = 60
 _KEY = "a-key-of-a-test"
@@ -52,7 +52,7 @@ class CountingEngine:
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> ModelText:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
     folder = tmp_path_factory.mktemp("words")
     tokenizer = Tokenizer(
         models.WordLevel({"?": 0} | {word: i + 1 for i, word in enumerate(WORDS)}, unk_token="?")
@@ -64,28 +64,28 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> ModelText:
     )
     config = {"model_type": "llama", "vocab_size": len(WORDS) + 1}
     (Path(folder) / "config.json").write_text(json.dumps(config))
-    return ModelText(folder)
+    return ModelTokenizer(folder)
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_a_trace_is_served(text: ModelText, endpoint: str):
-    api = Api({"words": ServedModel("words", text, CountingEngine())}, ApiKeys({_KEY: "tester"}))
+def test_a_trace_is_served(tokenizer: ModelTokenizer, endpoint: str):
+    api = ApiServer({"words": HostedModel("words", tokenizer, CountingEngine())}, ApiKeys({_KEY: "tester"}))
     lengths = IndependentLengths(LogNormal(40, 0.8, 200), LogNormal(10, 0.5, 40))
     requests = list(generate_requests(40, Poisson(200.0), lengths, seed=3))
     fits = [each for each in requests if each.request.prompt_tokens < _LONGEST]
     with serving(api.app) as url:
-        load = generate_load(Target(url, endpoint, api_key=_KEY), requests)
+        run = generate_load(Target(url, endpoint, api_key=_KEY), requests)
         with pytest.raises(ServeError, match=r"status 401: a key is needed"):
             generate_load(Target(url, endpoint), requests)
         with pytest.raises(ServeError, match=r"HTTP 404: no model 'other' is served here; known are words"):
             generate_load(Target(url, endpoint, "other", _KEY), requests)
-    assert load.form.model == "words"
-    assert load.form.sends_tokens == (endpoint == "completions")
-    assert load.form.fixes_length
-    assert load.form.wants_usage
-    found = summary(load)
+    assert run.format.model == "words"
+    assert run.format.sends_tokens == (endpoint == "completions")
+    assert run.format.fixes_length
+    assert run.format.includes_usage
+    found = summary(run)
     assert 0 < found["failed"] == len(requests) - len(fits)
-    ((kind, num, message),) = failures(load)
+    ((kind, num, message),) = failures(run)
     assert (kind, num) == ("HTTP 400", found["failed"])
     assert f"prompt and answer have at most {_LONGEST}" in message
     # Each word is a token, so that prompts are as long as in the trace in either form.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.serve.run.server.served_api import Servers, save_tiny
 
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +17,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def text(folder: Path) -> ModelText:
-    return ModelText(folder)
+def tokenizer(folder: Path) -> ModelTokenizer:
+    return ModelTokenizer(folder)
 
 
 @pytest.fixture(scope="session")

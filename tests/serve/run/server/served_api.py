@@ -17,11 +17,11 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.run.server.app import Api, ServerLimits
-from trainyard.serve.run.server.served_model import ServedModel
+from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
+from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.server import HttpServer, listening
 
 T = TypeVar("T")
@@ -75,9 +75,9 @@ class Servers:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         options = EngineOptions(NUM_BLOCKS, BLOCK_TOKENS)
-        self.client = EngineClient(EngineSpec(folder, "vllm", options).engine)
+        self.client = EngineClient(EngineSpec(folder, "vllm", options).make_engine)
         self.call(self.client.start())
-        self.model = ServedModel("tiny", ModelText(folder), self.client)
+        self.model = HostedModel("tiny", ModelTokenizer(folder), self.client)
         self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -89,7 +89,7 @@ class Servers:
         listener = listening("127.0.0.1", 0)
 
         async def begin() -> None:
-            server = HttpServer(Api({"tiny": self.model}, limits=limits).app)
+            server = HttpServer(ApiServer({"tiny": self.model}, limits=limits).app)
             self._servers.append((server, asyncio.create_task(server.serve(sockets=[listener]))))
 
         self.call(begin())
@@ -154,16 +154,16 @@ class FakeEngine:
                 self.cancelled.append(request.name)
 
 
-def asked(
-    text: ModelText,
+def call_api(
+    tokenizer: ModelTokenizer,
     engine: FakeEngine,
-    work: Callable[[httpx2.AsyncClient, Api], Coroutine[Any, Any, T]],
+    work: Callable[[httpx2.AsyncClient, ApiServer], Coroutine[Any, Any, T]],
     **more: Any,
 ) -> T:
     """Let a test ask a server in this process."""
 
     async def run() -> T:
-        api = Api({"tiny": ServedModel("tiny", text, engine)}, **more)
+        api = ApiServer({"tiny": HostedModel("tiny", tokenizer, engine)}, **more)
         transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await work(client, api)

@@ -8,18 +8,18 @@ import logging
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.serve.run.server.served_api import CHAT, COMPLETION, CONTEXT, FakeEngine, asked, save_tiny
+from tests.serve.run.server.served_api import CHAT, COMPLETION, CONTEXT, FakeEngine, call_api, save_tiny
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.app import ServerLimits
+from trainyard.serve.run.server.api_server import ServerLimits
 
 _JSON = {"Content-Type": "application/json"}
 _PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
 
 
-def post(text, path, content, headers=_JSON, **more):
+def post(tokenizer, path, content, headers=_JSON, **more):
     """Status, headers and document of one answer."""
 
     async def work(client, api):
@@ -27,7 +27,7 @@ def post(text, path, content, headers=_JSON, **more):
         answer = await client.post(path, content=sent, headers=headers)
         return answer.status_code, answer.headers, answer.json()
 
-    return asked(text, FakeEngine(list(b"abc")), work, **more)
+    return call_api(tokenizer, FakeEngine(list(b"abc")), work, **more)
 
 
 def refusal(found, status):
@@ -68,21 +68,21 @@ def refusal(found, status):
 @pytest.mark.parametrize(
     ("path", "body"), [(_PATHS[0], CHAT), (_PATHS[1], COMPLETION)], ids=["chat", "completion"]
 )
-def test_a_field_that_is_not_done_is_refused_by_name(text, path, body, field, value):
-    error = refusal(post(text, path, body | {field: value}), 400)
+def test_a_field_that_is_not_done_is_refused_by_name(tokenizer, path, body, field, value):
+    error = refusal(post(tokenizer, path, body | {field: value}), 400)
     assert error["param"] == field
     assert field in error["message"]
     assert "leave it out" in error["message"]
 
 
-def test_fields_that_ask_for_nothing_are_taken(text):
+def test_fields_that_ask_for_nothing_are_taken(tokenizer):
     nothing = {
         "tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"}, "n": 1, "store": False,
         "metadata": {}, "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto", "stop": None,
         "logit_bias": {}, "reasoning_effort": None, "min_tokens": 0, "top_k": 0, "cache_salt": None,
     }  # fmt: skip
-    assert post(text, _PATHS[0], CHAT | nothing)[0] == 200
-    assert post(text, _PATHS[1], COMPLETION | nothing | {"echo": False, "best_of": 1})[0] == 200
+    assert post(tokenizer, _PATHS[0], CHAT | nothing)[0] == 200
+    assert post(tokenizer, _PATHS[1], COMPLETION | nothing | {"echo": False, "best_of": 1})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_fields_that_ask_for_nothing_are_taken(text):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_values_that_are_not_allowed(text, wrong, param, says):
-    error = refusal(post(text, _PATHS[1], COMPLETION | wrong), 400)
+def test_values_that_are_not_allowed(tokenizer, wrong, param, says):
+    error = refusal(post(tokenizer, _PATHS[1], COMPLETION | wrong), 400)
     assert error["param"] == param
     assert says in error["message"]
 
@@ -140,33 +140,35 @@ def test_values_that_are_not_allowed(text, wrong, param, says):
     ],
     ids=str,
 )
-def test_messages_that_are_not_allowed(text, messages, says):
-    assert says in refusal(post(text, _PATHS[0], {"model": "tiny", "messages": messages}), 400)["message"]
+def test_messages_that_are_not_allowed(tokenizer, messages, says):
+    assert (
+        says in refusal(post(tokenizer, _PATHS[0], {"model": "tiny", "messages": messages}), 400)["message"]
+    )
 
 
-def test_content_may_be_parts(text):
+def test_content_may_be_parts(tokenizer):
     parts = [{"type": "text", "text": "How many "}, {"type": "text", "text": "devices?"}]
     body = {"model": "tiny", "messages": [{"role": "user", "content": parts}]}
-    found = [post(text, _PATHS[0], each)[2]["usage"]["prompt_tokens"] for each in (body, CHAT)]
+    found = [post(tokenizer, _PATHS[0], each)[2]["usage"]["prompt_tokens"] for each in (body, CHAT)]
     assert found[0] == found[1]
 
 
 def test_a_model_without_a_template_does_not_chat(tmp_path):
-    plain = ModelText(save_tiny(tmp_path, template=None))
+    plain = ModelTokenizer(save_tiny(tmp_path, template=None))
     assert "no chat template" in refusal(post(plain, _PATHS[0], CHAT), 400)["message"]
     assert post(plain, _PATHS[1], COMPLETION)[0] == 200
 
 
 def test_a_template_that_refuses_messages_is_told(tmp_path):
-    text = ModelText(save_tiny(tmp_path, template="{{ raise_exception('roles must alternate') }}"))
-    assert "roles must alternate" in refusal(post(text, _PATHS[0], CHAT), 400)["message"]
+    tokenizer = ModelTokenizer(save_tiny(tmp_path, template="{{ raise_exception('roles must alternate') }}"))
+    assert "roles must alternate" in refusal(post(tokenizer, _PATHS[0], CHAT), 400)["message"]
 
 
 @pytest.mark.parametrize("path", _PATHS)
-def test_an_unknown_model_is_not_found(text, path):
+def test_an_unknown_model_is_not_found(tokenizer, path):
     body = {"model": "other"} | ({"messages": CHAT["messages"]} if "chat" in path else {})
     body |= {"tokens": [1]} if path == "/detokenize" else {} if "chat" in path else {"prompt": "a"}
-    error = refusal(post(text, path, body), 404)
+    error = refusal(post(tokenizer, path, body), 404)
     assert error["code"] == "model_not_found"
     assert "known are tiny" in error["message"]
 
@@ -211,10 +213,10 @@ _FIXTURE = settings(
 @example("/v1/completions", {"temperature": float("inf")})
 @example("/v1/completions", {"logit_bias": {"١": 1}})
 @example("/v1/chat/completions", {"messages": [None]})
-def test_any_fields_are_answered_or_refused(text, path, fields):
+def test_any_fields_are_answered_or_refused(tokenizer, path, fields):
     body = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}.get(path, {}) | fields
-    found = asked(
-        text, FakeEngine(list(b"abc")), lambda client, api: _raw(client, path, json.dumps(body).encode())
+    found = call_api(
+        tokenizer, FakeEngine(list(b"abc")), lambda client, api: _raw(client, path, json.dumps(body).encode())
     )
     assert found.status_code in (200, 400, 404)
     if found.status_code != 200:
@@ -228,25 +230,29 @@ def test_any_fields_are_answered_or_refused(text, path, fields):
 @example("/v1/completions", b'{"model": "tiny", "prompt": ' + b"[" * 900 + b"]" * 900 + b"}")
 @example("/v1/completions", b'{"model": "tiny", "prompt": "a", "temperature": NaN}')
 @example("/v1/completions", b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}")
-def test_any_bytes_are_refused(text, path, content):
-    refusal(post(text, path, content), 400)
+def test_any_bytes_are_refused(tokenizer, path, content):
+    refusal(post(tokenizer, path, content), 400)
 
 
 async def _raw(client, path, content):
     return await client.post(path, content=content, headers=_JSON)
 
 
-def test_bodies_have_a_type_and_a_size(text):
+def test_bodies_have_a_type_and_a_size(tokenizer):
     limits = ServerLimits(max_body_bytes=200)
     assert (
         "200 bytes"
-        in refusal(post(text, _PATHS[1], COMPLETION | {"prompt": "a" * 200}, limits=limits), 413)["message"]
+        in refusal(post(tokenizer, _PATHS[1], COMPLETION | {"prompt": "a" * 200}, limits=limits), 413)[
+            "message"
+        ]
     )
     plain = {"Content-Type": "text/plain"}
-    assert "application/json" in refusal(post(text, _PATHS[1], COMPLETION, headers=plain), 415)["message"]
+    assert (
+        "application/json" in refusal(post(tokenizer, _PATHS[1], COMPLETION, headers=plain), 415)["message"]
+    )
 
 
-def test_what_is_not_there_and_who_may_not_come(text):
+def test_what_is_not_there_and_who_may_not_come(tokenizer):
     async def work(client, api):
         asks = (
             ("GET", "/nope"),
@@ -258,12 +264,12 @@ def test_what_is_not_there_and_who_may_not_come(text):
         found.append(await client.get("/v1/models", headers={"Host": "evil.example"}))
         return found
 
-    found = asked(text, FakeEngine([5]), work)
+    found = call_api(tokenizer, FakeEngine([5]), work)
     for answer, status in zip(found, (404, 405, 404, 404, 403), strict=True):
         refusal((answer.status_code, answer.headers, answer.json()), status)
 
 
-def test_keys_name_clients(text):
+def test_keys_name_clients(tokenizer):
     keys = ApiKeys.read(["ann=key-of-ann", "bob=key-of-bob=="])
     engine = FakeEngine([70])
 
@@ -283,19 +289,19 @@ def test_keys_name_clients(text):
         ]
         return found, free
 
-    found, free = asked(text, engine, work, keys=keys)
+    found, free = call_api(tokenizer, engine, work, keys=keys)
     assert found == [(401, "Bearer")] * 3 + [(200, None)] * 2
     assert free == [200, 200, 401, 401, 401]
     assert [request.client for request in engine.requests] == ["ann", "bob"]
 
 
-def test_without_keys_the_user_is_the_client(text):
+def test_without_keys_the_user_is_the_client(tokenizer):
     engine = FakeEngine([70])
 
     async def work(client, api):
         await client.post("/v1/completions", json=COMPLETION | {"user": "eve", "priority": -3})
 
-    asked(text, engine, work)
+    call_api(tokenizer, engine, work)
     assert [(each.client, each.priority) for each in engine.requests] == [("eve", -3)]
 
 
@@ -313,7 +319,7 @@ def test_keys_are_read_from_private_files(tmp_path):
 
 
 @pytest.mark.parametrize("logs", [False, True])
-def test_prompts_are_logged_only_if_asked(text, caplog, logs):
+def test_prompts_are_logged_only_if_asked(tokenizer, caplog, logs):
     caplog.set_level(logging.DEBUG)
 
     async def work(client, api):
@@ -323,6 +329,6 @@ def test_prompts_are_logged_only_if_asked(text, caplog, logs):
             "/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": "very secret"}]}
         )
 
-    asked(text, FakeEngine([70]), work, logs_prompts=logs)
+    call_api(tokenizer, FakeEngine([70]), work, logs_prompts=logs)
     assert ("secret" in caplog.text) == logs
     assert caplog.text.count("POST '/v1/completions'") == 2

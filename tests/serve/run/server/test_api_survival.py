@@ -10,11 +10,11 @@ import time
 
 import httpx2
 import pytest
-from tests.serve.run.server.served_api import CHAT, COMPLETION, END, FakeEngine, asked
+from tests.serve.run.server.served_api import CHAT, COMPLETION, END, FakeEngine, call_api
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_client import EngineLostError
-from trainyard.serve.run.server.app import ServerLimits
+from trainyard.serve.run.server.api_server import ServerLimits
 
 _LONG = {"model": "tiny", "prompt": [7] * 20, "max_tokens": 450, "ignore_eos": True}
 
@@ -43,7 +43,7 @@ def is_idle(url):
     )
 
 
-def test_two_hundred_clients_at_once_get_their_own_answers(url, text):
+def test_two_hundred_clients_at_once_get_their_own_answers(url, tokenizer):
     async def run():
         async with httpx2.AsyncClient(base_url=url, timeout=120, limits=httpx2.Limits()) as client:
 
@@ -51,7 +51,7 @@ def test_two_hundred_clients_at_once_get_their_own_answers(url, text):
                 token = 300 + number
                 body = COMPLETION | {"max_tokens": 3, "temperature": 0, "logit_bias": {str(token): 100}}
                 answer = await client.post("/v1/completions", json=body | {"prompt": f"client {number}"})
-                return answer.json()["choices"][0]["text"] == text.decode([token] * 3)
+                return answer.json()["choices"][0]["text"] == tokenizer.decode([token] * 3)
 
             return await asyncio.gather(*map(ask, range(200)))
 
@@ -123,7 +123,7 @@ def test_counts_are_those_of_the_requests(servers):
     [ServerLimits(max_queued_requests=2), ServerLimits(max_queued_tokens=7)],
     ids=["requests", "tokens"],
 )
-def test_more_than_may_wait_are_told_to_come_again(text, limits):
+def test_more_than_may_wait_are_told_to_come_again(tokenizer, limits):
     engine = FakeEngine([70, 71])
     body = COMPLETION | {"prompt": [5, 6, 7]}
 
@@ -139,33 +139,33 @@ def test_more_than_may_wait_are_told_to_come_again(text, limits):
         again = await client.post("/v1/completions", json=body)
         return late, health.status_code, done, again.status_code
 
-    late, health, done, again = asked(text, engine, work, limits=limits)
+    late, health, done, again = call_api(tokenizer, engine, work, limits=limits)
     assert (late.status_code, late.headers["retry-after"]) == (429, "1")
     assert late.json()["error"]["code"] == "queue_full"
     assert (health, done, again) == (200, [200, 200], 200)
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_what_takes_longer_than_the_deadline_is_cancelled(text, streams):
+def test_what_takes_longer_than_the_deadline_is_cancelled(tokenizer, streams):
     engine = FakeEngine([70, 71])
 
     async def work(client, api):
         engine.gate.clear()
         return await client.post("/v1/completions", json=COMPLETION | {"stream": streams})
 
-    found = asked(text, engine, work, limits=ServerLimits(deadline_s=0.05))
+    found = call_api(tokenizer, engine, work, limits=ServerLimits(deadline_s=0.05))
     assert (found.status_code, found.json()["error"]["code"]) == (504, "deadline")
     assert len(engine.cancelled) == 1
 
 
 @pytest.mark.parametrize("tokens", [[], [70, 71, 72]], ids=["before", "after the first token"])
 @pytest.mark.parametrize("body", [COMPLETION, CHAT], ids=["completion", "chat"])
-def test_a_lost_engine_is_an_error(text, body, tokens):
+def test_a_lost_engine_is_an_error(tokenizer, body, tokens):
     path = "/v1/chat/completions" if body is CHAT else "/v1/completions"
 
     def ask(**more):
         engine = FakeEngine(tokens, EngineLostError("the engine stopped"))
-        return asked(text, engine, lambda client, api: client.post(path, json=body | more))
+        return call_api(tokenizer, engine, lambda client, api: client.post(path, json=body | more))
 
     whole, stream = ask(), ask(stream=True)
     assert (whole.status_code, whole.json()["error"]["code"]) == (503, "engine_lost")
@@ -178,21 +178,21 @@ def test_a_lost_engine_is_an_error(text, body, tokens):
     assert not any(choice["finish_reason"] for event in events[:-1] for choice in event["choices"])
 
 
-def test_what_an_engine_refuses_is_told(text):
+def test_what_an_engine_refuses_is_told(tokenizer):
     engine = FakeEngine([], ServeError("no room for it"))
-    found = asked(text, engine, lambda client, api: client.post("/v1/completions", json=COMPLETION))
+    found = call_api(tokenizer, engine, lambda client, api: client.post("/v1/completions", json=COMPLETION))
     assert (found.status_code, found.json()["error"]["message"]) == (400, "no room for it")
 
 
-def test_an_error_of_the_server_itself_says_nothing_of_it(text):
+def test_an_error_of_the_server_itself_says_nothing_of_it(tokenizer):
     engine = FakeEngine([70])
     engine.generate = None
-    found = asked(text, engine, lambda client, api: client.post("/v1/completions", json=COMPLETION))
+    found = call_api(tokenizer, engine, lambda client, api: client.post("/v1/completions", json=COMPLETION))
     assert found.status_code == 500
     assert "NoneType" not in found.text
 
 
-def test_an_engine_that_is_not_ready_is_waited_for(text):
+def test_an_engine_that_is_not_ready_is_waited_for(tokenizer):
     engine = FakeEngine([70])
     engine.is_ready = False
 
@@ -200,12 +200,12 @@ def test_an_engine_that_is_not_ready_is_waited_for(text):
         ready, health = await client.get("/ready"), await client.get("/health")
         return ready.status_code, health.status_code, await client.post("/v1/completions", json=COMPLETION)
 
-    ready, health, found = asked(text, engine, work)
+    ready, health, found = call_api(tokenizer, engine, work)
     assert (ready, health, found.status_code) == (503, 200, 503)
     assert int(found.headers["retry-after"]) > 0
 
 
-def test_at_the_end_running_requests_finish_and_new_ones_are_refused(text):
+def test_at_the_end_running_requests_finish_and_new_ones_are_refused(tokenizer):
     engine = FakeEngine([70, 71])
 
     async def work(client, api):
@@ -221,7 +221,7 @@ def test_at_the_end_running_requests_finish_and_new_ones_are_refused(text):
         engine.gate.set()
         return found, late, (await held).status_code, await draining
 
-    found, late, status, drained = asked(text, engine, work)
+    found, late, status, drained = call_api(tokenizer, engine, work)
     assert found == [503, 200, 200, 503]
     assert (late.status_code, late.json()["error"]["code"]) == (503, "stopping")
     assert (status, drained) == (200, True)

@@ -7,9 +7,9 @@ import sys
 
 import httpx2
 import pytest
-from tests.serve.run.server.served_api import CHAT, COMPLETION, FakeEngine, asked
+from tests.serve.run.server.served_api import CHAT, COMPLETION, FakeEngine, call_api
 
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 
 _CAR = {
     "type": "object",
@@ -72,9 +72,9 @@ def test_an_object_begins_as_one(url):
     ],
     ids=str,
 )
-def test_formats_that_cannot_be_are_refused(text, given, says):
-    found = asked(
-        text,
+def test_formats_that_cannot_be_are_refused(tokenizer, given, says):
+    found = call_api(
+        tokenizer,
         FakeEngine([70]),
         lambda client, api: client.post("/v1/completions", json=COMPLETION | {"response_format": given}),
     )
@@ -85,8 +85,8 @@ def test_formats_that_cannot_be_are_refused(text, given, says):
 
 def test_without_llguidance_it_is_said_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance.hf", None)
-    fresh = ModelText(folder)
-    found = asked(
+    fresh = ModelTokenizer(folder)
+    found = call_api(
         fresh, FakeEngine([70]), lambda client, api: client.post("/v1/completions", json=COMPLETION | _FORMAT)
     )
     assert found.status_code == 400

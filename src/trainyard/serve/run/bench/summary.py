@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.serve.run.bench.load import Exchange, Load
+from trainyard.serve.run.bench.load_generator import BenchRun, RequestResult
 
 __all__ = ["failures", "request_lists", "summary"]
 
 Number = int | float | None
 
 
-def summary(load: Load) -> dict[str, Number]:
+def summary(run: BenchRun) -> dict[str, Number]:
     """The numbers by which runs are compared; NaN where there is nothing to count.
 
     ============================== =======================================================================================
@@ -35,15 +35,15 @@ def summary(load: Load) -> dict[str, Number]:
     num_shorter_answers            answers with fewer tokens than in the trace
     ============================== =======================================================================================
     """
-    answered = [each for each in load.exchanges if each.failure is None]
-    per_s = 1.0 / load.duration_s
+    answered = [each for each in run.results if each.failure is None]
+    per_s = 1.0 / run.duration_s
     num_in = sum(each.prompt_tokens for each in answered)
     num_out = sum(each.output_tokens for each in answered)
-    has_objectives = any(each.request.has_objectives for each in load.exchanges)
+    has_objectives = any(each.request.has_objectives for each in run.results)
     found: dict[str, Number] = {
-        "duration": load.duration_s,
+        "duration": run.duration_s,
         "completed": len(answered),
-        "failed": len(load.exchanges) - len(answered),
+        "failed": len(run.results) - len(answered),
         "total_input_tokens": num_in,
         "total_output_tokens": num_out,
         "request_throughput": len(answered) * per_s,
@@ -60,40 +60,39 @@ def summary(load: Load) -> dict[str, Number]:
         ("e2el", [each.e2e_s for each in answered]),
     ):
         found |= {f"{how}_{name}_ms": value for how, value in _distribution(times_s).items()}
-    late = _distribution([each.lateness_s for each in load.exchanges])
+    late = _distribution([each.lateness_s for each in run.results])
     return found | {
         "max_concurrent_requests": _most_open(answered),
         "mean_lateness_ms": late["mean"],
         "p99_lateness_ms": late["p99"],
-        "max_lateness_ms": 1e3 * max(each.lateness_s for each in load.exchanges),
+        "max_lateness_ms": 1e3 * max(each.lateness_s for each in run.results),
         "num_shorter_answers": sum(each.output_tokens < each.wanted_tokens for each in answered),
     }
 
 
-def request_lists(load: Load) -> dict[str, list[Any]]:
+def request_lists(run: BenchRun) -> dict[str, list[Any]]:
     """Every request, in the order of the trace: seconds and tokens, None where it was not answered.
 
     Names are those of ``vllm bench serve``; ``start_times`` are seconds from the beginning of the run, and
     ``queue_times`` how much later a request was sent than it was due.
     """
     found: dict[str, list[Any]] = {
-        "input_lens": [each.prompt_tokens for each in load.exchanges],
-        "output_lens": [0 if each.failure else each.output_tokens for each in load.exchanges],
-        "start_times": [each.sent_s for each in load.exchanges],
-        "queue_times": [each.lateness_s for each in load.exchanges],
+        "input_lens": [each.prompt_tokens for each in run.results],
+        "output_lens": [0 if each.failure else each.output_tokens for each in run.results],
+        "start_times": [each.sent_s for each in run.results],
+        "queue_times": [each.lateness_s for each in run.results],
     }
     for name, of in (("ttfts", "ttft_s"), ("itls", "itl_s"), ("latencies", "e2e_s")):
-        found[name] = [None if each.failure else getattr(each, of) for each in load.exchanges]
+        found[name] = [None if each.failure else getattr(each, of) for each in run.results]
     found["errors"] = [
-        "" if each.failure is None else f"{each.failure.kind}: {each.failure.message}"
-        for each in load.exchanges
+        "" if each.failure is None else f"{each.failure.kind}: {each.failure.message}" for each in run.results
     ]
     return found
 
 
-def failures(load: Load) -> tuple[tuple[str, int, str], ...]:
+def failures(run: BenchRun) -> tuple[tuple[str, int, str], ...]:
     """Kinds of failures, most frequent first: its name, how many, and what the first of them says."""
-    found = [each.failure for each in load.exchanges if each.failure is not None]
+    found = [each.failure for each in run.results if each.failure is not None]
     first = {each.kind: each.message for each in reversed(found)}
     return tuple((kind, num, first[kind]) for kind, num in Counter(each.kind for each in found).most_common())
 
@@ -111,7 +110,7 @@ def _distribution(times_s: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _most_open(answered: Sequence[Exchange]) -> int:
+def _most_open(answered: Sequence[RequestResult]) -> int:
     """At any time; one that ends when another begins is not open with it."""
     events = sorted([(each.sent_s, 1) for each in answered] + [(each.end_s, -1) for each in answered])
     return max(np.cumsum([change for _, change in events]).tolist(), default=0)

@@ -14,10 +14,10 @@ from trainyard.hardware.interface import is_loopback
 from trainyard.reading import listed, shortened, shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.run.bench.form import WORDS, Endpoint, Form
-from trainyard.serve.run.bench.reply import ask, said_by
+from trainyard.serve.run.bench.request_format import WORDS, Endpoint, RequestFormat
+from trainyard.serve.run.bench.streamed_response import error_message, send_request
 
-__all__ = ["Target", "find_form"]
+__all__ = ["Target", "detect_format"]
 
 _NOT_TAKEN = (400, 422)
 _PROBE_TOKENS = 8
@@ -80,7 +80,7 @@ class Target:
         )
 
 
-async def find_form(target: Target, client: httpx2.AsyncClient, first: Request) -> Form:
+async def detect_format(target: Target, client: httpx2.AsyncClient, first: Request) -> RequestFormat:
     """How a server takes requests: with the most of tokens as prompts, fixed lengths and counts that it does not refuse.
 
     Parameters
@@ -93,31 +93,31 @@ async def find_form(target: Target, client: httpx2.AsyncClient, first: Request) 
         If the server cannot be reached, or takes nothing of that.
     """
     model = target.model or await _only_model(target, client)
-    whole = Form(target.endpoint, model)
+    richest = RequestFormat(target.endpoint, model)
     if target.endpoint == "completions":
-        whole = replace(whole, pool=await _known_tokens(target, client, model), sends_tokens=True)
-    short = replace(first, prompt_tokens=_PROBE_TOKENS, prompt_ids=(), prefix=None, max_tokens=1)
+        richest = replace(richest, known_tokens=await _known_tokens(target, client, model), sends_tokens=True)
+    probe = replace(first, prompt_tokens=_PROBE_TOKENS, prompt_ids=(), prefix=None, max_tokens=1)
     said = ""
-    for form in _with_less(whole):
-        (body,) = form.bodies((TracedRequest(short, 1),), seed=0)
-        failure = (await ask(client, form.path, body, target.timeout_s, time.perf_counter)).failure
+    for format in _with_less(richest):
+        (body,) = format.bodies((TracedRequest(probe, 1),), seed=0)
+        failure = (await send_request(client, format.path, body, target.timeout_s, time.perf_counter)).failure
         if failure is None:
-            return form
+            return format
         said = f"{failure.kind}: {failure.message}"
         if failure.status not in _NOT_TAKEN:
             raise ServeError(
-                f"{target.url} does not answer on {form.path}: {said}; see --url, --endpoint, --model and --api-key"
+                f"{target.url} does not answer on {format.path}: {said}; see --url, --endpoint, --model and --api-key"
             )
     raise ServeError(
-        f"{target.url} takes no request on {whole.path}; the simplest one is refused with {said}"
+        f"{target.url} takes no request on {richest.path}; the simplest one is refused with {said}"
     )
 
 
-def _with_less(form: Form) -> Iterator[Form]:
-    """The form, and all with less in them, in the order of how much is left out."""
-    choices = product((True, False) if form.sends_tokens else (False,), *((True, False),) * 2)
+def _with_less(format: RequestFormat) -> Iterator[RequestFormat]:
+    """The format, and all with less in them, in the order of how much is left out."""
+    choices = product((True, False) if format.sends_tokens else (False,), *((True, False),) * 2)
     for tokens, length, usage in sorted(choices, key=lambda each: -sum(each)):
-        yield replace(form, sends_tokens=tokens, fixes_length=length, wants_usage=usage)
+        yield replace(format, sends_tokens=tokens, fixes_length=length, includes_usage=usage)
 
 
 async def _only_model(target: Target, client: httpx2.AsyncClient) -> str:
@@ -165,7 +165,7 @@ async def _document(
             f"{target.url} cannot be reached: {why}; is the server running, and is this its address?"
         ) from error
     if response.status_code != 200:
-        told = said_by(response.content)
+        told = error_message(response.content)
         raise ServeError(f"{target.url} answers {method} {path} with status {response.status_code}: {told}")
     try:
         return response.json()

@@ -25,14 +25,20 @@ class ApiError(Exception):
     message : what was given, what is allowed, and what to do.
     param : field of the request that is wrong; "" if it is none.
     code : what is wrong, for programs; "" for nothing.
-    retry_s : after how many seconds the same may be done; 0 says nothing of that.
+    retry_after_s : after how many seconds the same may be done; 0 says nothing of that.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str = "", code: str = "", retry_s: int = 0
+        self, status: int, message: str, *, param: str = "", code: str = "", retry_after_s: int = 0
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_s = status, message, param, code, retry_s
+        self.status, self.message, self.param, self.code, self.retry_after_s = (
+            status,
+            message,
+            param,
+            code,
+            retry_after_s,
+        )
 
     @classmethod
     def of_server(cls) -> ApiError:
@@ -54,6 +60,6 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """As HTTP has it."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        if self.retry_s:
-            headers["Retry-After"] = str(self.retry_s)
+        if self.retry_after_s:
+            headers["Retry-After"] = str(self.retry_after_s)
         return JSONResponse(self.document(), self.status, headers)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trainyard.serve.run.outputs import EngineState
+from trainyard.serve.run.server.hosted_model import AsyncEngine
 
 __all__ = ["Metrics"]
 
@@ -23,12 +23,12 @@ class Metrics:
 
     Parameters
     ----------
-    states : the state of the engine of each model, by name, and how often it was started again.
+    engines : of all models, by name.
     """
 
-    def __init__(self, states: Mapping[str, Callable[[], tuple[EngineState, int]]]) -> None:
+    def __init__(self, engines: Mapping[str, AsyncEngine]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Engines(states))
+        self._registry.register(_EngineCollector(engines))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, (_LABEL, *labels), registry=self._registry)
@@ -49,7 +49,7 @@ class Metrics:
             "vllm:inter_token_latency_seconds", "Between two tokens of an answer", _BETWEEN_S
         )
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From a request to its end", _WHOLE_S)
-        for name in states:
+        for name in engines:
             for each in (self._prompt_tokens, self._generated, self._queries, self._hits):
                 each.labels(name)
 
@@ -83,9 +83,9 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Engines(Collector):
-    def __init__(self, states: Mapping[str, Callable[[], tuple[EngineState, int]]]) -> None:
-        self._states = states
+class _EngineCollector(Collector):
+    def __init__(self, engines: Mapping[str, AsyncEngine]) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
         running = GaugeMetricFamily("vllm:num_requests_running", "Being computed", labels=(_LABEL,))
@@ -93,11 +93,11 @@ class _Engines(Collector):
         used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=(_LABEL,))
         preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=(_LABEL,))
         restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=(_LABEL,))
-        for name, state_of in self._states.items():
-            state, num_restarts = state_of()
+        for name, engine in self._engines.items():
+            state = engine.state
             running.add_metric([name], state.num_running)
             waiting.add_metric([name], state.num_waiting + state.num_swapped)
             used.add_metric([name], state.cache_use)
             preempted.add_metric([name], state.num_preemptions)
-            restarts.add_metric([name], num_restarts)
+            restarts.add_metric([name], engine.num_restarts)
         yield from (running, waiting, used, preempted, restarts)

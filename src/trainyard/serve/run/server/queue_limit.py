@@ -6,7 +6,7 @@ from trainyard.serve.run.server.api_error import ApiError
 
 __all__ = ["QueueLimit"]
 
-_AGAIN_S = 1
+_RETRY_AFTER_S = 1
 
 
 class QueueLimit:
@@ -38,7 +38,7 @@ class QueueLimit:
                     429,
                     f"{now} {what} wait and {more} more would; allowed are {most}; send the request again later",
                     code="queue_full",
-                    retry_s=_AGAIN_S,
+                    retry_after_s=_RETRY_AFTER_S,
                 )
         self.num_requests += num_requests
         self.num_tokens += num_tokens

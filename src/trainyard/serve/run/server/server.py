@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -15,20 +14,21 @@ import uvicorn
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_client import EngineClient
-from trainyard.serve.run.engine_process import MakesEngine
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.engine_process import EngineFactory
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.open_files import allow_open_files
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.app import Api, ServerLimits
-from trainyard.serve.run.server.served_model import ServedModel
+from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
+from trainyard.serve.run.server.hosted_model import HostedModel
 
-__all__ = ["HttpServer", "Ready", "ServerOptions", "listening", "serve"]
+__all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 
-_LAST_S = 3  # for answers that are already written
+_GRACE_S = 3  # for answers that are already written
 _MOST_CONNECTIONS = 4096
-_SECONDS_OF_SILENCE = 30
+_KEEP_ALIVE_S = 30
 
 
-Ready = Callable[[str, Mapping[str, int]], None]
+OnReady = Callable[[str, Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             limit_concurrency=_MOST_CONNECTIONS,
-            timeout_keep_alive=_SECONDS_OF_SILENCE,
-            timeout_graceful_shutdown=_LAST_S,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S,
         )
         super().__init__(config)
 
@@ -72,13 +72,13 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(models: Mapping[str, MakesEngine], options: ServerOptions, say: Ready) -> bool:
+def serve(models: Mapping[str, EngineFactory], options: ServerOptions, on_ready: OnReady) -> bool:
     """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
 
     Parameters
     ----------
     models : by name.
-    say : hears the address, once all models can be asked, and the longest sequence of each in tokens.
+    on_ready : is told the address, once all models can be asked, and the longest sequence of each in tokens.
 
     Raises
     ------
@@ -86,10 +86,10 @@ def serve(models: Mapping[str, MakesEngine], options: ServerOptions, say: Ready)
         If it cannot be listened there, or a model cannot be served.
     """
     options.keys.check_host(options.host)
-    _allow_connections()
-    texts = {name: ModelText(spec.folder) for name, spec in models.items()}
+    allow_open_files(2 * _MOST_CONNECTIONS)
+    tokenizers = {name: ModelTokenizer(factory.folder) for name, factory in models.items()}
     with listening(options.host, options.port) as listener:
-        return asyncio.run(_serve(models, texts, options, listener, say))
+        return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -109,25 +109,16 @@ def listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _allow_connections() -> None:
-    """Raise the limit on open files as far as connections need it and it goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _MOST_CONNECTIONS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 async def _serve(
-    models: Mapping[str, MakesEngine],
-    texts: Mapping[str, ModelText],
+    models: Mapping[str, EngineFactory],
+    tokenizers: Mapping[str, ModelTokenizer],
     options: ServerOptions,
     listener: socket.socket,
-    say: Ready,
+    on_ready: OnReady,
 ) -> bool:
-    clients = {name: EngineClient(spec.engine) for name, spec in models.items()}
-    served = {name: ServedModel(name, texts[name], client) for name, client in clients.items()}
-    api = Api(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
+    clients = {name: EngineClient(factory.make_engine) for name, factory in models.items()}
+    served = {name: HostedModel(name, tokenizers[name], client) for name, client in clients.items()}
+    api = ApiServer(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
     server = HttpServer(api.app)
     ending = asyncio.Event()
 
@@ -147,7 +138,7 @@ async def _serve(
         if starting.done():
             starting.result()
             lengths = {name: client.max_model_len for name, client in clients.items()}
-            say(_address(options.host, listener.getsockname()[1]), lengths)
+            on_ready(_address(options.host, listener.getsockname()[1]), lengths)
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             draining = asyncio.create_task(api.drain(options.drain_s))
             await asyncio.wait((serving, draining), return_when=asyncio.FIRST_COMPLETED)

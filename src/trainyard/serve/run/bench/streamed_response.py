@@ -13,13 +13,13 @@ import httpx2
 
 from trainyard.reading import shortened, shown
 
-__all__ = ["Failure", "Reply", "ask", "said_by"]
+__all__ = ["RequestFailure", "StreamedResponse", "error_message", "send_request"]
 
 _SAYS_TEXT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """Why a request has no complete answer.
 
     Attributes
@@ -35,8 +35,8 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Reply:
-    """What came back.
+class StreamedResponse:
+    """The answer to a request, as far as it has come.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Reply:
     end_s: float = float("nan")
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
     _is_finished: bool = False
 
     def take(self, document: Any, now_s: float) -> None:
@@ -65,7 +65,7 @@ class Reply:
         if not isinstance(document, dict):
             raise ValueError(f"a part of the stream is {shown(document)}; expected is an object")
         if document.get("error"):
-            self.failure = Failure("stream", said_by(document))
+            self.failure = RequestFailure("stream", error_message(document))
         if isinstance(usage := document.get("usage"), dict):
             self.prompt_tokens = _count(usage, "prompt_tokens", self.prompt_tokens)
             self.output_tokens = _count(usage, "completion_tokens", self.output_tokens)
@@ -81,15 +81,15 @@ class Reply:
     def close(self) -> None:
         """The stream has ended."""
         if self.failure is None and not self._is_finished:
-            self.failure = Failure("stream", "the stream ended before the answer did")
+            self.failure = RequestFailure("stream", "the stream ended before the answer did")
         if self.failure is None and not self.token_times_s:
             self.token_times_s.append(self.end_s)  # its tokens have no text
 
 
-async def ask(
+async def send_request(
     client: httpx2.AsyncClient, path: str, body: bytes, timeout_s: float, clock: Callable[[], float]
-) -> Reply:
-    """Send a request and read its answer to the end. What goes wrong is part of the reply.
+) -> StreamedResponse:
+    """Send a request and read its answer to the end. What goes wrong is part of the result.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ async def ask(
     body : JSON that asks for a stream.
     timeout_s : for the whole answer.
     """
-    reply, kind = Reply(), "connection"
+    found, kind = StreamedResponse(), "connection"
     try:
         async with asyncio.timeout(timeout_s), client.stream("POST", path, content=body) as response:
             kind = "stream"
@@ -106,19 +106,21 @@ async def ask(
                     now_s = clock()
                     # After this mark the stream is read to its end, so that the connection can be used again.
                     if event.data != "[DONE]":
-                        reply.take(json.loads(event.data), now_s)
-                reply.close()
+                        found.take(json.loads(event.data), now_s)
+                found.close()
             else:
                 status = response.status_code
-                reply.failure = Failure(f"HTTP {status}", said_by(await response.aread()), status)
+                found.failure = RequestFailure(
+                    f"HTTP {status}", error_message(await response.aread()), status
+                )
     except TimeoutError:
-        reply.failure = Failure("timeout", f"no complete answer within {timeout_s:g} s")
+        found.failure = RequestFailure("timeout", f"no complete answer within {timeout_s:g} s")
     except (httpx2.HTTPError, httpx2.StreamError, OSError, ValueError, RecursionError) as error:
-        reply.failure = Failure(kind, shortened(str(error) or type(error).__name__))
-    return reply
+        found.failure = RequestFailure(kind, shortened(str(error) or type(error).__name__))
+    return found
 
 
-def said_by(given: bytes | dict[str, Any]) -> str:
+def error_message(given: bytes | dict[str, Any]) -> str:
     """The message of an answer that is no success."""
     document: Any = given
     if isinstance(given, bytes):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.cli.serve.engine_options import EngineChoices
+from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.requests import quantity
 
 if TYPE_CHECKING:
-    from trainyard.serve.run.simulated_spec import SimulatedSpec
+    from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
 
 __all__ = ["simulated_spec"]
 
 
 def simulated_spec(
-    choices: EngineChoices, model: str, policy: str, cluster: str, tensor_parallel: int, spare: Path
-) -> SimulatedSpec:
+    choices: LocalEngineOptions, model: str, policy: str, cluster: str, tensor_parallel: int, spare: Path
+) -> SimulatedEngineSpec:
     """How a model is simulated.
 
     Parameters
@@ -34,7 +34,7 @@ def simulated_spec(
     from trainyard.reading.quantities import parse_bytes
     from trainyard.serve.deploy import deploy
     from trainyard.serve.run.engine import EngineOptions
-    from trainyard.serve.run.simulated_spec import SimulatedSpec, save_byte_tokenizer
+    from trainyard.serve.run.simulated_engine import SimulatedEngineSpec, save_byte_tokenizer
 
     given = {
         name: None if text is None else quantity(f"--{name.replace('_', '-')}", text, parse_bytes)
@@ -59,4 +59,4 @@ def simulated_spec(
     folder = Path(model)
     if not (folder / "tokenizer.json").is_file():
         folder = save_byte_tokenizer(spare)
-    return SimulatedSpec(folder, policy, options, model, cluster, tensor_parallel, choices.dtype)
+    return SimulatedEngineSpec(folder, policy, options, model, cluster, tensor_parallel, choices.dtype)

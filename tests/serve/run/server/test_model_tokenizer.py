@@ -12,46 +12,46 @@ from tests.serve.run.server.served_api import END, VOCABULARY, save_tiny
 from tokenizers import Tokenizer, decoders, models
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_text import Detokenizer, ModelText
+from trainyard.serve.run.model_tokenizer import Detokenizer, ModelTokenizer
 
 _FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def _pieces(text: ModelText, tokens: list[int]) -> list[str]:
-    taking = Detokenizer(text)
+def _pieces(tokenizer: ModelTokenizer, tokens: list[int]) -> list[str]:
+    taking = Detokenizer(tokenizer)
     return [*(taking.take(token) for token in tokens), taking.rest()]
 
 
 @_FIXTURE
 @given(st.lists(st.integers(0, VOCABULARY - 1), max_size=30))
-def test_pieces_joined_are_the_text(text, tokens):
-    assert "".join(_pieces(text, tokens)) == text.decode(tokens)
+def test_pieces_joined_are_the_text(tokenizer, tokens):
+    assert "".join(_pieces(tokenizer, tokens)) == tokenizer.decode(tokens)
 
 
 @_FIXTURE
 @given(st.text(st.sampled_from("aé€😀漢 \n\u0301"), max_size=20))
-def test_characters_come_whole(text, written):
-    pieces = _pieces(text, list(text.encode(written)))
+def test_characters_come_whole(tokenizer, written):
+    pieces = _pieces(tokenizer, list(tokenizer.encode(written)))
     assert "".join(pieces) == written
     assert not any("\ufffd" in piece for piece in pieces)
 
 
 @_FIXTURE
 @given(st.lists(st.integers(2, VOCABULARY - 1), max_size=30))
-def test_bytes_of_tokens_are_the_text(text, tokens):
-    assert b"".join(map(text.bytes_of, tokens)).decode("utf-8", "replace") == text.decode(tokens)
+def test_bytes_of_tokens_are_the_text(tokenizer, tokens):
+    assert b"".join(map(tokenizer.bytes_of, tokens)).decode("utf-8", "replace") == tokenizer.decode(tokens)
 
 
-def test_a_character_is_held_back_until_it_is_whole(text):
-    tokens = list(text.encode("😀"))
+def test_a_character_is_held_back_until_it_is_whole(tokenizer):
+    tokens = list(tokenizer.encode("😀"))
     assert len(tokens) == 4
-    assert _pieces(text, tokens) == ["", "", "", "😀", ""]
-    assert _pieces(text, tokens[:2]) == ["", "", "\ufffd"]
+    assert _pieces(tokenizer, tokens) == ["", "", "", "😀", ""]
+    assert _pieces(tokenizer, tokens[:2]) == ["", "", "\ufffd"]
 
 
-def test_special_tokens_have_no_text(text):
-    assert text.decode([END, *text.encode("a"), END]) == "a"
-    assert text.bytes_of(END) == b"<|end|>"
+def test_special_tokens_have_no_text(tokenizer):
+    assert tokenizer.decode([END, *tokenizer.encode("a"), END]) == "a"
+    assert tokenizer.bytes_of(END) == b"<|end|>"
 
 
 def test_tokenizers_of_pieces_keep_their_spaces(tmp_path):
@@ -63,10 +63,10 @@ def test_tokenizers_of_pieces_keep_their_spaces(tmp_path):
     )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": len(pieces)}))
-    text = ModelText(tmp_path)
+    tokenizer = ModelTokenizer(tmp_path)
     euro = [4 + byte for byte in "€".encode()]
-    assert _pieces(text, [1, 2, 3, *euro, 2]) == ["the", " car", "s", "", "", "€", " car", ""]
-    assert text.bytes_of(euro[0]) == "€".encode()[:1]
+    assert _pieces(tokenizer, [1, 2, 3, *euro, 2]) == ["the", " car", "s", "", "", "€", " car", ""]
+    assert tokenizer.bytes_of(euro[0]) == "€".encode()[:1]
 
 
 def test_tokens_that_end_an_answer_are_taken_from_all_files(tmp_path):
@@ -74,9 +74,9 @@ def test_tokens_that_end_an_answer_are_taken_from_all_files(tmp_path):
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 9}))
-    assert ModelText(folder).stop_token_ids == {END, 7, 8, 9}
+    assert ModelTokenizer(folder).stop_token_ids == {END, 7, 8, 9}
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path):
     with pytest.raises(ServeError, match=r"has no tokenizer\.json"):
-        ModelText(tmp_path)
+        ModelTokenizer(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -14,18 +13,19 @@ import httpx2
 import numpy as np
 
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.run.bench.form import Form, check_requests
-from trainyard.serve.run.bench.reply import Failure, ask
-from trainyard.serve.run.bench.target import Target, find_form
+from trainyard.serve.run.bench.request_format import RequestFormat, check_requests
+from trainyard.serve.run.bench.streamed_response import RequestFailure, send_request
+from trainyard.serve.run.bench.target import Target, detect_format
+from trainyard.serve.run.open_files import allow_open_files
 
-__all__ = ["Exchange", "Load", "Progress", "generate_load"]
+__all__ = ["BenchProgress", "BenchRun", "RequestResult", "generate_load"]
 
 _MOST_FILES = 65536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
-    """A request and what became of it. Times are seconds from the beginning of the run.
+class RequestResult:
+    """A request of a run, and what became of it. Times are seconds from the beginning of the run.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Exchange:
     output_tokens: int
     token_times_s: array[float]
     end_s: float
-    failure: Failure | None
+    failure: RequestFailure | None
 
     @property
     def lateness_s(self) -> float:
@@ -85,23 +85,23 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Load:
-    """A whole run.
+class BenchRun:
+    """A run of the load generator.
 
     Attributes
     ----------
-    form : in which requests were sent.
-    exchanges : in the order of the trace.
+    format : in which requests were sent.
+    results : in the order of the trace.
     duration_s : from when the first request was due to the end of the last answer.
     """
 
-    form: Form
-    exchanges: tuple[Exchange, ...]
+    format: RequestFormat
+    results: tuple[RequestResult, ...]
     duration_s: float
 
 
 @dataclass
-class Progress:
+class BenchProgress:
     """How far a run is: requests sent, and those of them that were answered or failed."""
 
     num_sent: int = 0
@@ -114,8 +114,8 @@ def generate_load(
     requests: Sequence[TracedRequest],
     seed: int = 0,
     max_concurrency: int | None = None,
-    tell: Callable[[Progress], None] = lambda progress: None,
-) -> Load:
+    tell: Callable[[BenchProgress], None] = lambda progress: None,
+) -> BenchRun:
     """Send requests to a server, each at its time after the first, and read the answers.
 
     Parameters
@@ -132,14 +132,14 @@ def generate_load(
         If the server takes no requests, or one of these cannot be sent. What happens to a request later is in the result.
     """
     check_requests(requests)
-    _allow_connections()
+    allow_open_files(_MOST_FILES)  # each open request has a connection
 
-    async def whole() -> Load:
+    async def run() -> BenchRun:
         async with target.client() as client:
-            form = await find_form(target, client, requests[0].request)
-            return await _Sender(target, client, form, max_concurrency, tell).send(requests, seed)
+            format = await detect_format(target, client, requests[0].request)
+            return await _Sender(target, client, format, max_concurrency, tell).send(requests, seed)
 
-    return asyncio.run(whole())
+    return asyncio.run(run())
 
 
 class _Sender:
@@ -149,58 +149,52 @@ class _Sender:
         self,
         target: Target,
         client: httpx2.AsyncClient,
-        form: Form,
+        format: RequestFormat,
         max_concurrency: int | None,
-        tell: Callable[[Progress], None],
+        tell: Callable[[BenchProgress], None],
     ) -> None:
-        self._target, self._client, self._form, self._tell = target, client, form, tell
-        self._room = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
-        self._progress = Progress()
+        self._target, self._client, self._format, self._tell = target, client, format, tell
+        self._slots = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+        self._progress = BenchProgress()
         self._began_s = 0.0
 
-    async def send(self, requests: Sequence[TracedRequest], seed: int) -> Load:
+    async def send(self, requests: Sequence[TracedRequest], seed: int) -> BenchRun:
         first_s = requests[0].request.arrival_s
-        bodies = self._form.bodies(requests, seed)
-        tasks: list[asyncio.Task[Exchange]] = []
+        bodies = self._format.bodies(requests, seed)
+        tasks: list[asyncio.Task[RequestResult]] = []
         self._began_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for traced, body in zip(requests, bodies, strict=True):
                 due_s = traced.request.arrival_s - first_s
                 await asyncio.sleep(max(0.0, due_s - self._clock()))
-                tasks.append(group.create_task(self._exchange(traced, body, due_s)))
-        return Load(self._form, tuple(task.result() for task in tasks), self._clock())
+                tasks.append(group.create_task(self._send(traced, body, due_s)))
+        return BenchRun(self._format, tuple(task.result() for task in tasks), self._clock())
 
-    async def _exchange(self, traced: TracedRequest, body: bytes, due_s: float) -> Exchange:
-        async with self._room:
+    async def _send(self, traced: TracedRequest, body: bytes, due_s: float) -> RequestResult:
+        async with self._slots:
             sent_s = self._clock()
             self._progress.num_sent += 1
             self._tell(self._progress)
-            reply = await ask(self._client, self._form.path, body, self._target.timeout_s, self._clock)
-        if reply.failure is None:
+            response = await send_request(
+                self._client, self._format.path, body, self._target.timeout_s, self._clock
+            )
+        if response.failure is None:
             self._progress.num_answered += 1
         else:
             self._progress.num_failed += 1
         self._tell(self._progress)
-        counted = reply.output_tokens
-        return Exchange(
+        counted = response.output_tokens
+        return RequestResult(
             traced.request,
             traced.max_output_tokens,
             due_s,
             sent_s,
-            traced.request.prompt_tokens if reply.prompt_tokens is None else reply.prompt_tokens,
-            len(reply.token_times_s) if counted is None else counted,
-            reply.token_times_s,
-            reply.end_s,
-            reply.failure,
+            traced.request.prompt_tokens if response.prompt_tokens is None else response.prompt_tokens,
+            len(response.token_times_s) if counted is None else counted,
+            response.token_times_s,
+            response.end_s,
+            response.failure,
         )
 
     def _clock(self) -> float:
         return time.perf_counter() - self._began_s
-
-
-def _allow_connections() -> None:
-    """Let this process have as many connections as it may, since each open request has one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

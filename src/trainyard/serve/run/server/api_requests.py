@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,15 +15,21 @@ from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
 
 __all__ = [
-    "ChatForm", "CompletionForm", "DetokenizeForm", "GenerationForm", "Message", "TokenizeForm", "read_form",
-]  # fmt: skip
+    "ChatMessage",
+    "ChatRequest",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "GenerationRequest",
+    "TokenizeRequest",
+    "read_request",
+]
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_STOPS, _MOST_STOP_CHARS = 4, 1000
 _TOKEN = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SALT_CHARS = 1024
 
-_SAYS_NOTHING: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "audio": (),
         "echo": (False,),
@@ -65,28 +72,28 @@ def _biases(given: Any) -> Any:
     return {int(token): value for token, value in given.items()}
 
 
-class _Form(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
-class _StreamOptions(_Form):
+class _StreamOptions(_Body):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class _JsonSchema(_Form):
+class _JsonSchema(_Body):
     name: str = ""
     strict: bool | None = None  # answers conform in either case
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _ResponseFormat(_Form):
+class _ResponseFormat(_Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
 
 
-class GenerationForm(_Form):
-    """What asks for answers, with fields of both forms."""
+class GenerationRequest(_Body, ABC):
+    """What chats and completions have in common."""
 
     model: str
     max_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
@@ -108,11 +115,10 @@ class GenerationForm(_Form):
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     user: str = Field("", max_length=1024)
     cache_salt: str | None = Field(None, min_length=1, max_length=_MOST_SALT_CHARS)
-
     response_format: _ResponseFormat | None = None
 
     @property
-    def schema_text(self) -> str:
+    def json_schema(self) -> str:
         """The JSON schema to which answers conform; "" for none."""
         asked = self.response_format
         if asked is None or asked.type == "text":
@@ -127,17 +133,29 @@ class GenerationForm(_Form):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    @abstractmethod
     def num_logprobs(self) -> int | None:
         """How many likely tokens are told beside each token; None for nothing."""
-        raise NotImplementedError
 
     @property
-    def most_tokens(self) -> int | None:
-        """Longest answer, in tokens; None where nothing says it."""
-        raise NotImplementedError
+    @abstractmethod
+    def max_output_tokens(self) -> int | None:
+        """Longest answer; None where nothing says it."""
+
+    def check_fields(self) -> None:
+        """Refuse fields that do not go with each other.
+
+        Raises
+        ------
+        ApiError
+            Names the field that is wrong beside the others.
+        """
+        if self.stream_options is not None and not self.stream:
+            message = "stream_options is given without stream; give stream: true, or leave it out"
+            raise ApiError(400, message, param="stream_options")
 
 
-class _TextPart(_Form):
+class _TextPart(_Body):
     type: Literal["text"]
     text: str
 
@@ -149,7 +167,7 @@ def _joined(given: Any) -> Any:
     )
 
 
-class Message(_Form):
+class ChatMessage(_Body):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -164,10 +182,10 @@ class Message(_Form):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class ChatForm(GenerationForm):
+class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -178,12 +196,18 @@ class ChatForm(GenerationForm):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def most_tokens(self) -> int | None:
-        """Longest answer, in tokens."""
+    def max_output_tokens(self) -> int | None:
+        """Longest answer."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def check_fields(self) -> None:
+        super().check_fields()
+        if self.top_logprobs is not None and not self.logprobs:
+            message = "top_logprobs is given without logprobs; give logprobs: true, too"
+            raise ApiError(400, message, param="top_logprobs")
 
-class CompletionForm(GenerationForm):
+
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: Any
@@ -197,32 +221,38 @@ class CompletionForm(GenerationForm):
         return self.logprobs
 
     @property
-    def most_tokens(self) -> int | None:
-        """Longest answer, in tokens."""
+    def max_output_tokens(self) -> int | None:
+        """Longest answer."""
         return self.max_tokens
 
+    def check_fields(self) -> None:
+        super().check_fields()
+        if self.best_of not in (None, self.n):
+            message = f"best_of is {self.best_of}; allowed is n, which is {self.n}; leave it out"
+            raise ApiError(400, message, param="best_of")
 
-class TokenizeForm(_Form):
+
+class TokenizeRequest(_Body):
     """POST /tokenize: a text or a conversation."""
 
     model: str = ""
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
 
 
-class DetokenizeForm(_Form):
+class DetokenizeRequest(_Body):
     """POST /detokenize."""
 
     model: str = ""
     tokens: list[int]
 
 
-Form = TypeVar("Form", bound=_Form)
+Body = TypeVar("Body", bound=_Body)
 
 
-def read_form(kind: type[Form], body: bytes) -> Form:
+def read_request(kind: type[Body], content: bytes) -> Body:
     """Read the body of a request.
 
     Raises
@@ -230,7 +260,7 @@ def read_form(kind: type[Form], body: bytes) -> Form:
     ApiError
         If it is no JSON, a field is not known, not done, or not allowed.
     """
-    given = _mapping(body)
+    given = _mapping(content)
     known = kind.model_fields
     for name in [name for name in given if name not in known]:
         _require_nothing(name, given.pop(name), sorted(known))
@@ -250,10 +280,10 @@ def read_form(kind: type[Form], body: bytes) -> Form:
         raise ApiError(400, "the body is nested too deeply; give fields as the API has them") from None
 
 
-def _mapping(body: bytes) -> dict[str, Any]:
+def _mapping(content: bytes) -> dict[str, Any]:
     """The fields of a body that say something."""
     try:
-        found = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        found = json.loads(content.decode("utf-8"), parse_constant=_no_number)
         # What JSON escapes and UTF-8 does not have: half of a pair of surrogates.
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeError:
@@ -272,16 +302,16 @@ def _no_number(name: str) -> float:
 
 def _require_nothing(name: str, value: Any, known: list[str]) -> None:
     """Refuse a field that is not done, unless it asks for nothing."""
-    harmless = _SAYS_NOTHING.get(name)
-    if harmless is None:
+    ignored = _UNSUPPORTED.get(name)
+    if ignored is None:
         raise ApiError(
             400,
             f"unknown field {shown(name)}; known are {', '.join(known)}; leave it out",
             param=name[:100],
             code="unknown_field",
         )
-    if not any(type(value) is type(each) and value == each for each in harmless):
-        allowed = " or ".join(json.dumps(each) for each in (None, *harmless))
+    if not any(type(value) is type(each) and value == each for each in ignored):
+        allowed = " or ".join(json.dumps(each) for each in (None, *ignored))
         raise ApiError(
             400,
             f"{name} is {shown(value)}; this server does not do it; allowed is {allowed}; leave it out",

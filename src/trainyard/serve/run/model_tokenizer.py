@@ -1,4 +1,4 @@
-"""Text and tokens of a model: its tokenizer, its chat template, the tokens that end an answer."""
+"""The tokenizer of a model, with its chat template and the tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from transformers import AutoTokenizer
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.json_constraint import JsonConstraints
 
-__all__ = ["Detokenizer", "ModelText"]
+__all__ = ["Detokenizer", "ModelTokenizer"]
 
 _UNKNOWN = "\ufffd"
 
 
-class ModelText:
+class ModelTokenizer:
     """The tokenizer of a model.
 
     Parameters
@@ -42,8 +42,8 @@ class ModelText:
         config = _read(folder / "config.json")
         text_config = config.get("text_config") or {}
         try:
-            self._whole = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            self._tokenizer = self._whole.backend_tokenizer
+            self._pretrained = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            self._tokenizer = self._pretrained.backend_tokenizer
             self.vocabulary = int(config.get("vocab_size") or text_config["vocab_size"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ServeError(f"the tokenizer of {folder} cannot be read: {error}") from error
@@ -53,7 +53,7 @@ class ModelText:
         given = [each.get("eos_token_id") for each in (generation, config, text_config)]
         self.stop_token_ids = frozenset(
             number
-            for each in (*given, self._whole.eos_token_id)
+            for each in (*given, self._pretrained.eos_token_id)
             for number in (each if isinstance(each, list) else [each])
             if number is not None
         )
@@ -68,33 +68,35 @@ class ModelText:
         ServeError
             If that is not possible.
         """
-        return JsonConstraints(self._whole, self.vocabulary, self.stop_token_ids)
+        return JsonConstraints(self._pretrained, self.vocabulary, self.stop_token_ids)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be written as a prompt."""
-        return bool(self._whole.chat_template)
+        return bool(self._pretrained.chat_template)
 
-    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Tokens of a text.
 
         Parameters
         ----------
-        special : whether those are added that the tokenizer puts around a text, such as at its beginning.
+        add_special_tokens : whether those are added that the tokenizer puts around a text, such as at its beginning.
         """
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens; special tokens have none."""
         found: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return found
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, str]], *, generates: bool = True) -> str:
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
         """A conversation as the template of the model writes it.
 
         Parameters
         ----------
-        generates : whether an answer is to follow.
+        add_generation_prompt : whether an answer is to follow.
 
         Raises
         ------
@@ -106,8 +108,8 @@ class ModelText:
         if not self.has_chat_template:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         try:
-            found = self._whole.apply_chat_template(
-                [dict(each) for each in messages], tokenize=False, add_generation_prompt=generates
+            found = self._pretrained.apply_chat_template(
+                [dict(each) for each in messages], tokenize=False, add_generation_prompt=add_generation_prompt
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ServeError(
@@ -120,7 +122,7 @@ class ModelText:
         piece = self._tokenizer.id_to_token(token)
         if piece is None:
             return b""
-        if token in self._whole.added_tokens_decoder:
+        if token in self._pretrained.added_tokens_decoder:
             return str(piece).encode()
         if self._is_byte_level and all(char in _byte_of_char() for char in piece):
             return bytes(_byte_of_char()[char] for char in piece)
@@ -134,11 +136,11 @@ class Detokenizer:
 
     Parameters
     ----------
-    text : of the model.
+    tokenizer : of the model.
     """
 
-    def __init__(self, text: ModelText) -> None:
-        self._text = text
+    def __init__(self, tokenizer: ModelTokenizer) -> None:
+        self._tokenizer = tokenizer
         # Tokens from the last ones that gave text; what these give alone is not given again.
         self._tokens: list[int] = []
         self._num_given = 0
@@ -160,8 +162,8 @@ class Detokenizer:
         return new
 
     def _new(self) -> str:
-        given = self._text.decode(self._tokens[: self._num_given])
-        return self._text.decode(self._tokens)[len(given) :]
+        given = self._tokenizer.decode(self._tokens[: self._num_given])
+        return self._tokenizer.decode(self._tokens)[len(given) :]
 
 
 @cache

@@ -1,28 +1,27 @@
-"""One answer of a model: its tokens become text, and the text may end it."""
+"""One choice of a response: its tokens become text, and the text may end it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
 
-from trainyard.serve.run.model_text import Detokenizer, ModelText
-from trainyard.serve.run.outputs import NewToken
+from trainyard.serve.run.model_tokenizer import Detokenizer, ModelTokenizer
+from trainyard.serve.run.outputs import FinishReason, NewToken
 from trainyard.serve.run.sampling import TokenLogprobs
 from trainyard.serve.run.server.stop_strings import StopStrings
 
-__all__ = ["Answer", "Piece", "ToldToken"]
+__all__ = ["ChoiceDecoder", "ChoiceDelta", "OutputToken"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldToken:
-    """A token with its log-probabilities.
+class OutputToken:
+    """A token of a choice, with its log-probabilities.
 
     Attributes
     ----------
     token : its id.
     logprobs : of it and the likeliest ones.
-    offset : characters of the answer before it.
+    offset : characters of the choice before it.
     """
 
     token: int
@@ -31,45 +30,47 @@ class ToldToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The next part of an answer.
+class ChoiceDelta:
+    """The next part of a choice.
 
     Attributes
     ----------
-    choice : number of the answer among all of the request.
+    index : of the choice among all of the request.
     text : may be empty.
     tokens : where log-probabilities were asked for.
     finish_reason : "" if more follows.
     """
 
-    choice: int
+    index: int
     text: str
-    tokens: tuple[ToldToken, ...] = ()
-    finish_reason: Literal["", "stop", "length"] = ""
+    tokens: tuple[OutputToken, ...] = ()
+    finish_reason: FinishReason = ""
 
 
-class Answer:
-    """Makes pieces of tokens.
+class ChoiceDecoder:
+    """Turns the tokens of a choice into text, one by one.
 
     Parameters
     ----------
-    choice : its number.
+    index : of the choice.
     stops : texts that end it and are not part of it.
     stop_token_ids : tokens that end it and are not part of it.
     """
 
-    def __init__(self, choice: int, text: ModelText, stops: Sequence[str], stop_token_ids: Set[int]) -> None:
-        self._choice, self._stop_token_ids = choice, stop_token_ids
-        self._detokenizer, self._stops = Detokenizer(text), StopStrings(stops)
+    def __init__(
+        self, index: int, tokenizer: ModelTokenizer, stops: Sequence[str], stop_token_ids: Set[int]
+    ) -> None:
+        self._index, self._stop_token_ids = index, stop_token_ids
+        self._detokenizer, self._stops = Detokenizer(tokenizer), StopStrings(stops)
         self._num_chars = 0
-        self._tokens: list[ToldToken] = []
+        self._tokens: list[OutputToken] = []
 
-    def take(self, new: NewToken) -> Piece:
+    def take(self, new: NewToken) -> ChoiceDelta:
         """Take the next token."""
         reason, new_text = new.finish_reason, ""
         if new.token not in self._stop_token_ids:
             if new.logprobs is not None:
-                self._tokens.append(ToldToken(new.token, new.logprobs, self._num_chars))
+                self._tokens.append(OutputToken(new.token, new.logprobs, self._num_chars))
             new_text = self._detokenizer.take(new.token)
         if reason:
             new_text += self._detokenizer.rest()
@@ -80,6 +81,6 @@ class Answer:
         elif reason:
             certain += self._stops.rest()
         if not certain and not reason:
-            return Piece(self._choice, "")
+            return ChoiceDelta(self._index, "")
         tokens, self._tokens = tuple(self._tokens), []
-        return Piece(self._choice, certain, tokens, reason)
+        return ChoiceDelta(self._index, certain, tokens, reason)

@@ -1,4 +1,4 @@
-"""What every request passes: its number, who asks, whether the server still takes requests."""
+"""What every request passes: its id, who asks, whether the server still takes requests, the log."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trainyard.hardware.interface import is_loopback
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
 
-__all__ = ["Gate"]
+__all__ = ["AccessMiddleware"]
 
 _LOG = logging.getLogger("trainyard.server")
-_FOR_ALL = frozenset({"/health", "/ready"})
-_ALSO_AT_THE_END = _FOR_ALL | {"/metrics", "/version"}
-_NAME = re.compile(r"[\x21-\x7e]{1,128}")
-_AGAIN_S = 5
+_WITHOUT_KEY = frozenset({"/health", "/ready"})
+_WHILE_DRAINING = _WITHOUT_KEY | {"/metrics", "/version"}
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_RETRY_AFTER_S = 5
 
 
-class Gate:
-    """Lets requests in. What is let in finds its client and its name in ``request.state``.
+class AccessMiddleware:
+    """Lets requests in. What is let in finds its client and its id in ``request.state``.
 
     Parameters
     ----------
@@ -47,23 +47,23 @@ class Gate:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        name = given if _NAME.fullmatch(given) else uuid.uuid4().hex
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         began_s, status = time.monotonic(), 0
 
-        async def named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = name
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
         client = ""
         try:
             client = self._client(scope["path"], headers)
-            scope.setdefault("state", {}).update(client=client, request_name=name)
-            await self._app(scope, receive, named)
+            scope.setdefault("state", {}).update(client=client, request_id=request_id)
+            await self._app(scope, receive, send_with_id)
         except ApiError as error:
-            await error.response()(scope, receive, named)
+            await error.response()(scope, receive, send_with_id)
         finally:
             # Paths are quoted, so that none makes a line of its own.
             took_s = time.monotonic() - began_s
@@ -73,7 +73,7 @@ class Gate:
                 scope["path"],
                 status,
                 took_s,
-                name,
+                request_id,
                 client,
             )
 
@@ -85,14 +85,14 @@ class Gate:
         ApiError
             If that is nobody who may, or the server takes no more requests.
         """
-        if path in _FOR_ALL:
+        if path in _WITHOUT_KEY:
             return ""
         if not self._keys.by_key:
             _require_loopback(headers.get("host", ""))
         client = self._keys.of(headers.get("authorization", ""))
-        if self.is_draining and path not in _ALSO_AT_THE_END:
+        if self.is_draining and path not in _WHILE_DRAINING:
             told = "the server is stopping and takes no more requests; send the request to another one"
-            raise ApiError(503, told, code="stopping", retry_s=_AGAIN_S)
+            raise ApiError(503, told, code="stopping", retry_after_s=_RETRY_AFTER_S)
         return client
 
 

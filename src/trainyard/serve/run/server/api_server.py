@@ -32,30 +32,39 @@ from starlette.requests import ClientDisconnect
 
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_text import ModelText
-from trainyard.serve.run.server.answering import Answering
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.asked import chat_tokens, check_format, completion_tokens, read_asked
-from trainyard.serve.run.server.documents import ChatDocuments, CompletionDocuments, Documents
-from trainyard.serve.run.server.forms import (
-    ChatForm,
-    CompletionForm,
-    DetokenizeForm,
-    TokenizeForm,
-    read_form,
+from trainyard.serve.run.server.api_requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+    read_request,
 )
-from trainyard.serve.run.server.gate import Gate
-from trainyard.serve.run.server.generation import Generation
+from trainyard.serve.run.server.engine_requests import (
+    chat_prompt_tokens,
+    check_response_format,
+    completion_prompt_tokens,
+    to_engine_requests,
+)
+from trainyard.serve.run.server.generation_response import GenerationResponse
+from trainyard.serve.run.server.generation_stream import GenerationStream
+from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import Metrics
+from trainyard.serve.run.server.middleware import AccessMiddleware
 from trainyard.serve.run.server.queue_limit import QueueLimit
-from trainyard.serve.run.server.served_model import ServedModel
+from trainyard.serve.run.server.response_writer import (
+    ChatResponseWriter,
+    CompletionResponseWriter,
+    ResponseWriter,
+)
 
-__all__ = ["Api", "ServerLimits"]
+__all__ = ["ApiServer", "ServerLimits"]
 
 _LOG = logging.getLogger("trainyard.server")
-_BODY_S = 30.0
-_AGAIN_S = 5
+_MOST_BODY_S = 30.0
+_RETRY_AFTER_S = 5
 
 
 @dataclass(frozen=True)
@@ -75,19 +84,24 @@ class ServerLimits:
     deadline_s: float = float("inf")
 
 
-class Api:
-    """What can be asked of a server.
+class ApiServer:
+    """The API of the models of a server, as an ASGI application.
 
     Parameters
     ----------
     models : by name.
     keys : who may ask.
     logs_prompts : whether what clients send is logged; otherwise it never is.
+
+    Attributes
+    ----------
+    app : the application.
+    num_open : requests for text that are not answered yet.
     """
 
     def __init__(
         self,
-        models: Mapping[str, ServedModel],
+        models: Mapping[str, HostedModel],
         keys: ApiKeys | None = None,
         limits: ServerLimits | None = None,
         *,
@@ -99,8 +113,8 @@ class Api:
             for name in models
         }
         self.num_open = 0
-        self.metrics = Metrics({name: _state_of(model) for name, model in models.items()})
-        self.app = Gate(self._routes(), keys or ApiKeys())
+        self.metrics = Metrics({name: model.engine for name, model in models.items()})
+        self.app = AccessMiddleware(self._routes(), keys or ApiKeys())
 
     async def drain(self, within_s: float) -> bool:
         """Take no more requests; return whether those that run ended in time."""
@@ -112,17 +126,17 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        form = await self._form(request, ChatForm)
-        model = self._ready_model(form.model)
-        prompts = await run_in_threadpool(_checked, chat_tokens, form, model)
-        return self._answering(request, form, model, prompts, ChatDocuments)
+        body = await self._read_body(request, ChatRequest)
+        model = self._ready_model(body.model)
+        prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model)
+        return self._generate(request, body, model, prompts, ChatResponseWriter)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
-        form = await self._form(request, CompletionForm)
-        model = self._ready_model(form.model)
-        prompts = await run_in_threadpool(_checked, completion_tokens, form, model)
-        return self._answering(request, form, model, prompts, CompletionDocuments)
+        body = await self._read_body(request, CompletionRequest)
+        model = self._ready_model(body.model)
+        prompts = await run_in_threadpool(_prompt_tokens, completion_prompt_tokens, body, model)
+        return self._generate(request, body, model, prompts, CompletionResponseWriter)
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -134,20 +148,22 @@ class Api:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        form = await self._form(request, TokenizeForm)
-        model = self._ready_model(form.model or self._only())
-        if (form.prompt is None) == (form.messages is None):
+        body = await self._read_body(request, TokenizeRequest)
+        model = self._ready_model(body.model or self._only_name())
+        if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
 
-        def tokens() -> tuple[int, ...]:
-            if form.messages is None:
-                return model.text.encode(form.prompt or "", special=form.add_special_tokens is not False)
-            messages = [each.model_dump() for each in form.messages]
-            prompt = model.text.chat_prompt(messages, generates=form.add_generation_prompt)
-            return model.text.encode(prompt, special=bool(form.add_special_tokens))
+        def tokenize() -> tuple[int, ...]:
+            if body.messages is None:
+                return model.tokenizer.encode(
+                    body.prompt or "", add_special_tokens=body.add_special_tokens is not False
+                )
+            messages = [each.model_dump() for each in body.messages]
+            prompt = model.tokenizer.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+            return model.tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
 
         try:
-            found = await run_in_threadpool(tokens)
+            found = await run_in_threadpool(tokenize)
         except ServeError as error:
             raise ApiError(400, str(error), param="messages") from error
         most = model.engine.max_model_len
@@ -155,14 +171,12 @@ class Api:
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        form = await self._form(request, DetokenizeForm)
-        text = self._model(form.model or self._only()).text
-        if form.tokens and not 0 <= min(form.tokens) <= max(form.tokens) < text.vocabulary:
-            told = (
-                f"tokens are {min(form.tokens)} to {max(form.tokens)}; allowed are 0 to {text.vocabulary - 1}"
-            )
+        body = await self._read_body(request, DetokenizeRequest)
+        tokenizer = self._model(body.model or self._only_name()).tokenizer
+        if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
+            told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
             raise ApiError(400, told, param="tokens")
-        return JSONResponse({"prompt": await run_in_threadpool(text.decode, form.tokens)})
+        return JSONResponse({"prompt": await run_in_threadpool(tokenizer.decode, body.tokens)})
 
     async def version(self) -> Response:
         """GET /version."""
@@ -181,7 +195,7 @@ class Api:
         missing = [name for name, model in self._models.items() if not model.engine.is_ready]
         if missing or self.app.is_draining:
             why = "the server is stopping" if self.app.is_draining else f"not ready: {listed(missing)}"
-            return JSONResponse({"status": why}, 503, {"Retry-After": str(_AGAIN_S)})
+            return JSONResponse({"status": why}, 503, {"Retry-After": str(_RETRY_AFTER_S)})
         return JSONResponse({"status": "ready"})
 
     def _routes(self) -> FastAPI:
@@ -204,25 +218,36 @@ class Api:
         app.add_exception_handler(Exception, self._failed)
         return app
 
-    def _answering(
+    def _generate(
         self,
         request: Request,
-        form: ChatForm | CompletionForm,
-        model: ServedModel,
+        body: ChatRequest | CompletionRequest,
+        model: HostedModel,
         prompts: tuple[tuple[int, ...], ...],
-        documents: type[Documents],
+        writer_type: type[ResponseWriter],
     ) -> Response:
-        name = uuid.uuid4().hex
-        asked = read_asked(form, prompts, model.text, model.engine, request.state.client, name)
-        if self._logs_prompts:
-            _LOG.info("id=%s prompts=%r", request.state.request_name, [model.text.decode(p) for p in prompts])
-        generation = Generation(model, asked, self._queues[model.name], self.metrics, self._limits.deadline_s)
-        writes = documents(
-            name, model.name, model.text, int(time.time()), form.num_logprobs is not None, form.includes_usage
+        response_id = uuid.uuid4().hex
+        given = to_engine_requests(
+            body, prompts, model.tokenizer, model.engine.max_model_len, request.state.client, response_id
         )
-        return _Counted(self, generation, writes, streams=form.stream)
+        if self._logs_prompts:
+            _LOG.info(
+                "id=%s prompts=%r", request.state.request_id, [model.tokenizer.decode(p) for p in prompts]
+            )
+        generation = GenerationStream(
+            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s
+        )
+        writer = writer_type(
+            response_id,
+            model.name,
+            model.tokenizer,
+            int(time.time()),
+            body.num_logprobs is not None,
+            body.includes_usage,
+        )
+        return _CountedResponse(self, generation, writer, streams=body.stream)
 
-    async def _form(self, request: Request, kind: Any) -> Any:
+    async def _read_body(self, request: Request, kind: Any) -> Any:
         """Read the body.
 
         Raises
@@ -233,24 +258,24 @@ class Api:
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given != "application/json":  # also keeps forms of other pages out, which cannot send such types
             raise ApiError(415, f"the body is {given or 'nothing'!r}; send Content-Type: application/json")
-        most, body = self._limits.max_body_bytes, bytearray()
+        most, content = self._limits.max_body_bytes, bytearray()
         try:
-            async with asyncio.timeout(_BODY_S):
+            async with asyncio.timeout(_MOST_BODY_S):
                 async for part in request.stream():
-                    body += part
-                    if len(body) > most:
+                    content += part
+                    if len(content) > most:
                         raise ApiError(
                             413, f"the body has more than {most} bytes, which is allowed; shorten it"
                         )
         except TimeoutError:
-            raise ApiError(408, f"the body did not come within {_BODY_S:g} s; send it at once") from None
+            raise ApiError(408, f"the body did not come within {_MOST_BODY_S:g} s; send it at once") from None
         except ClientDisconnect:
             raise ApiError(400, "the connection was closed before the end of the body") from None
-        form = read_form(kind, bytes(body))
-        request.state.model_name = form.model if form.model in self._models else ""
-        return form
+        body = read_request(kind, bytes(content))
+        request.state.model_name = body.model if body.model in self._models else ""
+        return body
 
-    def _model(self, name: str) -> ServedModel:
+    def _model(self, name: str) -> HostedModel:
         if name not in self._models:
             raise ApiError(
                 404,
@@ -260,21 +285,23 @@ class Api:
             )
         return self._models[name]
 
-    def _ready_model(self, name: str) -> ServedModel:
+    def _ready_model(self, name: str) -> HostedModel:
         model = self._model(name)
         if not model.engine.is_ready:
             told = f"the engine of {name} is not ready; send the request again later"
-            raise ApiError(503, told, code="not_ready", retry_s=_AGAIN_S)
+            raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)
         return model
 
-    def _only(self) -> str:
+    def _only_name(self) -> str:
         """The name of the model, if there is one only."""
         if len(self._models) > 1:
             raise ApiError(400, f"model is missing; known are {listed(self._models)}", param="model")
         return next(iter(self._models))
 
     async def _refused(self, request: Request, error: Any) -> Response:
-        found = error if isinstance(error, ApiError) else ApiError(error.status_code, _said(request, error))
+        found: ApiError = error
+        if isinstance(error, HTTPException):
+            found = ApiError(error.status_code, _error_message(request, error))
         self.metrics.rejected(getattr(request.state, "model_name", ""), found.status)
         return found.response()
 
@@ -282,11 +309,13 @@ class Api:
         return ApiError.of_server().response()
 
 
-class _Counted(Answering):
+class _CountedResponse(GenerationResponse):
     """Counts as open until it is answered."""
 
-    def __init__(self, api: Api, generation: Generation, documents: Documents, *, streams: bool) -> None:
-        super().__init__(generation, documents, streams=streams)
+    def __init__(
+        self, api: ApiServer, generation: GenerationStream, writer: ResponseWriter, *, streams: bool
+    ) -> None:
+        super().__init__(generation, writer, streams=streams)
         self._api = api
         api.num_open += 1
 
@@ -297,19 +326,15 @@ class _Counted(Answering):
             self._api.num_open -= 1
 
 
-def _checked(
-    tokens: Callable[[Any, ModelText], tuple[tuple[int, ...], ...]], form: Any, model: ServedModel
+def _prompt_tokens(
+    prompt_tokens: Callable[[Any, ModelTokenizer], tuple[tuple[int, ...], ...]], body: Any, model: HostedModel
 ) -> tuple[tuple[int, ...], ...]:
     """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
-    check_format(form, model.text)
-    return tokens(form, model.text)
+    check_response_format(body, model.tokenizer)
+    return prompt_tokens(body, model.tokenizer)
 
 
-def _state_of(model: ServedModel) -> Any:
-    return lambda: (model.engine.state, model.engine.num_restarts)
-
-
-def _card(model: ServedModel) -> dict[str, Any]:
+def _card(model: HostedModel) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
@@ -319,7 +344,7 @@ def _card(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _said(request: Request, error: HTTPException) -> str:
+def _error_message(request: Request, error: HTTPException) -> str:
     if error.status_code == 404:
         return f"there is no {shown(request.url.path)} here; see the reference of `trainyard serve run`"
     if error.status_code == 405:

@@ -1,10 +1,9 @@
-"""The answers to one request of the API, as they come from an engine."""
+"""What a model generates for one request of the API, as it comes from an engine."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,14 +13,14 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine_client import EngineLostError
 from trainyard.serve.run.outputs import NewToken
-from trainyard.serve.run.server.answer import Answer, Piece
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.asked import Asked
+from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta
+from trainyard.serve.run.server.engine_requests import EngineRequests
+from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import Metrics
 from trainyard.serve.run.server.queue_limit import QueueLimit
-from trainyard.serve.run.server.served_model import ServedModel
 
-__all__ = ["Generation", "Usage"]
+__all__ = ["GenerationStream", "Usage"]
 
 
 @dataclass
@@ -30,24 +29,24 @@ class Usage:
 
     Attributes
     ----------
-    prompt, completion : tokens of all prompts, and of all answers so far.
-    cached : tokens of the prompts that were in the KV cache.
+    prompt_tokens, completion_tokens : of all prompts, and of all choices so far.
+    cached_tokens : of the prompts, those that were in the KV cache.
     """
 
-    prompt: int
-    completion: int = 0
-    cached: int = 0
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
 
 
-class Generation:
+class GenerationStream:
     """Lets an engine generate, within ``async with``; at its end, what still runs is cancelled.
 
     Parameters
     ----------
-    model : that answers.
-    asked : what is generated.
+    model : that generates.
+    given : what is to be generated.
     queue : where the requests wait until they have a token.
-    deadline_s : for all answers together; infinite for none.
+    deadline_s : for all choices together; infinite for none.
 
     Raises
     ------
@@ -57,27 +56,26 @@ class Generation:
 
     def __init__(
         self,
-        model: ServedModel,
-        asked: Asked,
+        model: HostedModel,
+        given: EngineRequests,
         queue: QueueLimit,
         metrics: Metrics,
         deadline_s: float = float("inf"),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model, self._asked, self._queue, self._metrics = model, asked, queue, metrics
-        self._deadline_s, self._clock, self._began_s = deadline_s, clock, clock()
-        self._found: asyncio.Queue[Piece | Exception] = asyncio.Queue()
+        self._model, self._given, self._queue, self._metrics = model, given, queue, metrics
+        self._deadline_s, self._began_s = deadline_s, time.monotonic()
+        self._found: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self._waiting = {request.name: request for request in asked.requests}
+        self._waiting = {request.name: request for request in given.requests}
         self._has_failed = False
-        self.num_left = self.num_answers
-        self.usage = Usage(asked.num_prompt_tokens)
-        queue.enter(len(asked.requests), asked.num_prompt_tokens)
+        self.num_left = self.num_choices
+        self.usage = Usage(given.num_prompt_tokens)
+        queue.enter(len(given.requests), given.num_prompt_tokens)
 
     @property
-    def num_answers(self) -> int:
-        """To all prompts."""
-        return len(self._asked.requests) * self._asked.num_samples
+    def num_choices(self) -> int:
+        """For all prompts."""
+        return len(self._given.requests) * self._given.num_samples
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -85,7 +83,7 @@ class Generation:
             self._timer = loop.call_later(self._deadline_s, self._expire)
         self._tasks = [
             asyncio.create_task(self._run(place, request))
-            for place, request in enumerate(self._asked.requests)
+            for place, request in enumerate(self._given.requests)
         ]
         return self
 
@@ -98,12 +96,12 @@ class Generation:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for request in list(self._waiting.values()):
-            self._wait_no_longer(request)
+            self._leave_queue(request)
         for _ in range(self.num_left):
             self._metrics.answered(self._model.name, "error" if self._has_failed else "abort")
 
-    async def next(self) -> Piece | None:
-        """The next piece of any answer; None if all have ended."""
+    async def next(self) -> ChoiceDelta | None:
+        """The next part of any choice; None if all have ended."""
         if not self.num_left:
             return None
         found = await self._found.get()
@@ -120,45 +118,45 @@ class Generation:
         try:
             await self._take_tokens(place, request)
         except EngineLostError as error:
-            self._found.put_nowait(ApiError(503, str(error), code="engine_lost", retry_s=1))
+            self._found.put_nowait(ApiError(503, str(error), code="engine_lost", retry_after_s=1))
         except ServeError as error:
             self._found.put_nowait(ApiError(400, str(error), param="prompt"))
         except Exception as error:  # a defect: who waits for the answer is told, and the log has it
             self._found.put_nowait(error)
         else:
-            self._metrics.ended(self._model.name, self._clock() - self._began_s)
+            self._metrics.ended(self._model.name, time.monotonic() - self._began_s)
 
     async def _take_tokens(self, place: int, request: Request) -> None:
-        asked, num = self._asked, request.num_samples
-        answers = [
-            Answer(place * num + each, self._model.text, asked.stops, asked.stop_token_ids)
+        given, num = self._given, request.num_samples
+        decoders = [
+            ChoiceDecoder(place * num + each, self._model.tokenizer, given.stops, given.stop_token_ids)
             for each in range(num)
         ]
 
         def is_last(new: NewToken) -> bool:
-            piece = answers[new.sample].take(new)
-            if piece.text or piece.finish_reason:
-                self._found.put_nowait(piece)
-            return bool(piece.finish_reason)
+            delta = decoders[new.sample].take(new)
+            if delta.text or delta.finish_reason:
+                self._found.put_nowait(delta)
+            return bool(delta.finish_reason)
 
         before_s = [float("nan")] * num
-        tokens = self._model.engine.generate(request, asked.sampling, asked.stop_token_ids, is_last)
+        tokens = self._model.engine.generate(request, given.sampling, given.stop_token_ids, is_last)
         async with aclosing(tokens):
             async for new in tokens:
                 self._count(request, new, before_s)
 
     def _count(self, request: Request, new: NewToken, before_s: list[float]) -> None:
-        now_s, name = self._clock(), self._model.name
+        now_s, name = time.monotonic(), self._model.name
         if request.name in self._waiting:
-            self._wait_no_longer(request)
-            self.usage.cached += new.num_cached_tokens
+            self._leave_queue(request)
+            self.usage.cached_tokens += new.num_cached_tokens
             self._metrics.began(name, request.prompt_tokens, new.num_cached_tokens, now_s - self._began_s)
         since_s = now_s - before_s[new.sample]
         self._metrics.generated(name, since_s if since_s == since_s else None)  # NaN at the first one
         before_s[new.sample] = now_s
-        self.usage.completion += 1
+        self.usage.completion_tokens += 1
 
-    def _wait_no_longer(self, request: Request) -> None:
+    def _leave_queue(self, request: Request) -> None:
         del self._waiting[request.name]
         self._queue.leave(request.prompt_tokens)
 

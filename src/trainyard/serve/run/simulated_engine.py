@@ -1,4 +1,4 @@
-"""An engine that only takes the time of another model on other hardware: what a process makes it of."""
+"""An engine that computes nothing, and takes the time of another model on other hardware."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deploy import served_model
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.engine_process import warm_up
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.simulated_model import SimulatedModel
 
-__all__ = ["SimulatedSpec", "save_byte_tokenizer"]
+__all__ = ["SimulatedEngineSpec", "save_byte_tokenizer"]
 
 _ANSWER = " This answer is simulated."
 _END = "<|end|>"
@@ -28,8 +28,8 @@ _CHAT = (
 
 
 @dataclass(frozen=True)
-class SimulatedSpec:
-    """What a process makes a simulated engine of.
+class SimulatedEngineSpec:
+    """A model, policy and hardware, of which a process makes a simulated engine.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class SimulatedSpec:
     tensor_parallel: int = 1
     dtype: str = "bfloat16"
 
-    def engine(self) -> Engine:
+    def make_engine(self) -> Engine:
         """Work out how long steps take, and make the engine."""
-        text = ModelText(self.folder)
+        tokenizer = ModelTokenizer(self.folder)
         served = served_model(
             self.model,
             parse_cluster(self.cluster),
@@ -60,8 +60,8 @@ class SimulatedSpec:
             dtype=self.dtype,
             block_tokens=self.options.block_tokens,
         )
-        answer = text.encode(_ANSWER, special=False)
-        model = SimulatedModel(self.model, served.step_time, served.context, text.vocabulary, answer)
+        answer = tokenizer.encode(_ANSWER, add_special_tokens=False)
+        model = SimulatedModel(self.model, served.step_time, served.context, tokenizer.vocabulary, answer)
         ((_, policy),) = parse_policies(self.policy)
         warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
         return Engine(model, policy, self.options)

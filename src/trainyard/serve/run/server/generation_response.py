@@ -1,4 +1,4 @@
-"""Sends the answers to a request, whole or as a stream, as long as the client is there."""
+"""Sends what a model generates for a request, whole or as a stream, as long as the client is there."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from trainyard.serve.run.server.answer import Piece
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.documents import Documents
-from trainyard.serve.run.server.generation import Generation
+from trainyard.serve.run.server.choice_decoder import ChoiceDelta
+from trainyard.serve.run.server.generation_stream import GenerationStream
+from trainyard.serve.run.server.response_writer import ResponseWriter
 
-__all__ = ["Answering"]
+__all__ = ["GenerationResponse"]
 
 _MOST_UNREAD_S = 60.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-class Answering(Response):
+class GenerationResponse(Response):
     """Answers a request; if its client goes away, what is generated for it is cancelled.
 
     Parameters
     ----------
-    generation : what gives the answers.
-    documents : writes them.
-    streams : whether they are sent piece by piece.
+    generation : what is sent.
+    writer : writes it as JSON.
+    streams : whether it is sent as it comes.
     """
 
-    def __init__(self, generation: Generation, documents: Documents, *, streams: bool) -> None:
+    def __init__(self, generation: GenerationStream, writer: ResponseWriter, *, streams: bool) -> None:
         super().__init__()
-        self._generation, self._documents, self._streams = generation, documents, streams
+        self._generation, self._writer, self._streams = generation, writer, streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         serve = self._stream if self._streams else self._whole
-        await _while_there(lambda: serve(scope, receive, send), receive)
+        await _until_disconnect(lambda: serve(scope, receive, send), receive)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pieces: list[Piece] = []
+        deltas: list[ChoiceDelta] = []
         async with self._generation as generation:
-            while piece := await generation.next():
-                pieces.append(piece)
-        found = self._documents.whole(pieces, generation.num_answers, generation.usage)
+            while delta := await generation.next():
+                deltas.append(delta)
+        found = self._writer.response(deltas, generation.num_choices, generation.usage)
         await JSONResponse(found)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._generation as generation:
             # What goes wrong before the first token still has a status of its own.
-            piece = await generation.next()
+            delta = await generation.next()
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
-                for document in self._documents.first_chunks(generation.num_answers):
+                for document in self._writer.first_chunks(generation.num_choices):
                     await _send_event(send, document)
-                while piece:
-                    for document in self._documents.chunks(piece):
+                while delta:
+                    for document in self._writer.chunks(delta):
                         await _send_event(send, document)
-                    piece = await generation.next()
+                    delta = await generation.next()
             except ApiError as error:
                 await _send_event(send, error.document())
                 await send({"type": "http.response.body", "body": b""})
@@ -66,7 +66,7 @@ class Answering(Response):
             except Exception:
                 await _send_event(send, ApiError.of_server().document())
                 raise
-        for document in self._documents.last_chunks(generation.usage):
+        for document in self._writer.last_chunks(generation.usage):
             await _send_event(send, document)
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
@@ -78,7 +78,7 @@ async def _send_event(send: Send, document: dict[str, Any]) -> None:
         await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
 
 
-async def _while_there(work: Callable[[], Awaitable[None]], receive: Receive) -> None:
+async def _until_disconnect(work: Callable[[], Awaitable[None]], receive: Receive) -> None:
     """Do something until it is done, or the client goes away."""
 
     async def gone() -> None:

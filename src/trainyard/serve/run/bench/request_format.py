@@ -11,7 +11,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.prompts import with_prompt_ids
 from trainyard.serve.requests.request import Request, TracedRequest
 
-__all__ = ["WORDS", "Endpoint", "Form", "check_requests"]
+__all__ = ["WORDS", "Endpoint", "RequestFormat", "check_requests"]
 
 Endpoint = Literal["completions", "chat"]
 
@@ -29,26 +29,26 @@ WORDS = tuple(_TEXT.split())
 
 
 @dataclass(frozen=True)
-class Form:
+class RequestFormat:
     """How requests are written.
 
     Attributes
     ----------
     endpoint : of the API.
     model : that is asked.
-    pool : tokens of the model of which prompts are drawn.
+    known_tokens : tokens of the model, of which prompts are drawn.
     sends_tokens : whether prompts are tokens; otherwise they are texts, of as many words.
     fixes_length : whether answers are to go on, after a token that would end them, until they are as long as in the
         trace; otherwise they are at most as long.
-    wants_usage : whether the server is asked how many tokens it counted.
+    includes_usage : whether the server is asked how many tokens it counted.
     """
 
     endpoint: Endpoint
     model: str
-    pool: tuple[int, ...] = ()
+    known_tokens: tuple[int, ...] = ()
     sends_tokens: bool = False
     fixes_length: bool = True
-    wants_usage: bool = True
+    includes_usage: bool = True
 
     @property
     def path(self) -> str:
@@ -57,7 +57,7 @@ class Form:
 
     def bodies(self, requests: Sequence[TracedRequest], seed: int) -> Iterator[bytes]:
         """What is sent for each request, in order; equal prefix blocks get equal text or tokens."""
-        drawn_from = self.pool if self.sends_tokens else range(len(WORDS))
+        drawn_from = self.known_tokens if self.sends_tokens else range(len(WORDS))
         drawn = with_prompt_ids(requests, len(drawn_from), seed)
         for (given, _), (request, num_tokens) in zip(requests, drawn, strict=True):
             ids = given.prompt_ids or [drawn_from[place] for place in request.prompt_ids]
@@ -73,7 +73,7 @@ class Form:
             fields["prompt"] = prompt
         if self.fixes_length:
             fields["ignore_eos"] = True
-        if self.wants_usage:
+        if self.includes_usage:
             fields["stream_options"] = {"include_usage": True}
         for name, value in (
             ("user", request.client),

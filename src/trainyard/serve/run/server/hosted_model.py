@@ -1,4 +1,4 @@
-"""A model that is served: its text, and the engine that computes it."""
+"""A model that a server has: its tokenizer, and the engine that computes it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.model_text import ModelText
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["Generates", "ServedModel"]
+__all__ = ["AsyncEngine", "HostedModel"]
 
 
-class Generates(Protocol):
+class AsyncEngine(Protocol):
     """What the server needs of an engine; `EngineClient` is one."""
 
     max_model_len: int
@@ -35,18 +35,18 @@ class Generates(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ServedModel:
-    """A model that is served.
+class HostedModel:
+    """A model that a server has.
 
     Attributes
     ----------
     name : by which requests call it.
-    text : its tokenizer.
+    tokenizer : of its text.
     engine : that computes it.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
     name: str
-    text: ModelText
-    engine: Generates
+    tokenizer: ModelTokenizer
+    engine: AsyncEngine
     created_s: int = field(default_factory=lambda: int(time.time()))

@@ -1,0 +1,220 @@
+"""Requests of the API as engines take them: prompts in tokens, and how tokens are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.reading import shown
+from trainyard.serve.errors import ServeError
+from trainyard.serve.requests.request import Request
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, GenerationRequest
+
+__all__ = [
+    "EngineRequests",
+    "chat_prompt_tokens",
+    "check_response_format",
+    "completion_prompt_tokens",
+    "to_engine_requests",
+]
+
+_MOST_CHOICES = 1024
+
+
+@dataclass(frozen=True)
+class EngineRequests:
+    """What is to be generated.
+
+    Attributes
+    ----------
+    requests : one for each prompt.
+    sampling : how tokens are chosen.
+    stops : texts that end an answer.
+    stop_token_ids : tokens that end an answer.
+    """
+
+    requests: tuple[Request, ...]
+    sampling: SamplingParams
+    stops: tuple[str, ...]
+    stop_token_ids: frozenset[int]
+
+    @property
+    def num_samples(self) -> int:
+        """Answers to each prompt."""
+        return self.requests[0].num_samples
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(each.prompt_tokens for each in self.requests)
+
+
+def chat_prompt_tokens(body: ChatRequest, tokenizer: ModelTokenizer) -> tuple[tuple[int, ...], ...]:
+    """The prompt of a conversation, in tokens.
+
+    Raises
+    ------
+    ApiError
+        If the model has no chat template, or that does not take the messages.
+    """
+    try:
+        prompt = tokenizer.chat_prompt([each.model_dump() for each in body.messages])
+    except ServeError as error:
+        raise ApiError(400, str(error), param="messages") from error
+    return (tokenizer.encode(prompt, add_special_tokens=False),)
+
+
+def completion_prompt_tokens(
+    body: CompletionRequest, tokenizer: ModelTokenizer
+) -> tuple[tuple[int, ...], ...]:
+    """The prompts of a completion, in tokens.
+
+    Raises
+    ------
+    ApiError
+        If they are no text, tokens, or list of one of these.
+    """
+    given: Any = body.prompt
+    prompts = [given] if isinstance(given, str) or _is_tokens(given) else given
+    if not isinstance(prompts, list) or not prompts:
+        raise _wrong_prompt(given)
+    if all(isinstance(each, str) for each in prompts):
+        return tuple(tokenizer.encode(each) for each in prompts)
+    if all(_is_tokens(each) for each in prompts):
+        return tuple(tuple(each) for each in prompts)
+    raise _wrong_prompt(given)
+
+
+def check_response_format(body: GenerationRequest, tokenizer: ModelTokenizer) -> None:
+    """Whether answers can have the form that is asked for.
+
+    Raises
+    ------
+    ApiError
+        If they cannot.
+    """
+    if not body.json_schema:
+        return
+    given, problem = body.response_format, ""
+    if given is not None and (given.type == "json_schema") != (given.json_schema is not None):
+        problem = "type json_schema and the field json_schema go together; give both or neither"
+    elif body.ignore_eos:
+        problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
+    else:
+        try:
+            problem = tokenizer.json_constraints.problem(body.json_schema)
+        except ServeError as error:
+            problem = str(error)
+    if problem:
+        raise ApiError(400, f"response_format: {problem}", param="response_format")
+
+
+def to_engine_requests(
+    body: GenerationRequest,
+    prompts: tuple[tuple[int, ...], ...],
+    tokenizer: ModelTokenizer,
+    max_model_len: int,
+    client: str,
+    request_id: str,
+) -> EngineRequests:
+    """What a request of the API asks of an engine.
+
+    Parameters
+    ----------
+    prompts : in tokens.
+    max_model_len : longest sequence, in tokens.
+    client : who asks; "" for the user that the request names.
+    request_id : that no other request has.
+
+    Raises
+    ------
+    ApiError
+        If something is not allowed.
+    """
+    body.check_fields()
+    if len(prompts) * body.n > _MOST_CHOICES:
+        raise ApiError(
+            400,
+            f"{len(prompts)} prompts with n {body.n} are {len(prompts) * body.n} answers; allowed are {_MOST_CHOICES}; "
+            "send several requests",
+            param="n",
+        )
+    for prompt in prompts:
+        _check_prompt(prompt, tokenizer, max_model_len)
+    requests = tuple(
+        Request(
+            f"{request_id}-{place}",
+            0.0,
+            len(prompt),
+            min(max_model_len - len(prompt), body.max_output_tokens or max_model_len),
+            model=body.model,
+            client=client or body.user,
+            prompt_ids=prompt,
+            priority=body.priority,
+            cache_salt=body.cache_salt or "",
+            num_samples=body.n,
+        )
+        for place, prompt in enumerate(prompts)
+    )
+    own = frozenset(body.stop_token_ids)
+    stop_token_ids = own if body.ignore_eos else own | tokenizer.stop_token_ids
+    return EngineRequests(requests, _sampling(body, tokenizer), body.stop, stop_token_ids)
+
+
+def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer) -> SamplingParams:
+    bias = body.logit_bias
+    if bias and max(bias) >= tokenizer.vocabulary:
+        raise ApiError(
+            400,
+            f"logit_bias has token {max(bias)}; allowed are 0 to {tokenizer.vocabulary - 1}",
+            param="logit_bias",
+        )
+    try:
+        return SamplingParams(
+            temperature=body.temperature,
+            top_k=body.top_k or -1,  # 0 means all, too
+            top_p=body.top_p,
+            min_p=body.min_p,
+            seed=body.seed,
+            repetition_penalty=body.repetition_penalty,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logit_bias=bias,
+            logprobs=body.num_logprobs,
+            json_schema=body.json_schema,
+        )
+    except ServeError as error:
+        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+
+
+def _is_tokens(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+
+
+def _wrong_prompt(given: Any) -> ApiError:
+    return ApiError(
+        400,
+        f"prompt is {shown(given)}; allowed is a text, tokens (numbers), a list of texts or a list of tokens",
+        param="prompt",
+    )
+
+
+def _check_prompt(prompt: tuple[int, ...], tokenizer: ModelTokenizer, max_model_len: int) -> None:
+    if not prompt:
+        raise ApiError(400, "the prompt has no tokens; give at least one", param="prompt")
+    if not 0 <= min(prompt) <= max(prompt) < tokenizer.vocabulary:
+        raise ApiError(
+            400,
+            f"prompt has tokens from {min(prompt)} to {max(prompt)}; allowed are 0 to {tokenizer.vocabulary - 1}",
+            param="prompt",
+        )
+    if len(prompt) >= max_model_len:
+        raise ApiError(
+            400,
+            f"the prompt has {len(prompt)} tokens; prompt and answer have at most {max_model_len}; shorten it",
+            param="prompt",
+            code="context_length_exceeded",
+        )
