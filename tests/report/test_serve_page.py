@@ -39,7 +39,7 @@ Shown = tuple[tuple[PolicyRun, ...], str, Figures]
 def shown() -> Shown:
     """Runs, their page, and its figures."""
     place = deployment(num_blocks=260)
-    runs, cannot = compare_policies("vllm, vllm_v0, orca", REQUESTS, place, watches_load=True)
+    runs, cannot = compare_policies("vllm, vllm_v0, orca", REQUESTS, place, records_load=True)
     assert not cannot
     followed = follow_request(request_to_follow(runs), runs, REQUESTS, place)
     left_out = LeftOut()
@@ -183,7 +183,7 @@ def test_a_request_is_drawn_as_it_was_served(shown: Shown) -> None:
 
 
 def test_a_run_without_requests_has_a_page() -> None:
-    (run,), _ = compare_policies("vllm", [request(0, 0.0, 5000, 5)], deployment(), watches_load=True)
+    (run,), _ = compare_policies("vllm", [request(0, 0.0, 5000, 5)], deployment(), records_load=True)
     page = serve_page("title", [run], {})
     assert "a prompt of 5000 tokens" in page
     assert figures_of(page) == {}

@@ -24,7 +24,7 @@ REQUESTS = [request(n, 0.04 * n, 100 + 37 * n % 500, 20 + 53 * n % 200) for n in
 def test_runs_are_those_of_each_policy_alone_whether_watched_or_not() -> None:
     place = deployment(2, num_blocks=150)
     runs, cannot = compare_policies(POLICIES, REQUESTS, place, least_requests)
-    watched, _ = compare_policies(POLICIES, REQUESTS, place, least_requests, watches_load=True)
+    watched, _ = compare_policies(POLICIES, REQUESTS, place, least_requests, records_load=True)
     assert not cannot
     assert [run.name for run in runs] == [name for name, _ in parse_policies(POLICIES)]
     assert sum(run.summary.num_preemptions for run in runs) > 0
@@ -36,7 +36,7 @@ def test_runs_are_those_of_each_policy_alone_whether_watched_or_not() -> None:
 
 
 def test_load_adds_up_to_what_requests_waited_and_ran() -> None:
-    (run,), _ = compare_policies("vllm", REQUESTS, deployment(2), least_requests, watches_load=True)
+    (run,), _ = compare_policies("vllm", REQUESTS, deployment(2), least_requests, records_load=True)
     assert run.load is not None
     assert run.summary.num_preemptions == 0  # so that all before the first step is waiting
     lengths_s = np.full(len(run.load.cache), run.load.part_s)

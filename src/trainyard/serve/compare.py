@@ -12,7 +12,7 @@ from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
 from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
 from trainyard.serve.instance import Instance
-from trainyard.serve.load_over_time import Load, LoadOverTime, WatchedInstance
+from trainyard.serve.load_over_time import Load, LoadOverTime, LoadRecordingInstance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results, Served
@@ -66,7 +66,7 @@ def compare_policies(
     router: Router = round_robin,
     tell: Callable[[str, int], None] = lambda name, num: None,
     *,
-    watches_load: bool = False,
+    records_load: bool = False,
 ) -> tuple[tuple[PolicyRun, ...], tuple[CannotRun, ...]]:
     """Simulate the same requests under each policy.
 
@@ -76,7 +76,7 @@ def compare_policies(
     requests : in the order of their arrival, as `simulate_requests` takes them.
     router : chooses the replica of a request.
     tell : is called with the name of the policy and the number of requests that have arrived.
-    watches_load : whether the load over time is recorded.
+    records_load : whether the load over time is recorded.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def compare_policies(
     """
     runs, cannot = [], []
     for name, policy in parse_policies(policies):
-        load = LoadOverTime(deployment.num_blocks) if watches_load else None
-        make: Callable[..., Instance] = Instance if load is None else partial(WatchedInstance, load)
+        load = LoadOverTime(deployment.num_blocks) if records_load else None
+        make: Callable[..., Instance] = Instance if load is None else partial(LoadRecordingInstance, load)
         coming = _told(requests, partial(tell, name))
         try:
             results = _simulated(coming, deployment, policy, router, make)

@@ -12,7 +12,7 @@ from trainyard.serve.batch import Batch
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["Load", "LoadOverTime", "WatchedInstance"]
+__all__ = ["Load", "LoadOverTime", "LoadRecordingInstance"]
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ class LoadOverTime:
         self._last_s = at_s
 
 
-class WatchedInstance(Instance):
+class LoadRecordingInstance(Instance):
     """An instance that records its load whenever that changes.
 
     Parameters

@@ -13,10 +13,10 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.auto import best_by_simulation
 from trainyard.serve.placing.decisions import (
     GroupPlacement,
-    JoinedPlacement,
-    PackedPlacement,
-    Part,
+    Partition,
+    PartitionedPlacement,
     PlacementDecision,
+    TimeSharedPlacement,
 )
 from trainyard.serve.placing.forward_pass import ForwardPass
 from trainyard.serve.placing.policies import PLACERS, AlpaServe, Auto, Nexus, Replicate
@@ -99,8 +99,10 @@ def test_it_is_never_worse_than_a_policy(
             others.append(placer.decide(problem).serve(problem.arrivals))
         except ServeError:
             continue
-    auto = Auto(num_joins=10, num_moves=40, seed=seed)
+    auto = Auto(num_partitionings=10, num_moves=40, seed=seed)
     if not others:
+        with pytest.raises(ServeError):
+            auto.decide(problem)
         return
     placed = auto.decide(problem).serve(problem.arrivals)
     assert all(placed.rank <= other.rank for other in others)
@@ -153,16 +155,16 @@ def test_parts_are_served_each_by_itself() -> None:
     )
     pair = GroupPlacement(large, Layout((ParallelConfig(2),), ((0,),)))
     packed = Nexus().decide(small)
-    joined = JoinedPlacement(2, (Part((0,), 0, pair), Part((1,), 2, packed)))
-    placed = joined.serve(problem.arrivals)
+    partitioned = PartitionedPlacement(2, (Partition((0,), 0, pair), Partition((1,), 2, packed)))
+    placed = partitioned.serve(problem.arrivals)
     assert {(each.model, each.devices) for each in placed.replicas} >= {("m0", (0, 1)), ("m1", (2,))}
     counts = np.bincount(problem.arrivals.model)
     assert placed.num_asked == tuple(counts.tolist())
     parts = []
-    for part in joined.parts:
-        kept = problem.arrivals.model == part.models[0]
+    for partition in partitioned.partitions:
+        kept = problem.arrivals.model == partition.models[0]
         alone = type(problem.arrivals)(problem.arrivals.arrival_s[kept], np.zeros(kept.sum(), np.int64))
-        parts.append(part.decision.serve(alone))
+        parts.append(partition.decision.serve(alone))
     assert placed.num_good == (parts[0].num_good[0], parts[1].num_good[0])
     total_s = sum(each.mean_latency_s * each.num_good[0] for each in parts)
     assert placed.mean_latency_s == pytest.approx(total_s / sum(placed.num_good))
@@ -184,10 +186,10 @@ def test_changes_stay_within_devices_and_memory(seed: int) -> None:
                 weights[list(each.devices)] += 1.5e9 / len(each.devices)
             assert (weights <= problem.device_bytes).all()
         assert len(seen) > 15
-    assert isinstance(decision, PackedPlacement)
-    for node in decision.nodes:
-        assert node.occupancy <= 1 + 1e-9
-        for session in node.sessions:
+    assert isinstance(decision, TimeSharedPlacement)
+    for device in decision.devices:
+        assert device.occupancy <= 1 + 1e-9
+        for session in device.sessions:
             rates[session.name] = rates.get(session.name, 0.0) + session.rate_per_s
     # However sessions spread over devices, their requests remain as many.
     assert [rates[each.name] for each in problem.models] == pytest.approx(problem.rates_per_s)
@@ -216,4 +218,4 @@ def test_every_other_policy_is_a_start() -> None:
         if entry.factory is not Auto
     ]
     assert len(ranks) == len(PLACERS) - 1
-    assert Auto(num_joins=0, num_moves=0).decide(problem).serve(problem.arrivals).rank <= min(ranks)
+    assert Auto(num_partitionings=0, num_moves=0).decide(problem).serve(problem.arrivals).rank <= min(ranks)

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from trainyard.cli.bounds import PORT
+from trainyard.cli.extras import needing_extra
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -40,16 +41,12 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
-    try:
+    with needing_extra("fleet daemon", "daemon"):
         from trainyard.fleet.daemon.daemon import Daemon, only_daemon
         from trainyard.fleet.daemon.journal import log_to
         from trainyard.fleet.daemon.server import serve
         from trainyard.fleet.daemon.store import Store, state_address
         from trainyard.fleet.daemon.users import Users
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`trainyard fleet daemon` needs {error.name!r}, which is not installed: pip install 'trainyard[daemon]'"
-        ) from error
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend
     from trainyard.fleet.scheduler import scheduler_of

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from trainyard.cli.bounds import REQUESTS
+from trainyard.cli.extras import needing_extra
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions, quantity
@@ -55,12 +56,8 @@ class Options(RequestOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Send and time."""
-    try:
+    with needing_extra("serve bench", "server"):
         from trainyard.serve.run.bench.load_generator import generate_load
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`trainyard serve bench` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
-        ) from error
     from trainyard.report.serve_bench import bench_tables
     from trainyard.serve.run.bench.summary import failures, summary
 

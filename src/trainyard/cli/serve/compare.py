@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.extras import needing_extra
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.engine_options import LocalEngineOptions
@@ -39,12 +40,8 @@ class Options(LocalEngineOptions, RequestOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate, serve and compare."""
-    try:
+    with needing_extra("serve compare", "server"):
         from trainyard.serve.run.simulated_and_served import simulated_and_served
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`trainyard serve compare` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
-        ) from error
     import torch
 
     from trainyard.report.serve_league import run_document, serve_tables

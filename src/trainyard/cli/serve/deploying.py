@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import DEVICES, TOKENS
-from trainyard.cli.serve.requests import quantity
+from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
 
 if TYPE_CHECKING:
     from trainyard.serve.deployment import Deployment
@@ -61,20 +61,8 @@ class DeployOptions:
             If options do not go together, or the model does not fit.
         """
         from trainyard.hardware.parse import parse_cluster
-        from trainyard.reading.quantities import parse_bytes
         from trainyard.serve.deploy import deploy
-        from trainyard.serve.errors import ServeError
 
-        cache_bytes = None
-        if self.cache_memory is not None:
-            cache_bytes = quantity("--cache-memory", self.cache_memory, parse_bytes)
-            if self.cache_blocks is not None:
-                raise ServeError(
-                    "--cache-blocks and --cache-memory both say how large the cache is; give one"
-                )
-        host_bytes = 0
-        if self.host_cache_memory is not None:
-            host_bytes = quantity("--host-cache-memory", self.host_cache_memory, parse_bytes)
         return deploy(
             self.model,
             parse_cluster(self.cluster),
@@ -86,9 +74,9 @@ class DeployOptions:
             expert_parallel=self.expert_parallel,
             num_replicas=self.replicas,
             cache_blocks=self.cache_blocks,
-            cache_bytes=cache_bytes,
+            cache_bytes=cache_bytes(self.cache_memory, self.cache_blocks),
             block_tokens=self.block_tokens,
-            host_cache_bytes=host_bytes,
+            host_cache_bytes=host_cache_bytes(self.host_cache_memory),
             max_model_len=self.max_model_len,
         )
 

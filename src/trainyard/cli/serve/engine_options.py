@@ -1,4 +1,4 @@
-"""What a user says of an engine: cache, limits and threads."""
+"""Options of engines on this machine: cache, limits and threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import PROCESSES, TOKENS
-from trainyard.cli.serve.requests import quantity
-from trainyard.serve.errors import ServeError
+from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
 
 if TYPE_CHECKING:
     from trainyard.serve.run.engine_process import EngineSpec
@@ -57,25 +56,18 @@ class LocalEngineOptions:
         """
         import torch
 
-        from trainyard.reading.quantities import parse_bytes
         from trainyard.serve.run.engine import EngineOptions
         from trainyard.serve.run.engine_process import EngineSpec
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
         size = self.block_tokens
-        if self.cache_blocks is not None and self.cache_memory is not None:
-            raise ServeError("--cache-blocks and --cache-memory both say how large the cache is; give one")
-        num_blocks = self.cache_blocks
+        num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
-            if self.cache_memory is not None:
-                num_bytes = quantity("--cache-memory", self.cache_memory, parse_bytes)
-            else:
-                num_bytes = _free_bytes() // num_models
+            num_bytes = _free_bytes() // num_models if num_bytes is None else num_bytes
             num_blocks = num_bytes // block_bytes(folder, size, dtype)
         num_host_blocks = 0
-        if self.host_cache_memory is not None:
-            host_bytes = quantity("--host-cache-memory", self.host_cache_memory, parse_bytes)
+        if host_bytes := host_cache_bytes(self.host_cache_memory):
             num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
         threads = self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)

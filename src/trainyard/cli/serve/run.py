@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import DEVICES, PORT, TOKENS
+from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.engine_options import LocalEngineOptions
@@ -69,28 +70,24 @@ class Options(LocalEngineOptions, Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
-    try:
+    with needing_extra("serve run", "server"):
         from trainyard.serve.run.server.server import serve
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`trainyard serve run` needs {error.name!r}, which is not installed: pip install 'trainyard[server]'"
-        ) from error
     from trainyard.serve.catalog import parse_policies
 
     if len(parse_policies(options.policy)) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
-    how = _server_options(options)
+    server_options = _server_options(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
 
-    def ready(address: str, lengths: Mapping[str, int]) -> None:
+    def on_ready(address: str, lengths: Mapping[str, int]) -> None:
         if options.json:
             print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
 
-    with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as spare:
-        return Outcome({"drained": serve(_specs(options, Path(spare)), how, ready)})
+    with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as folder:
+        return Outcome({"drained": serve(_engine_factories(options, Path(folder)), server_options, on_ready)})
 
 
 def _server_options(options: Options) -> ServerOptions:
@@ -114,7 +111,7 @@ def _server_options(options: Options) -> ServerOptions:
     return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts)
 
 
-def _specs(options: Options, spare: Path) -> Mapping[str, EngineFactory]:
+def _engine_factories(options: Options, folder: Path) -> Mapping[str, EngineFactory]:
     """How each model is computed, by its name."""
     given: dict[str, str] = {}
     for text in options.models:
@@ -134,6 +131,6 @@ def _specs(options: Options, spare: Path) -> Mapping[str, EngineFactory]:
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {
-        name: simulated_spec(options, model, options.policy, options.cluster, options.tp, spare)
+        name: simulated_spec(options, model, options.policy, options.cluster, options.tp, folder)
         for name, model in given.items()
     }

@@ -143,7 +143,7 @@ def _simulated(
             deployment,
             router,
             tell,
-            watches_load=options.html is not None,
+            records_load=options.html is not None,
         )
 
 

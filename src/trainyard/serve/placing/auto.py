@@ -1,9 +1,9 @@
 """Choose a placement by simulation: of all policies the best, models served in different ways, and small changes.
 
 1. Every policy decides, and the requests by which is decided are simulated on what it decides.
-2. Models are divided into parts, each of which another policy places on devices of its own: what cannot be batched, or is
-   too large for a device, beside what has to be batched. Which models and how many devices each part has is found by
-   local search.
+2. Models are divided into partitions, each of which another policy places on devices of its own: what cannot be batched,
+   or is too large for a device, beside what has to be batched. Local search finds which models and how many devices each
+   partition has.
 3. All of these are changed a little, again and again; a change stays if it is no worse. The better half gets twice as
    many changes each, until one is left.
 
@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.decisions import (
-    JoinedPlacement,
-    Part,
+    Partition,
+    PartitionedPlacement,
     PlacedModels,
     PlacementDecision,
     arrivals_for,
@@ -54,8 +54,8 @@ class _Trial(NamedTuple):
 def best_by_simulation(
     problem: PlacingProblem,
     starts: Sequence[Placer],
-    ways: Sequence[Placer],
-    num_joins: int,
+    partition_placers: Sequence[Placer],
+    num_partitionings: int,
     num_moves: int,
     seed: int,
 ) -> PlacementDecision:
@@ -64,8 +64,8 @@ def best_by_simulation(
     Parameters
     ----------
     starts : policies of step 1.
-    ways : policies that place the parts of step 2.
-    num_joins : divisions of the models that are tried.
+    partition_placers : policies that place the partitions of step 2.
+    num_partitionings : ways to divide models and devices that are tried in step 2.
     num_moves : changes that are tried in each round of step 3.
     seed : of what is drawn.
 
@@ -80,9 +80,9 @@ def best_by_simulation(
             trials.append(_tried(problem, placer.decide(problem)))
         except ServeError as error:
             reasons.append(str(error))
-    joined = _Joining(problem, tuple(ways)).search(num_joins, random)
-    if joined is not None:
-        trials.append(_tried(problem, joined))
+    partitioned = _PartitionSearch(problem, tuple(partition_placers)).search(num_partitionings, random)
+    if partitioned is not None:
+        trials.append(_tried(problem, partitioned))
     if not trials:
         raise ServeError("; ".join(dict.fromkeys(reasons)))
     while True:
@@ -110,84 +110,88 @@ def _changed(problem: PlacingProblem, trial: _Trial, num_moves: int, random: Ran
     return trial
 
 
-class _Division(NamedTuple):
-    """Which way places each model, and how many devices each way has."""
+class _Partitioning(NamedTuple):
+    """Which placer places each model, by number, and how many devices each placer has."""
 
-    way_of: tuple[int, ...]
+    placer_of: tuple[int, ...]
     devices: tuple[int, ...]
 
-    def models(self, way: int) -> tuple[int, ...]:
-        return tuple(model for model, chosen in enumerate(self.way_of) if chosen == way)
+    def models(self, number: int) -> tuple[int, ...]:
+        return tuple(model for model, chosen in enumerate(self.placer_of) if chosen == number)
 
 
 @dataclass(frozen=True)
-class _Joining:
-    """Divisions of models and devices, with what was found of their parts."""
+class _PartitionSearch:
+    """Searches how models and devices are divided into partitions, and keeps what was found of each partition."""
 
     problem: PlacingProblem
-    ways: tuple[Placer, ...]
+    placers: tuple[Placer, ...]
     _known: dict[tuple[int, tuple[int, ...], int], tuple[PlacementDecision, PlacedModels] | None] = field(
         default_factory=dict, init=False
     )
 
-    def search(self, num_joins: int, random: Random) -> JoinedPlacement | None:
-        """The best division that is found; None if models cannot be placed in any."""
-        best = _Division((0,) * len(self.problem.models), (self.problem.num_devices,))
-        best = best._replace(devices=best.devices + (0,) * (len(self.ways) - 1))
+    def search(self, num_partitionings: int, random: Random) -> PartitionedPlacement | None:
+        """The best partitioning that is found; None if models cannot be placed in any."""
+        best = _Partitioning((0,) * len(self.problem.models), (self.problem.num_devices,))
+        best = best._replace(devices=best.devices + (0,) * (len(self.placers) - 1))
         rank = self._rank(best)
-        for _ in range(num_joins if len(self.ways) > 1 else 0):
+        for _ in range(num_partitionings if len(self.placers) > 1 else 0):
             other = self._near(best, random)
             if other is not None and (other_rank := self._rank(other)) <= rank:
                 best, rank = other, other_rank
-        return None if rank == _WORST else self._joined(best)
+        return None if rank == _WORST else self._placement(best)
 
-    def _near(self, division: _Division, random: Random) -> _Division | None:
-        """Some models placed in another way, and the devices divided anew; None if there are too few."""
-        way_of = list(division.way_of)
+    def _near(self, partitioning: _Partitioning, random: Random) -> _Partitioning | None:
+        """Some models placed by another placer, and the devices divided anew; None if there are too few."""
+        placer_of = list(partitioning.placer_of)
         for _ in range(random.choice((0, 1, 1, 2))):
-            way_of[random.randrange(len(way_of))] = random.randrange(len(self.ways))
-        used = sorted(set(way_of))
+            placer_of[random.randrange(len(placer_of))] = random.randrange(len(self.placers))
+        used = sorted(set(placer_of))
         if len(used) > self.problem.num_devices:
             return None
-        devices = [max(count, 1) if way in used else 0 for way, count in enumerate(division.devices)]
+        devices = [
+            max(count, 1) if number in used else 0 for number, count in enumerate(partitioning.devices)
+        ]
         for _ in range(random.choice((0, 1, 2, self.problem.num_devices))):
             _shift(devices, random.choice(used), 1)
             _shift(devices, random.choice(used), -1)
         while (missing := self.problem.num_devices - sum(devices)) != 0:
             _shift(devices, random.choice(used), 1 if missing > 0 else -1)
-        return _Division(tuple(way_of), tuple(devices))
+        return _Partitioning(tuple(placer_of), tuple(devices))
 
-    def _rank(self, division: _Division) -> tuple[float, float]:
-        parts = self._parts(division)
-        if parts is None:
+    def _rank(self, partitioning: _Partitioning) -> tuple[float, float]:
+        partitions = self._partitions(partitioning)
+        if partitions is None:
             return _WORST
-        num_good = sum(sum(placed.num_good) for _, placed in parts)
-        total_s = sum(placed.mean_latency_s * sum(placed.num_good) for _, placed in parts)
+        num_good = sum(sum(placed.num_good) for _, placed in partitions)
+        total_s = sum(placed.mean_latency_s * sum(placed.num_good) for _, placed in partitions)
         num_asked = max(len(self.problem.arrivals.model), 1)
         return -num_good / num_asked, total_s / max(num_good, 1)
 
-    def _joined(self, division: _Division) -> JoinedPlacement:
-        parts, first = [], 0
-        for way, (decision, _) in zip(_used(division), self._parts(division) or (), strict=True):
-            parts.append(Part(division.models(way), first, decision))
-            first += division.devices[way]
-        return JoinedPlacement(len(division.way_of), tuple(parts))
+    def _placement(self, partitioning: _Partitioning) -> PartitionedPlacement:
+        partitions, first = [], 0
+        for number, (decision, _) in zip(
+            _used(partitioning), self._partitions(partitioning) or (), strict=True
+        ):
+            partitions.append(Partition(partitioning.models(number), first, decision))
+            first += partitioning.devices[number]
+        return PartitionedPlacement(len(partitioning.placer_of), tuple(partitions))
 
-    def _parts(self, division: _Division) -> list[tuple[PlacementDecision, PlacedModels]] | None:
-        """Of every way that is used; None if one of them cannot place its models."""
+    def _partitions(self, partitioning: _Partitioning) -> list[tuple[PlacementDecision, PlacedModels]] | None:
+        """Of every placer that is used; None if one of them cannot place its models."""
         found = []
-        for way in _used(division):
-            key = (way, division.models(way), division.devices[way])
+        for number in _used(partitioning):
+            key = (number, partitioning.models(number), partitioning.devices[number])
             if key not in self._known:
-                self._known[key] = self._part(*key)
-            part = self._known[key]
-            if part is None:
+                self._known[key] = self._partition(*key)
+            partition = self._known[key]
+            if partition is None:
                 return None
-            found.append(part)
+            found.append(partition)
         return found
 
-    def _part(
-        self, way: int, models: tuple[int, ...], num_devices: int
+    def _partition(
+        self, number: int, models: tuple[int, ...], num_devices: int
     ) -> tuple[PlacementDecision, PlacedModels] | None:
         problem = replace(
             self.problem,
@@ -196,15 +200,15 @@ class _Joining:
             arrivals=arrivals_for(self.problem.arrivals, models),
         )
         try:
-            decision = self.ways[way].decide(problem)
+            decision = self.placers[number].decide(problem)
             return decision, decision.serve(problem.arrivals)
         except ServeError:
             return None
 
 
-def _used(division: _Division) -> list[int]:
-    return sorted(set(division.way_of))
+def _used(partitioning: _Partitioning) -> list[int]:
+    return sorted(set(partitioning.placer_of))
 
 
-def _shift(devices: list[int], way: int, by: int) -> None:
-    devices[way] = max(devices[way] + by, 1)
+def _shift(devices: list[int], number: int, by: int) -> None:
+    devices[number] = max(devices[number] + by, 1)

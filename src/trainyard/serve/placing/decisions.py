@@ -20,12 +20,12 @@ from trainyard.serve.policies.nexus.packing import PackedDevice
 
 __all__ = [
     "GroupPlacement",
-    "JoinedPlacement",
     "ModelOnDevices",
-    "PackedPlacement",
-    "Part",
+    "Partition",
+    "PartitionedPlacement",
     "PlacedModels",
     "PlacementDecision",
+    "TimeSharedPlacement",
     "arrivals_for",
 ]
 
@@ -139,41 +139,41 @@ class GroupPlacement:
 
 
 @dataclass(frozen=True)
-class PackedPlacement:
+class TimeSharedPlacement:
     """Models on single devices, which compute a batch of each in turn, as Nexus serves them.
 
     Attributes
     ----------
     problem : that was decided about.
-    nodes : devices with their sessions.
+    devices : with their sessions, each of which is a model at a rate.
     """
 
     problem: PlacingProblem
-    nodes: tuple[PackedDevice, ...]
+    devices: tuple[PackedDevice, ...]
 
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         names = [model.name for model in self.problem.models]
         times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
-        outcome = sessions.simulate(self.nodes, times_s)
+        outcome = sessions.simulate(self.devices, times_s)
         replicas = tuple(
-            ModelOnDevices(session.name, (device,), batch=batch, cycle_s=node.duty_s)
-            for device, node in enumerate(self.nodes)
-            for session, batch in zip(node.sessions, node.batches, strict=True)
+            ModelOnDevices(session.name, (number,), batch=batch, cycle_s=device.duty_s)
+            for number, device in enumerate(self.devices)
+            for session, batch in zip(device.sessions, device.batches, strict=True)
         )
         good = tuple(outcome[name].num_good for name in names)
         total_s = sum(each.total_s for each in outcome.values())
         asked = tuple(outcome[name].num_asked for name in names)
         return PlacedModels(replicas, asked, good, total_s / max(sum(good), 1))
 
-    def near(self, random: Random) -> PackedPlacement:
+    def near(self, random: Random) -> TimeSharedPlacement:
         problem = self.problem
         return replace(
-            self, nodes=moved_sessions(self.nodes, problem.num_devices, problem.device_bytes, random)
+            self, devices=moved_sessions(self.devices, problem.num_devices, problem.device_bytes, random)
         )
 
 
 @dataclass(frozen=True)
-class Part:
+class Partition:
     """Some of the models, on some of the devices.
 
     Attributes
@@ -189,37 +189,37 @@ class Part:
 
 
 @dataclass(frozen=True)
-class JoinedPlacement:
+class PartitionedPlacement:
     """Models that are served in different ways, each on devices of its own.
 
     Attributes
     ----------
-    num_models : of all parts.
-    parts : no model and no device is in two of them.
+    num_models : of all partitions.
+    partitions : no model and no device is in two of them.
     """
 
     num_models: int
-    parts: tuple[Part, ...]
+    partitions: tuple[Partition, ...]
 
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         replicas: list[ModelOnDevices] = []
         asked, good, total_s = [0] * self.num_models, [0] * self.num_models, 0.0
-        for part in self.parts:
-            placed = part.decision.serve(arrivals_for(arrivals, part.models))
+        for partition in self.partitions:
+            placed = partition.decision.serve(arrivals_for(arrivals, partition.models))
             replicas += [
-                replace(each, devices=tuple(part.first_device + device for device in each.devices))
+                replace(each, devices=tuple(partition.first_device + device for device in each.devices))
                 for each in placed.replicas
             ]
-            for i, model in enumerate(part.models):
+            for i, model in enumerate(partition.models):
                 asked[model], good[model] = placed.num_asked[i], placed.num_good[i]
             total_s += placed.mean_latency_s * sum(placed.num_good)
         return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s / max(sum(good), 1))
 
-    def near(self, random: Random) -> JoinedPlacement:
-        parts = list(self.parts)
-        at = random.randrange(len(parts))
-        parts[at] = replace(parts[at], decision=parts[at].decision.near(random))
-        return replace(self, parts=tuple(parts))
+    def near(self, random: Random) -> PartitionedPlacement:
+        partitions = list(self.partitions)
+        at = random.randrange(len(partitions))
+        partitions[at] = replace(partitions[at], decision=partitions[at].decision.near(random))
+        return replace(self, partitions=tuple(partitions))
 
 
 def arrivals_for(arrivals: Arrivals, models: Sequence[int]) -> Arrivals:

@@ -11,7 +11,7 @@ import numpy as np
 from trainyard.naming import Names
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.auto import Placer, best_by_simulation
-from trainyard.serve.placing.decisions import GroupPlacement, PackedPlacement, PlacementDecision
+from trainyard.serve.placing.decisions import GroupPlacement, PlacementDecision, TimeSharedPlacement
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve.enumeration import replication
 from trainyard.serve.policies.alpaserve.local import mixed_search
@@ -74,8 +74,8 @@ class Nexus:
         if not 0 < self.headroom <= _MOST_HEADROOM:
             raise ServeError(f"headroom is {self.headroom}; allowed is above 0, up to {_MOST_HEADROOM:,}")
 
-    def decide(self, problem: PlacingProblem) -> PackedPlacement:
-        return PackedPlacement(problem, _packed(problem, self.headroom))
+    def decide(self, problem: PlacingProblem) -> TimeSharedPlacement:
+        return TimeSharedPlacement(problem, _packed(problem, self.headroom))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Entry:
 
 _PUBLISHED = (_Entry("alpaserve", AlpaServe), _Entry("nexus", Nexus), _Entry("replicate", Replicate))
 _MORE_STARTS = (Nexus(1.5), Nexus(2.0), Nexus(4.0))
-_WAYS = (AlpaServe(num_shapes=2, num_moves=100), Nexus(), Nexus(2.0))
+_PARTITION_PLACERS = (AlpaServe(num_shapes=2, num_moves=100), Nexus(), Nexus(2.0))
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,23 @@ class Auto:
 
     Attributes
     ----------
-    num_joins : divisions of the models between ways to serve them that are tried.
+    num_partitionings : ways to divide models and devices between placers that are tried.
     num_moves : changes that are tried in each round of the search.
     seed : of the search.
     """
 
-    num_joins: int = 100
+    num_partitionings: int = 100
     num_moves: int = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_search(num_joins=self.num_joins, num_moves=self.num_moves)
+        _check_search(num_partitionings=self.num_partitionings, num_moves=self.num_moves)
 
     def decide(self, problem: PlacingProblem) -> PlacementDecision:
         starts = (*(entry.factory() for entry in _PUBLISHED), *_MORE_STARTS)
-        return best_by_simulation(problem, starts, _WAYS, self.num_joins, self.num_moves, self.seed)
+        return best_by_simulation(
+            problem, starts, _PARTITION_PLACERS, self.num_partitionings, self.num_moves, self.seed
+        )
 
 
 PLACERS = (*_PUBLISHED, _Entry("auto", Auto))
