@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
-from trainyard.serve.run.step_inputs import step_inputs
+from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
 
@@ -61,26 +61,39 @@ class CausalModel:
         self.shapes = self._shapes()
         self.context = int(config.max_position_embeddings)
         self.vocabulary = int(config.vocab_size)
-        self._num_blocks = self._block_tokens = 0
+        self._cache = KvCache(self.shapes, 0, 1)
         pack_linear_layers(model)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of its weights."""
-        found: torch.dtype = self._model.dtype
-        return found
+    def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
+        """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
+        self._cache = KvCache(self.shapes, num_blocks, block_tokens, num_host_blocks, self._model.dtype)
+        self._attention.layers = self._cache.layers
 
-    def use_cache(self, cache: KvCache) -> None:
-        """Keep keys and values there from now on."""
-        self._attention.layers = cache.layers
-        self._num_blocks, self._block_tokens = cache.num_blocks, cache.block_tokens
+    def apply(self, ops: Sequence[CacheOp]) -> None:
+        """Do operations on the KV cache; see `trainyard.serve.run.step_model.StepModel`."""
+        self._cache.apply(ops)
 
-    @torch.inference_mode()
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
     ) -> Tensor:
         """Compute a step; see `trainyard.serve.run.step_model.StepModel`."""
-        inputs = step_inputs(items, requests, self._num_blocks, self._block_tokens)
+        return self.compute(
+            step_inputs(items, requests, self._cache.num_blocks, self._cache.block_tokens), ends
+        )
+
+    @torch.inference_mode()
+    def compute(self, inputs: StepInputs, ends: Sequence[int]) -> Tensor:
+        """Compute a step of which the arrays are made.
+
+        Parameters
+        ----------
+        inputs : of the items of the step.
+        ends : numbers of the items after whose last token a score is wanted.
+
+        Returns
+        -------
+        As `logits`.
+        """
         self._attention.inputs = inputs
         rows = (inputs.attention.cu_seqlens[1:] - 1)[list(ends)]
         keep = torch.from_numpy(rows)

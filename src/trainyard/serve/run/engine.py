@@ -17,7 +17,6 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.json_constraint import TokenConstraint
-from trainyard.serve.run.kv_cache import KvCache
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_model import StepModel
@@ -102,14 +101,7 @@ class Engine:
             )
         cache = BlockCache(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._instance = Instance(policy, cache, length, prefix_caching=options.prefix_caching)
-        self._cache = KvCache(
-            model.shapes,
-            options.num_blocks,
-            options.block_tokens,
-            options.num_host_blocks,
-            model.dtype,
-        )
-        model.use_cache(self._cache)
+        model.new_cache(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._model, self._clock = model, clock
         self._seen, self._finished, self._constrain = seen, finished, constrain
@@ -228,7 +220,7 @@ class Engine:
         self._check(batch)
         self._batch = batch
         self._num_preemptions += len(batch.preempted)
-        self._cache.apply(batch.cache_ops)
+        self._model.apply(batch.cache_ops)
         found: list[NewToken | Refused] = [Refused(*each) for each in self._forget_refused()]
         if batch.items:
             found += self._compute(batch)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.step_time import StepTime
 
 __all__ = ["SimulatedModel"]
@@ -37,14 +36,12 @@ class SimulatedModel:
     context: int
     vocabulary: int
     answer: tuple[int, ...]
-    shapes: tuple[CacheShape, ...] = ()
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    def use_cache(self, cache: KvCache) -> None:
+    def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Nothing is kept."""
+
+    def apply(self, ops: Sequence[CacheOp]) -> None:
+        """Nothing is copied."""
 
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from trainyard.serve.batch import WorkItem
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.run.kv_cache import CacheShape, KvCache
 
 __all__ = ["StepModel"]
 
@@ -23,21 +21,24 @@ class StepModel(Protocol):
     name : by which errors call it.
     context : the longest sequence that it was made for, in tokens.
     vocabulary : number of tokens that it knows.
-    shapes : what each layer keeps of a token.
     """
 
     name: str
     context: int
     vocabulary: int
-    shapes: tuple[CacheShape, ...]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of what is cached."""
+    def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
+        """Keep keys and values in a new KV cache from now on.
+
+        Parameters
+        ----------
+        num_blocks, num_host_blocks : blocks on the device and on the host.
+        block_tokens : tokens per block.
+        """
         ...
 
-    def use_cache(self, cache: KvCache) -> None:
-        """Keep keys and values there from now on."""
+    def apply(self, ops: Sequence[CacheOp]) -> None:
+        """Do the operations of a batch on the KV cache, in their order."""
         ...
 
     def logits(
