@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.errors import ServeError
@@ -19,11 +17,10 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
+from trainyard.serve.run.pretrained import load_pretrained, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
-
-_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 class CausalModel:
@@ -49,7 +46,7 @@ class CausalModel:
     def __init__(self, model: PreTrainedModel, name: str = "") -> None:
         config = model.config.get_text_config()
         self.name = name or type(model).__name__
-        _check_rope(self.name, config)
+        require_fixed_rope(self.name, config)
         self._model = model.eval()
         self._attention = AttentionContext()
         try:
@@ -126,28 +123,6 @@ def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32) -> Causa
     Raises
     ------
     ServeError
-        If the folder has no such model.
+        If the folder has no such model, or not all of its weights.
     """
-    if not (folder / "config.json").is_file():
-        raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
-    if not any(folder.glob("*.safetensors")):
-        raise ServeError(f"{folder} has no weights as safetensors; allowed is this format only")
-    disable_progress_bar()  # of transformers, which would be in the output of a command
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ServeError(f"{folder} cannot be read: {error}") from error
-    return CausalModel(model, folder.name)
-
-
-def _check_rope(name: str, config: Any) -> None:
-    given = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None) or {}
-    kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-    if kind in _LENGTH_DEPENDENT_ROPE:
-        raise ServeError(
-            f"{name} turns positions by the longest sequence of a step (rope_type {kind!r}); that would let requests "
-            "change each other's answers; allowed are types that depend on the position only"
-        )
+    return CausalModel(load_pretrained(AutoModelForCausalLM, folder, dtype), folder.name)

@@ -1,14 +1,19 @@
-"""What an engine tells of its steps: new tokens, refused requests, and how busy it is."""
+"""What an engine tells of its steps: new tokens, embeddings, refused requests, and how busy it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainyard.serve.batch import Batch
 from trainyard.serve.run.sampling import TokenLogprobs
 
-__all__ = ["EngineState", "FinishReason", "NewToken", "Refused", "StepRecord"]
+__all__ = ["Embedding", "EngineState", "FinishReason", "NewToken", "Refused", "StepRecord"]
+
+Floats = NDArray[np.float32]
 
 FinishReason = Literal["", "stop", "length"]
 """Why an answer ends: at a token that ends it, or at the longest one; "" if more will follow."""
@@ -34,6 +39,19 @@ class NewToken:
     logprobs: TokenLogprobs | None
     finish_reason: FinishReason
     num_cached_tokens: int
+
+
+class Embedding(NamedTuple):
+    """The embedding of a request's text.
+
+    Attributes
+    ----------
+    request : its number.
+    vector : the embedding; shape ``(width,)``.
+    """
+
+    request: int
+    vector: Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,14 @@ class TurboTransformers:
         return planned
 
     def decide(self, draft: BatchDraft, state: Any) -> None:
-        """The next batch of the plan; where there is none, the first of a new one."""
+        """The next batch of the plan; where there is none, the first of a new one. Cancelled requests leave the plan."""
+        while state and not any(map(draft.waits, state[0])):
+            state.popleft()
         if not state:
             state.extend(self._plan(draft))
         if not state:
             return
-        batch = state[0]
+        batch = state[0] = deque(filter(draft.waits, state[0]))
         while batch and draft.compute(batch[0], draft.num_left(batch[0])):
             batch.popleft()
         if not batch:
