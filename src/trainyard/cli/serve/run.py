@@ -64,6 +64,9 @@ class Options(LocalEngineOptions, Common):
     """Time for a whole request, such as 2min; what takes longer is cancelled. By default there is none."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
     """Time for requests that run when the server is told to stop."""
+    tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format in which the models write calls of tools; known is hermes, of Hermes and Qwen models. Without it, tools are
+    called only where a request has tool_choice "required" or names one."""
     log_prompts: bool = False
     """Log what clients send; by default that is never written anywhere."""
 
@@ -91,10 +94,12 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _server_options(options: Options) -> ServerOptions:
+    from trainyard.reading import listed
     from trainyard.reading.quantities import parse_bytes, parse_seconds
     from trainyard.serve.run.server.api_keys import ApiKeys
     from trainyard.serve.run.server.api_server import ServerLimits
     from trainyard.serve.run.server.server import ServerOptions
+    from trainyard.serve.run.server.tools.tool_use import TOOL_CALL_PARSERS
 
     deadline_s = float("inf")
     if options.deadline is not None:
@@ -108,7 +113,10 @@ def _server_options(options: Options) -> ServerOptions:
         deadline_s,
     )
     drain_s = quantity("--drain", options.drain, parse_seconds)
-    return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts)
+    parser = options.tool_call_parser or ""
+    if parser and parser not in TOOL_CALL_PARSERS:
+        raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_PARSERS)}")
+    return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts, parser)
 
 
 def _engine_factories(options: Options, folder: Path) -> Mapping[str, EngineFactory]:

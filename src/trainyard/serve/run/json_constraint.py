@@ -48,14 +48,14 @@ class JsonConstraints:
             from llguidance.hf import from_tokenizer
         except ModuleNotFoundError as error:
             raise ServeError(
-                "response_format needs llguidance, which the server has not: pip install 'trainyard[server]'"
+                "JSON schemas need llguidance, which the server has not: pip install 'trainyard[server]'"
             ) from error
         self._ends = sorted(ends)
         self._num_words = -(-vocabulary // 32)
         try:
             self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=self._ends)
         except Exception as error:  # of a library in Rust
-            raise ServeError(f"response_format cannot be done with this tokenizer: {error}") from error
+            raise ServeError(f"JSON schemas cannot be used with this tokenizer: {error}") from error
 
     def problem(self, schema: str) -> str:
         """What is wrong with a schema; "" if nothing is."""

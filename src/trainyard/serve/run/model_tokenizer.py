@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class ModelTokenizer:
             for number in (each if isinstance(each, list) else [each])
             if number is not None
         )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, each in added.items() if each.special)
         self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
 
     @cached_property
@@ -84,18 +86,34 @@ class ModelTokenizer:
         """
         return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens; special tokens have none."""
-        found: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    def decode(self, tokens: Sequence[int], shown: Set[int] = frozenset()) -> str:
+        """Text of tokens; special tokens have none.
+
+        Parameters
+        ----------
+        shown : special tokens that have a text nevertheless.
+        """
+        kept = [token for token in tokens if token not in self._special or token in shown]
+        found: str = self._tokenizer.decode(kept, skip_special_tokens=False)
         return found
 
+    def ids_of(self, texts: Sequence[str]) -> frozenset[int]:
+        """Tokens that are one of some texts."""
+        found = map(self._tokenizer.token_to_id, texts)
+        return frozenset(token for token in found if token is not None)
+
     def chat_prompt(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
     ) -> str:
         """A conversation as the template of the model writes it.
 
         Parameters
         ----------
+        tools : that the model is told of.
         add_generation_prompt : whether an answer is to follow.
 
         Raises
@@ -109,7 +127,10 @@ class ModelTokenizer:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         try:
             found = self._pretrained.apply_chat_template(
-                [dict(each) for each in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                [dict(each) for each in messages],
+                tools=[dict(each) for each in tools] or None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ServeError(
@@ -137,10 +158,11 @@ class Detokenizer:
     Parameters
     ----------
     tokenizer : of the model.
+    shown : special tokens that have a text.
     """
 
-    def __init__(self, tokenizer: ModelTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: ModelTokenizer, shown: Set[int] = frozenset()) -> None:
+        self._tokenizer, self._shown = tokenizer, shown
         # Tokens from the last ones that gave text; what these give alone is not given again.
         self._tokens: list[int] = []
         self._num_given = 0
@@ -162,8 +184,8 @@ class Detokenizer:
         return new
 
     def _new(self) -> str:
-        given = self._tokenizer.decode(self._tokens[: self._num_given])
-        return self._tokenizer.decode(self._tokens)[len(given) :]
+        given = self._tokenizer.decode(self._tokens[: self._num_given], self._shown)
+        return self._tokenizer.decode(self._tokens, self._shown)[len(given) :]
 
 
 @cache

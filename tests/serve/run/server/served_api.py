@@ -29,7 +29,8 @@ T = TypeVar("T")
 VOCABULARY, CONTEXT = 1000, 512
 NUM_BLOCKS, BLOCK_TOKENS = 600, 8
 TEMPLATE = (
-    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
+    "{% if tools %}<|start|>tools\n{{ tools | tojson }}<|end|>{% endif %}"
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}{{ (m.tool_calls or '') | string }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 END = 0  # the token <|end|>
@@ -158,12 +159,13 @@ def call_api(
     tokenizer: ModelTokenizer,
     engine: FakeEngine,
     work: Callable[[httpx2.AsyncClient, ApiServer], Coroutine[Any, Any, T]],
+    tool_call_parser: str = "",
     **more: Any,
 ) -> T:
     """Let a test ask a server in this process."""
 
     async def run() -> T:
-        api = ApiServer({"tiny": HostedModel("tiny", tokenizer, engine)}, **more)
+        api = ApiServer({"tiny": HostedModel("tiny", tokenizer, engine, tool_call_parser)}, **more)
         transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await work(client, api)

@@ -27,6 +27,7 @@ from trainyard.cli.main import main
         (["--api-key", "short"], "NAME=KEY"),
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),
+        (["--tool-call-parser", "other"], "known are hermes"),
         (["--engine", "simulated"], "--engine simulated and --cluster go together"),
         (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
     ],

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.chat_messages import ChatMessage, Tool, ToolChoiceField
+from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.tools.tool_use import ToolUse
 
 __all__ = [
-    "ChatMessage",
     "ChatRequest",
     "CompletionRequest",
     "DetokenizeRequest",
@@ -28,6 +30,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_STOPS, _MOST_STOP_CHARS = 4, 1000
 _TOKEN = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SALT_CHARS = 1024
+_MOST_TOOLS = 128
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -40,7 +43,7 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "metadata": ({},),
         "min_tokens": (0,),
         "modalities": (["text"],),
-        "parallel_tool_calls": (True, False),  # of tools, which there are none
+        "parallel_tool_calls": (True, False),  # of completions, which have no tools
         "prediction": (),
         "prompt_logprobs": (),
         "service_tier": ("auto", "default"),
@@ -72,27 +75,23 @@ def _biases(given: Any) -> Any:
     return {int(token): value for token, value in given.items()}
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-
-class _StreamOptions(_Body):
+class _StreamOptions(RequestBody):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class _JsonSchema(_Body):
+class _JsonSchema(RequestBody):
     name: str = ""
     strict: bool | None = None  # answers conform in either case
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _ResponseFormat(_Body):
+class _ResponseFormat(RequestBody):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
 
 
-class GenerationRequest(_Body, ABC):
+class GenerationRequest(RequestBody, ABC):
     """What chats and completions have in common."""
 
     model: str
@@ -128,6 +127,11 @@ class GenerationRequest(_Body, ABC):
         return json.dumps(asked.json_schema.schema_)
 
     @property
+    def json_schema_field(self) -> str:
+        """The field that it comes from."""
+        return "response_format"
+
+    @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with what was used."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -155,33 +159,6 @@ class GenerationRequest(_Body, ABC):
             raise ApiError(400, message, param="stream_options")
 
 
-class _TextPart(_Body):
-    type: Literal["text"]
-    text: str
-
-
-def _joined(given: Any) -> Any:
-    """Content as one text, if it is a list of parts."""
-    return (
-        "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
-    )
-
-
-class ChatMessage(_Body):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_joined)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """Null says nothing; answers that come back as messages have many."""
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -189,6 +166,24 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """The tools that may be called."""
+        return ToolUse(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def json_schema(self) -> str:
+        """The JSON schema to which answers conform: where they must be calls, that of the calls; "" for none."""
+        return self.tool_use.json_schema or super().json_schema
+
+    @property
+    def json_schema_field(self) -> str:
+        """Where it comes from."""
+        return "tools" if self.tool_use.is_forced else super().json_schema_field
 
     @property
     def num_logprobs(self) -> int | None:
@@ -205,6 +200,12 @@ class ChatRequest(GenerationRequest):
         if self.top_logprobs is not None and not self.logprobs:
             message = "top_logprobs is given without logprobs; give logprobs: true, too"
             raise ApiError(400, message, param="top_logprobs")
+        self.tool_use.check()
+        if self.tool_use.choice.mode != "none" and super().json_schema:
+            message = (
+                'response_format and tools do not go together; leave one out, or give tool_choice: "none"'
+            )
+            raise ApiError(400, message, param="response_format")
 
 
 class CompletionRequest(GenerationRequest):
@@ -232,7 +233,7 @@ class CompletionRequest(GenerationRequest):
             raise ApiError(400, message, param="best_of")
 
 
-class TokenizeRequest(_Body):
+class TokenizeRequest(RequestBody):
     """POST /tokenize: a text or a conversation."""
 
     model: str = ""
@@ -240,16 +241,17 @@ class TokenizeRequest(_Body):
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
+    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
 
 
-class DetokenizeRequest(_Body):
+class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
     model: str = ""
     tokens: list[int]
 
 
-Body = TypeVar("Body", bound=_Body)
+Body = TypeVar("Body", bound=RequestBody)
 
 
 def read_request(kind: type[Body], content: bytes) -> Body:

@@ -44,7 +44,7 @@ from trainyard.serve.run.server.api_requests import (
 )
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
-    check_response_format,
+    check_json_schema,
     completion_prompt_tokens,
     to_engine_requests,
 )
@@ -59,6 +59,7 @@ from trainyard.serve.run.server.response_writer import (
     CompletionResponseWriter,
     ResponseWriter,
 )
+from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 
 __all__ = ["ApiServer", "ServerLimits"]
 
@@ -129,7 +130,8 @@ class ApiServer:
         body = await self._read_body(request, ChatRequest)
         model = self._ready_model(body.model)
         prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model)
-        return self._generate(request, body, model, prompts, ChatResponseWriter)
+        parser = body.tool_use.parser(model.tool_call_parser)
+        return self._generate(request, body, model, prompts, ChatResponseWriter, parser)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
@@ -158,8 +160,11 @@ class ApiServer:
                 return model.tokenizer.encode(
                     body.prompt or "", add_special_tokens=body.add_special_tokens is not False
                 )
-            messages = [each.model_dump() for each in body.messages]
-            prompt = model.tokenizer.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+            prompt = model.tokenizer.chat_prompt(
+                [each.for_template() for each in body.messages],
+                tools=[each.for_template() for each in body.tools],
+                add_generation_prompt=body.add_generation_prompt,
+            )
             return model.tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
 
         try:
@@ -225,6 +230,7 @@ class ApiServer:
         model: HostedModel,
         prompts: tuple[tuple[int, ...], ...],
         writer_type: type[ResponseWriter],
+        make_parser: Callable[[], ToolCallParser] | None = None,
     ) -> Response:
         response_id = uuid.uuid4().hex
         given = to_engine_requests(
@@ -235,7 +241,7 @@ class ApiServer:
                 "id=%s prompts=%r", request.state.request_id, [model.tokenizer.decode(p) for p in prompts]
             )
         generation = GenerationStream(
-            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s
+            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s, make_parser
         )
         writer = writer_type(
             response_id,
@@ -330,7 +336,8 @@ def _prompt_tokens(
     prompt_tokens: Callable[[Any, ModelTokenizer], tuple[tuple[int, ...], ...]], body: Any, model: HostedModel
 ) -> tuple[tuple[int, ...], ...]:
     """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
-    check_response_format(body, model.tokenizer)
+    body.check_fields()
+    check_json_schema(body, model.tokenizer)
     return prompt_tokens(body, model.tokenizer)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from trainyard.serve.run.model_tokenizer import Detokenizer, ModelTokenizer
 from trainyard.serve.run.outputs import FinishReason, NewToken
 from trainyard.serve.run.sampling import TokenLogprobs
 from trainyard.serve.run.server.stop_strings import StopStrings
+from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta, ToolCallParser
 
 __all__ = ["ChoiceDecoder", "ChoiceDelta", "OutputToken"]
 
@@ -38,13 +40,20 @@ class ChoiceDelta:
     index : of the choice among all of the request.
     text : may be empty.
     tokens : where log-probabilities were asked for.
-    finish_reason : "" if more follows.
+    finish_reason : "" if more follows; "tool_calls" of an answer that has calls and would end with "stop" otherwise.
+    calls : parts of calls of tools.
     """
 
     index: int
     text: str
     tokens: tuple[OutputToken, ...] = ()
-    finish_reason: FinishReason = ""
+    finish_reason: FinishReason | Literal["tool_calls"] = ""
+    calls: tuple[ToolCallDelta, ...] = ()
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a client is told of it."""
+        return bool(self.text or self.calls or self.finish_reason)
 
 
 class ChoiceDecoder:
@@ -55,13 +64,21 @@ class ChoiceDecoder:
     index : of the choice.
     stops : texts that end it and are not part of it.
     stop_token_ids : tokens that end it and are not part of it.
+    parser : finds calls of tools in it; None if all of it is text.
     """
 
     def __init__(
-        self, index: int, tokenizer: ModelTokenizer, stops: Sequence[str], stop_token_ids: Set[int]
+        self,
+        index: int,
+        tokenizer: ModelTokenizer,
+        stops: Sequence[str],
+        stop_token_ids: Set[int],
+        parser: ToolCallParser | None = None,
     ) -> None:
         self._index, self._stop_token_ids = index, stop_token_ids
-        self._detokenizer, self._stops = Detokenizer(tokenizer), StopStrings(stops)
+        tags = tokenizer.ids_of(parser.tags) if parser else frozenset()
+        self._detokenizer, self._stops = Detokenizer(tokenizer, tags), StopStrings(stops)
+        self._parser = parser
         self._num_chars = 0
         self._tokens: list[OutputToken] = []
 
@@ -80,7 +97,19 @@ class ChoiceDecoder:
             reason = "stop"
         elif reason:
             certain += self._stops.rest()
-        if not certain and not reason:
-            return ChoiceDelta(self._index, "")
+        delta = self._parsed(certain, reason)
+        if not delta.says_something:
+            return delta
         tokens, self._tokens = tuple(self._tokens), []
-        return ChoiceDelta(self._index, certain, tokens, reason)
+        return replace(delta, tokens=tokens)
+
+    def _parsed(self, text: str, reason: FinishReason) -> ChoiceDelta:
+        """What a piece of text says."""
+        if self._parser is None:
+            return ChoiceDelta(self._index, text, (), reason)
+        content, calls = self._parser.take(text)
+        if reason:
+            more = self._parser.rest()
+            content, calls = content + more.content, calls + more.calls
+        told = self._parser.finish_reason if reason == "stop" else reason
+        return ChoiceDelta(self._index, content, (), told, calls)

@@ -16,7 +16,7 @@ from trainyard.serve.run.server.api_requests import ChatRequest, CompletionReque
 __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
-    "check_response_format",
+    "check_json_schema",
     "completion_prompt_tokens",
     "to_engine_requests",
 ]
@@ -58,10 +58,19 @@ def chat_prompt_tokens(body: ChatRequest, tokenizer: ModelTokenizer) -> tuple[tu
     Raises
     ------
     ApiError
-        If the model has no chat template, or that does not take the messages.
+        If the model has no chat template, or that does not take the messages, or would hide tools from a model that is
+        to choose among them.
     """
+    messages = [each.for_template() for each in body.messages]
+    tools = body.tool_use.for_template()
     try:
-        prompt = tokenizer.chat_prompt([each.model_dump() for each in body.messages])
+        prompt = tokenizer.chat_prompt(messages, tools=tools)
+        if body.tool_use.choice.mode == "auto" and prompt == tokenizer.chat_prompt(messages):
+            told = (
+                "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
+                'tool_choice: "required" or a function, or serve a model whose template has tools'
+            )
+            raise ApiError(400, told, param="tools")
     except ServeError as error:
         raise ApiError(400, str(error), param="messages") from error
     return (tokenizer.encode(prompt, add_special_tokens=False),)
@@ -88,7 +97,7 @@ def completion_prompt_tokens(
     raise _wrong_prompt(given)
 
 
-def check_response_format(body: GenerationRequest, tokenizer: ModelTokenizer) -> None:
+def check_json_schema(body: GenerationRequest, tokenizer: ModelTokenizer) -> None:
     """Whether answers can have the form that is asked for.
 
     Raises
@@ -109,7 +118,7 @@ def check_response_format(body: GenerationRequest, tokenizer: ModelTokenizer) ->
         except ServeError as error:
             problem = str(error)
     if problem:
-        raise ApiError(400, f"response_format: {problem}", param="response_format")
+        raise ApiError(400, f"{body.json_schema_field}: {problem}", param=body.json_schema_field)
 
 
 def to_engine_requests(
@@ -134,7 +143,6 @@ def to_engine_requests(
     ApiError
         If something is not allowed.
     """
-    body.check_fields()
     if len(prompts) * body.n > _MOST_CHOICES:
         raise ApiError(
             400,

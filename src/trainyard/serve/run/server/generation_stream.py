@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +20,7 @@ from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import Metrics
 from trainyard.serve.run.server.queue_limit import QueueLimit
+from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 
 __all__ = ["GenerationStream", "Usage"]
 
@@ -47,6 +49,7 @@ class GenerationStream:
     given : what is to be generated.
     queue : where the requests wait until they have a token.
     deadline_s : for all choices together; infinite for none.
+    make_parser : makes what finds calls of tools in an answer; None if there are none.
 
     Raises
     ------
@@ -61,9 +64,10 @@ class GenerationStream:
         queue: QueueLimit,
         metrics: Metrics,
         deadline_s: float = float("inf"),
+        make_parser: Callable[[], ToolCallParser] | None = None,
     ) -> None:
         self._model, self._given, self._queue, self._metrics = model, given, queue, metrics
-        self._deadline_s, self._began_s = deadline_s, time.monotonic()
+        self._deadline_s, self._began_s, self._make_parser = deadline_s, time.monotonic(), make_parser
         self._found: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting = {request.name: request for request in given.requests}
@@ -110,7 +114,8 @@ class GenerationStream:
             raise found
         if found.finish_reason:
             self.num_left -= 1
-            self._metrics.answered(self._model.name, found.finish_reason)
+            reason = "stop" if found.finish_reason == "tool_calls" else found.finish_reason  # as vLLM has it
+            self._metrics.answered(self._model.name, reason)
         return found
 
     async def _run(self, place: int, request: Request) -> None:
@@ -129,13 +134,19 @@ class GenerationStream:
     async def _take_tokens(self, place: int, request: Request) -> None:
         given, num = self._given, request.num_samples
         decoders = [
-            ChoiceDecoder(place * num + each, self._model.tokenizer, given.stops, given.stop_token_ids)
+            ChoiceDecoder(
+                place * num + each,
+                self._model.tokenizer,
+                given.stops,
+                given.stop_token_ids,
+                self._make_parser() if self._make_parser else None,
+            )
             for each in range(num)
         ]
 
         def is_last(new: NewToken) -> bool:
             delta = decoders[new.sample].take(new)
-            if delta.text or delta.finish_reason:
+            if delta.says_something:
                 self._found.put_nowait(delta)
             return bool(delta.finish_reason)
 

@@ -43,10 +43,12 @@ class HostedModel:
     name : by which requests call it.
     tokenizer : of its text.
     engine : that computes it.
+    tool_call_parser : name of the format in which it writes calls of tools; "" if that is not known.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
     name: str
     tokenizer: ModelTokenizer
     engine: AsyncEngine
+    tool_call_parser: str = ""
     created_s: int = field(default_factory=lambda: int(time.time()))

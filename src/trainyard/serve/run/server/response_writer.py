@@ -11,6 +11,7 @@ from typing import Any
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta, OutputToken
 from trainyard.serve.run.server.generation_stream import Usage
+from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta
 
 __all__ = ["ChatResponseWriter", "CompletionResponseWriter", "ResponseWriter"]
 
@@ -49,6 +50,7 @@ class ResponseWriter(ABC):
                 "".join(delta.text for delta in each),
                 tuple(token for delta in each for token in delta.tokens),
                 each[-1].finish_reason,
+                tuple(call for delta in each for call in delta.calls),
             )
             for index, each in enumerate(by_choice)
         ]
@@ -101,18 +103,26 @@ class ChatResponseWriter(ResponseWriter):
         }
 
     def _choice(self, choice: ChoiceDelta) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.calls:
+            message |= {"content": choice.text or None, "tool_calls": _whole_calls(choice.calls)}
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(choice.tokens),
             "finish_reason": choice.finish_reason,
         }
 
     def _deltas(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        found = []
-        if delta.text or delta.tokens:
-            logprobs = self._logprobs(delta.tokens)
-            found.append(_chunk_choice(delta.index, {"content": delta.text}, logprobs, None))
+        said: list[dict[str, Any]] = []
+        if delta.text or (delta.tokens and not delta.calls):
+            said.append({"content": delta.text})
+        said += [{"tool_calls": [_call_chunk(call)]} for call in delta.calls]
+        told = [self._logprobs(delta.tokens), *(None for _ in said)]
+        found = [
+            _chunk_choice(delta.index, each, logprobs, None)
+            for each, logprobs in zip(said, told, strict=False)
+        ]
         if delta.finish_reason:
             found.append(_chunk_choice(delta.index, {}, None, delta.finish_reason))
         return found
@@ -195,6 +205,27 @@ def _chunk_choice(
     index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, reason: str | None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _call_chunk(call: ToolCallDelta) -> dict[str, Any]:
+    if not call.call_id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.call_id, "type": "function", "function": function}
+
+
+def _whole_calls(deltas: Sequence[ToolCallDelta]) -> list[dict[str, Any]]:
+    """Calls whose parts are joined."""
+    found = dict[int, dict[str, Any]]()
+    for delta in deltas:
+        if delta.call_id:
+            found[delta.index] = {
+                "id": delta.call_id,
+                "type": "function",
+                "function": {"name": delta.name, "arguments": ""},
+            }
+        found[delta.index]["function"]["arguments"] += delta.arguments
+    return list(found.values())
 
 
 def _finite(value: float) -> float:

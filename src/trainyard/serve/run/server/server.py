@@ -42,6 +42,7 @@ class ServerOptions:
     limits : what they may take.
     drain_s : at its end, for requests that run.
     logs_prompts : whether what clients send is logged.
+    tool_call_parser : name of the format in which the models write calls of tools; "" if that is not known.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +51,7 @@ class ServerOptions:
     limits: ServerLimits = field(default_factory=ServerLimits)
     drain_s: float = 30.0
     logs_prompts: bool = False
+    tool_call_parser: str = ""
 
 
 class HttpServer(uvicorn.Server):
@@ -117,7 +119,10 @@ async def _serve(
     on_ready: OnReady,
 ) -> bool:
     clients = {name: EngineClient(factory.make_engine) for name, factory in models.items()}
-    served = {name: HostedModel(name, tokenizers[name], client) for name, client in clients.items()}
+    served = {
+        name: HostedModel(name, tokenizers[name], client, options.tool_call_parser)
+        for name, client in clients.items()
+    }
     api = ApiServer(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
     server = HttpServer(api.app)
     ending = asyncio.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["StopStrings"]
+__all__ = ["StopStrings", "num_undecided"]
 
 
 class StopStrings:
@@ -19,7 +19,6 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops, self._held = tuple(stops), ""
-        self._most = max(map(len, self._stops), default=0)
 
     def take(self, text: str) -> tuple[str, bool]:
         """Take the next piece; return what is certain to be of the answer, and whether the answer ends with it."""
@@ -28,7 +27,7 @@ class StopStrings:
         if places:
             self._held = ""
             return text[: min(places)], True
-        num = next(num for num in range(min(self._most, len(text)), -1, -1) if self._begins(text, num))
+        num = num_undecided(text, self._stops)
         self._held = text[len(text) - num :]
         return text[: len(text) - num], False
 
@@ -37,7 +36,15 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _begins(self, text: str, num: int) -> bool:
-        """Whether the last characters may begin a stop."""
-        end = text[len(text) - num :]
-        return not end or any(stop.startswith(end) for stop in self._stops)
+
+def num_undecided(text: str, stops: Sequence[str]) -> int:
+    """How many of the last characters of a text may begin one of some other texts."""
+    most = min(len(text), max(map(len, stops), default=0))
+    return next(
+        (
+            num
+            for num in range(most, 0, -1)
+            if any(stop.startswith(text[len(text) - num :]) for stop in stops)
+        ),
+        0,
+    )

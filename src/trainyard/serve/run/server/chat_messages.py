@@ -1,0 +1,166 @@
+"""Messages of conversations, the tools that a model may call, and the calls that it made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from trainyard.serve.run.server.request_body import RequestBody
+
+__all__ = ["ChatMessage", "Tool", "ToolChoice", "ToolChoiceField"]
+
+_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_CHOICES = ("none", "auto", "required")
+
+
+def _without_nulls(given: Any) -> Any:
+    """Null says nothing; answers that come back as messages have many."""
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class _TextPart(RequestBody):
+    type: Literal["text"]
+    text: str
+
+
+def _joined(given: Any) -> Any:
+    """Content as one text, if it is a list of parts."""
+    return (
+        "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
+    )
+
+
+class _CalledFunction(RequestBody):
+    name: str
+    arguments: str
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, given: str) -> str:
+        try:
+            is_object = isinstance(json.loads(given or "{}"), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ValueError("allowed is the text of a JSON object")
+        return given
+
+
+class _ToolCall(RequestBody):
+    id: str
+    type: Literal["function"]
+    function: _CalledFunction
+
+
+class ChatMessage(RequestBody):
+    """One message of a conversation: of an assistant, it may have calls of tools; of a tool, it answers a call."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_joined)] = None
+    tool_calls: list[_ToolCall] = Field(default_factory=list)
+    tool_call_id: str | None = None
+
+    _nulls = model_validator(mode="before")(_without_nulls)
+
+    @model_validator(mode="after")
+    def _has_what_its_role_has(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls are given in a message of {self.role}; allowed is assistant")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id and the role tool go together; give both or neither")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content is missing; give it")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates take it: without what it does not have, and arguments as an object."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.tool_calls:
+            found["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": json.loads(call.function.arguments or "{}"),
+                    },
+                }
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            found["tool_call_id"] = self.tool_call_id
+        return found
+
+
+class _Function(RequestBody):
+    name: str = Field(pattern=_NAME)
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    strict: bool = False
+
+    _nulls = model_validator(mode="before")(_without_nulls)
+
+    @field_validator("parameters")
+    @classmethod
+    def _is_of_objects(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if given and given.get("type") != "object":
+            raise ValueError('allowed is a JSON schema with "type": "object"')
+        return given
+
+
+class Tool(RequestBody):
+    """A function that a model may call."""
+
+    type: Literal["function"]
+    function: _Function
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.function.name
+
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        """JSON schema of its arguments."""
+        return self.function.parameters or _NO_PARAMETERS
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates take it."""
+        said = {"description": self.function.description} if self.function.description else {}
+        function = {"name": self.name, **said, "parameters": self.schema_of_arguments}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called.
+
+    Attributes
+    ----------
+    mode : "none", "auto" where the model decides, "required" for one call or more, "named" for a call of one tool.
+    name : of that tool.
+    """
+
+    mode: Literal["none", "auto", "required", "named"]
+    name: str = ""
+
+
+def _tool_choice(given: Any) -> Any:
+    if given in _CHOICES and isinstance(given, str):
+        return ToolChoice(given)  # type: ignore[arg-type]  # mypy does not see that it is one of these
+    if isinstance(given, dict) and given.keys() == {"type", "function"} and given["type"] == "function":
+        function = given["function"]
+        if isinstance(function, dict) and function.keys() == {"name"} and isinstance(function["name"], str):
+            return ToolChoice("named", function["name"])
+    raise ValueError(
+        f'allowed is {", ".join(_CHOICES)} or {{"type": "function", "function": {{"name": NAME}}}}'
+    )
+
+
+ToolChoiceField = Annotated[ToolChoice, BeforeValidator(_tool_choice)]

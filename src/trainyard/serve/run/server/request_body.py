@@ -1,0 +1,13 @@
+"""What all bodies of requests have in common: fields have the types that they say, and no others are taken."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["RequestBody"]
+
+
+class RequestBody(BaseModel):
+    """A JSON object of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())

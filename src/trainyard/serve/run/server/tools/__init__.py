@@ -1,0 +1,1 @@
+"""Tools that models call: how their answers are made to be calls, and how calls are read from text."""

@@ -1,0 +1,87 @@
+"""Calls as Hermes and Qwen models write them: ``<tool_call>{"name": .., "arguments": {..}}</tool_call>``.
+
+References
+----------
+Nous Research: Hermes Function Calling, the format of Hermes 2 Pro, 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from trainyard.serve.run.server.stop_strings import num_undecided
+from trainyard.serve.run.server.tools.call_reader import CallReader
+from trainyard.serve.run.server.tools.tool_call_parser import ParsedText, ToolCallDelta
+
+__all__ = ["HermesParser"]
+
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+_Mode = Callable[[list[ToolCallDelta]], str]
+"""Takes what is held as far as it can; returns content, and adds to calls."""
+
+
+class HermesParser:
+    """Finds calls between tags. What only looks like one, since it has no name or no object, is content.
+
+    Spaces behind a call, and an end tag that is missing, are no content.
+    """
+
+    tags: ClassVar[tuple[str, ...]] = (_BEGIN, _END)
+
+    def __init__(self) -> None:
+        self._held, self._num_calls = "", 0
+        self._call = CallReader(0)
+        self._mode: _Mode = self._read_text
+
+    @property
+    def finish_reason(self) -> Literal["stop", "tool_calls"]:
+        """Of an answer that ends now."""
+        is_in_call = self._mode == self._read_call and self._call.has_begun
+        return "tool_calls" if self._num_calls and not is_in_call else "stop"
+
+    def take(self, text: str) -> ParsedText:
+        """Take the next piece."""
+        self._held += text
+        content, calls = list[str](), list[ToolCallDelta]()
+        before = None
+        while self._mode != before:  # the same mode waits for more text
+            before = self._mode
+            content.append(before(calls))
+        return ParsedText("".join(content), tuple(calls))
+
+    def rest(self) -> ParsedText:
+        """What was held back, where nothing more comes."""
+        if self._mode == self._read_call and not self._call.has_begun:
+            return ParsedText(_BEGIN + self._call.text)
+        return ParsedText(self._held)
+
+    def _read_text(self, calls: list[ToolCallDelta]) -> str:
+        before, tag, after = self._held.partition(_BEGIN)
+        if tag:
+            self._held, self._mode = after, self._read_call
+            self._call = CallReader(self._num_calls)
+            return before
+        num_certain = len(before) - num_undecided(before, (_BEGIN,))
+        self._held = before[num_certain:]
+        return before[:num_certain]
+
+    def _read_call(self, calls: list[ToolCallDelta]) -> str:
+        call = self._call
+        found, self._held = call.take(self._held)
+        calls += found
+        if call.state == "wrong" and not call.has_begun:
+            self._held, self._mode = call.text + self._held, self._read_text
+            return _BEGIN
+        if call.state != "open":
+            self._num_calls, self._mode = self._num_calls + 1, self._skip_end
+        return ""
+
+    def _skip_end(self, calls: list[ToolCallDelta]) -> str:
+        held = self._held.lstrip()
+        while held.startswith(_END):
+            held = held.removeprefix(_END).lstrip()
+        self._held = held
+        if not _END.startswith(held):
+            self._mode = self._read_text
+        return ""

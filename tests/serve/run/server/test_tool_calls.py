@@ -1,0 +1,288 @@
+"""Tools through the server: calls that a model with random weights must make, and calls that it chooses to make."""
+
+from __future__ import annotations
+
+import json
+
+import httpx2
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tests.serve.run.server.served_api import CHAT, END, FakeEngine, call_api, save_tiny
+from tests.serve.run.server.test_api_conformance import events, plain, valid
+from tests.serve.run.server.test_api_refusals import post, refusal
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
+
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+
+_PATH = "/v1/chat/completions"
+
+
+def tool(name, **properties):
+    parameters = {
+        "type": "object",
+        "properties": {key: {"enum": values} for key, values in properties.items()},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+_COUPLE, _BRAKE = tool("couple", car=["box", "tank"], axles=[2, 4]), tool("brake", now=[True, False])
+_TOOLS = CHAT | {"tools": [_COUPLE, _BRAKE], "max_tokens": 400, "seed": 3, "temperature": 1.2}
+_REQUIRED = _TOOLS | {"tool_choice": "required"}
+_NAMED = _TOOLS | {"tool_choice": {"type": "function", "function": {"name": "couple"}}}
+_SHARED = {
+    "type": "function",
+    "function": {
+        "name": "route",
+        "parameters": {
+            "type": "object",
+            "properties": {"start": {"$ref": "#/$defs/Track"}, "stop": {"$ref": "#/properties/start"}},
+            "required": ["start", "stop"],
+            "additionalProperties": False,
+            "$defs": {"Track": {"enum": ["north", "south"]}},
+        },
+    },
+}
+
+
+def is_call(call):
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "brake":
+        return arguments.keys() == {"now"} and arguments["now"] in (True, False)
+    return (
+        call["function"]["name"] == "couple"
+        and arguments.keys() == {"car", "axles"}
+        and arguments["car"] in ("box", "tank")
+        and arguments["axles"] in (2, 4)
+    )
+
+
+def joined(chunks, index):
+    """The message of one choice whose chunks are put together, as clients do it."""
+    content, calls, reasons = "", [], []
+    for choice in (each for chunk in chunks for each in chunk["choices"] if each["index"] == index):
+        content += choice["delta"].get("content") or ""
+        reasons.append(choice["finish_reason"])
+        for part in choice["delta"].get("tool_calls", ()):
+            if part["index"] == len(calls):
+                assert part.keys() == {"index", "id", "type", "function"}
+                calls.append({name: part[name] for name in ("type", "function")})
+            else:
+                assert part.keys() == {"index", "function"}
+                assert part["index"] == len(calls) - 1
+                assert part["function"].keys() == {"arguments"}
+                calls[-1]["function"]["arguments"] += part["function"]["arguments"]
+    assert set(reasons[:-1]) <= {None}
+    return content, calls, reasons[-1]
+
+
+def said(choice):
+    message = choice["message"]
+    calls = [{name: call[name] for name in ("type", "function")} for call in message.get("tool_calls", ())]
+    return message["content"] or "", calls, choice["finish_reason"]
+
+
+def test_required_calls_are_calls(url):
+    found = plain(url, "chat/completions", _REQUIRED | {"n": 6})
+    assert [choice["finish_reason"] for choice in found["choices"]] == ["tool_calls"] * 6
+    calls = [choice["message"]["tool_calls"] for choice in found["choices"]]
+    assert all(is_call(call) for each in calls for call in each)
+    assert {call["function"]["name"] for each in calls for call in each} == {"couple", "brake"}
+    assert max(map(len, calls)) > 1
+    assert len({call["id"] for each in calls for call in each}) == sum(map(len, calls))
+    assert all(choice["message"]["content"] is None for choice in found["choices"])
+    one = plain(url, "chat/completions", _REQUIRED | {"n": 6, "parallel_tool_calls": False})
+    assert [len(choice["message"]["tool_calls"]) for choice in one["choices"]] == [1] * 6
+
+
+def test_a_named_tool_is_called(url):
+    found = plain(url, "chat/completions", _NAMED | {"n": 4})
+    assert [choice["finish_reason"] for choice in found["choices"]] == [
+        "stop"
+    ] * 4  # as OpenAI and vLLM have it
+    for choice in found["choices"]:
+        (call,) = choice["message"]["tool_calls"]
+        assert is_call(call)
+        assert call["function"]["name"] == "couple"
+
+
+@pytest.mark.parametrize("body", [_REQUIRED, _NAMED], ids=["required", "named"])
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 25}, {"logprobs": True}], ids=str)
+def test_streamed_calls_joined_are_the_whole_ones(url, body, more):
+    body = body | {"n": 3} | more
+    whole, chunks = plain(url, "chat/completions", body), events(url, "chat/completions", body)
+    valid(ChatCompletion, whole)
+    for chunk in chunks:
+        valid(ChatCompletionChunk, chunk)
+    assert [joined(chunks, index) for index in range(3)] == [said(choice) for choice in whole["choices"]]
+    if "max_tokens" in more:
+        assert "length" in [choice["finish_reason"] for choice in whole["choices"]]
+    elif more:
+        told = [
+            c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["index"] == 1 and c["logprobs"]
+        ]
+        tokens = [each for part in told for each in part["content"]]
+        assert tokens == whole["choices"][1]["logprobs"]["content"] != []
+
+
+def test_parameters_may_refer_to_each_other(url):
+    for choice in ("required", {"type": "function", "function": {"name": "route"}}):
+        body = _TOOLS | {"tools": [_BRAKE, _SHARED], "tool_choice": choice, "n": 4}
+        for found in plain(url, "chat/completions", body)["choices"]:
+            for call in found["message"]["tool_calls"]:
+                if call["function"]["name"] == "route":
+                    assert set(json.loads(call["function"]["arguments"]).values()) <= {"north", "south"}
+
+
+def test_the_client_of_openai_takes_calls_and_gives_answers(url):
+    client = OpenAI(base_url=f"{url}/v1", api_key="any", _strict_response_validation=True)
+    given = {"model": "tiny", "messages": CHAT["messages"], "tools": _TOOLS["tools"], "seed": 5}
+    chat = client.chat.completions.create(**given, tool_choice="required", parallel_tool_calls=False)
+    message = chat.choices[0].message
+    (call,) = message.tool_calls
+    answer = {"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "done"}]}
+    more = given | {"messages": [*CHAT["messages"], message, answer]}
+    assert client.chat.completions.create(**more, tool_choice="none", max_tokens=3).usage.prompt_tokens > 0
+    with client.chat.completions.stream(**given, tool_choice="required") as stream:
+        assert all(
+            is_call(call.model_dump()) for call in stream.get_final_completion().choices[0].message.tool_calls
+        )
+
+
+def auto(tokenizer, text, **more):
+    """What a model that writes a text is understood to say, whole and streamed; the two are the same."""
+    tokens = [*tokenizer.encode(text), END] if isinstance(text, str) else text
+    body = CHAT | {"tools": [_COUPLE, _BRAKE]} | more
+
+    async def work(client, api):
+        whole = await client.post(_PATH, json=body)
+        streamed = await client.post(_PATH, json=body | {"stream": True})
+        return whole, streamed.text, api.metrics.text().decode()
+
+    whole, text, metrics = call_api(tokenizer, FakeEngine(tokens), work, tool_call_parser="hermes")
+    assert whole.status_code == 200, whole.text
+    chunks = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
+    for chunk in chunks:
+        valid(ChatCompletionChunk, chunk)
+    (choice,) = valid(ChatCompletion, whole.json()).model_dump(exclude_none=True)["choices"]
+    found = said({"message": {"content": None} | choice["message"], "finish_reason": choice["finish_reason"]})
+    assert joined(chunks, 0) == found
+    assert 'finished_reason="tool_calls"' not in metrics
+    return found
+
+
+_HERMES = '<tool_call>\n{"name": "brake", "arguments": {"now": true}}\n</tool_call>'
+
+
+def test_calls_that_the_model_chooses(tokenizer):
+    def call(name, arguments):
+        return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+    brake = call("brake", '{"now": true}')
+    assert auto(tokenizer, _HERMES) == ("", [brake], "tool_calls")
+    assert auto(tokenizer, f"Now.\n{_HERMES}\n{_HERMES}") == ("Now.\n", [brake, brake], "tool_calls")
+    assert auto(tokenizer, f"{_HERMES}\n{_HERMES}", parallel_tool_calls=False) == ("", [brake], "tool_calls")
+    assert auto(tokenizer, "It has 2 < 4 devices.") == ("It has 2 < 4 devices.", [], "stop")
+    cut = len(tokenizer.encode(_HERMES[:-20]))
+    text, (part,), reason = auto(tokenizer, _HERMES, max_tokens=cut)
+    assert (text, part["function"]["name"], reason) == ("", "brake", "length")
+    assert '{"now": true}'.startswith(part["function"]["arguments"])
+    assert auto(tokenizer, _HERMES, tool_choice="none") == (_HERMES, [], "stop")
+    assert auto(tokenizer, _HERMES, stop='"now"') == ("", [call("brake", "{")], "stop")
+
+
+def test_tags_that_are_special_tokens_are_seen(tmp_path):
+    folder = save_tiny(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(folder)
+    tags = [AddedToken(tag, special=True) for tag in ("<tool_call>", "</tool_call>", "<other>")]
+    pretrained.add_tokens(tags, special_tokens=True)
+    pretrained.save_pretrained(folder)
+    tokenizer = ModelTokenizer(folder)
+    tokens = tokenizer.encode(f"a<other>{_HERMES}")
+    assert tokenizer.decode(tokens) == "a" + _HERMES.removeprefix("<tool_call>").removesuffix("</tool_call>")
+    content, calls, reason = auto(tokenizer, [*tokens, END])
+    assert (content, len(calls), reason) == ("a", 1, "tool_calls")
+
+
+def test_the_template_is_told_of_tools_unless_none_may_be_called(url):
+    def num(**more):
+        return plain(url, "chat/completions", CHAT | more | {"max_tokens": 1})["usage"]["prompt_tokens"]
+
+    tools = {"tools": [_BRAKE]}
+    assert num(**tools, tool_choice="none") == num()
+    counted = httpx2.post(f"{url}/tokenize", json={"messages": CHAT["messages"], **tools}).json()["count"]
+    assert num(**tools, tool_choice="required") == counted > num()
+
+
+def called_with(arguments):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def test_arguments_of_earlier_calls_are_objects_for_the_template(tokenizer):
+    found = post(tokenizer, "/tokenize", {"messages": [called_with('{"a": 1}')]})
+    assert "{'a': 1}" in tokenizer.decode(found[2]["tokens"])
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "says"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools.0.type", "'function'"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name", "required"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name", "pattern"),
+        ({"tools": [tool("f"), tool("f")]}, "tools", "two functions 'f'"),
+        ({"tools": [tool("f")] * 129}, "tools", "128"),
+        ({"tools": [_BRAKE | {"function": {"name": "f", "parameters": {"type": "array"}}}]},
+         "tools.0.function.parameters", '"type": "object"'),
+        ({"tools": [_BRAKE | {"function": {"name": "f", "parameters": {"type": "object", "minProperties": "x"}}}],
+          "tool_choice": "required"}, "tools", "minProperties"),
+        ({"tool_choice": "required"}, "tool_choice", "tools is empty"),
+        ({"tools": [_BRAKE], "tool_choice": "any"}, "tool_choice", "none, auto, required"),
+        ({"tools": [_BRAKE], "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "none, auto, required"),
+        ({"tools": [_BRAKE], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+         "tool_choice", "known in tools are brake"),
+        ({"tools": [_BRAKE]}, "tool_choice", "--tool-call-parser"),
+        ({"tools": [_BRAKE], "tool_choice": "required", "response_format": {"type": "json_object"}},
+         "response_format", "do not go together"),
+        ({"tools": [_BRAKE], "tool_choice": "required", "ignore_eos": True}, "tools", "ignore_eos"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tools_that_cannot_be_are_refused(tokenizer, more, param, says):
+    error = refusal(post(tokenizer, _PATH, CHAT | more), 400)
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "tool", "content": "a"}, "tool_call_id"),
+        ({"role": "user", "content": "a", "tool_call_id": "1"}, "tool_call_id"),
+        (called_with("{}") | {"role": "user", "content": "a"}, "allowed is assistant"),
+        ({"role": "assistant"}, "content is missing"),
+        (called_with("{"), "text of a JSON object"),
+        (called_with("[]"), "text of a JSON object"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_messages_of_tools_that_cannot_be_are_refused(tokenizer, message, says):
+    assert says in refusal(post(tokenizer, _PATH, CHAT | {"messages": [message]}), 400)["message"]
+
+
+def test_a_template_without_tools_is_told(tmp_path):
+    plain_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer = ModelTokenizer(save_tiny(tmp_path, template=plain_template))
+    engine = FakeEngine(tokenizer.encode('{"now": true}'))
+
+    def ask(choice):
+        body = CHAT | {"tools": [_BRAKE], "tool_choice": choice}
+        return call_api(
+            tokenizer, engine, lambda client, _: client.post(_PATH, json=body), tool_call_parser="hermes"
+        )
+
+    assert "does not tell it of tools" in ask("auto").json()["error"]["message"]
+    assert ask({"type": "function", "function": {"name": "brake"}}).status_code == 200
