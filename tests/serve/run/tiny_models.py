@@ -72,8 +72,15 @@ def drawn_prompts(num: int, seed: int = 0) -> list[tuple[int, ...]]:
 def generated(
     name: str, prompts: tuple[tuple[int, ...], ...], num_tokens: int
 ) -> Sequence[tuple[list[int], list[float]]]:
+    """What a model generates for each prompt; see `generated_by`."""
+    return generated_by(made(name), prompts, num_tokens)
+
+
+def generated_by(
+    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], num_tokens: int
+) -> Sequence[tuple[list[int], list[float]]]:
     """What a model generates for each prompt by itself, and by how much each token was better than the next best."""
-    model, found = made(name), []
+    found = []
     with torch.inference_mode():
         for prompt in prompts:
             ids = torch.tensor([prompt])

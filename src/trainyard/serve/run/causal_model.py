@@ -17,6 +17,8 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
+from trainyard.serve.run.lora_adapter import read_lora_adapter
+from trainyard.serve.run.lora_layers import LoraLayers
 from trainyard.serve.run.pretrained import load_pretrained, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
@@ -60,6 +62,7 @@ class CausalModel:
         self.vocabulary = int(config.vocab_size)
         self._cache = KvCache(self.shapes, 0, 1)
         pack_linear_layers(model)
+        self._adapters = LoraLayers(model, self.name)
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
@@ -69,6 +72,14 @@ class CausalModel:
     def apply(self, ops: Sequence[CacheOp]) -> None:
         """Do operations on the KV cache; see `trainyard.serve.run.step_model.StepModel`."""
         self._cache.apply(ops)
+
+    def load_adapter(self, adapter: str, folder: Path) -> None:
+        """Read an adapter; see `trainyard.serve.run.step_model.StepModel`."""
+        self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype))
+
+    def unload_adapter(self, adapter: str) -> None:
+        """Forget an adapter; see `trainyard.serve.run.step_model.StepModel`."""
+        self._adapters.remove(adapter)
 
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
@@ -92,6 +103,7 @@ class CausalModel:
         As `logits`.
         """
         self._attention.inputs = inputs
+        self._adapters.use_rows({name: torch.from_numpy(rows) for name, rows in inputs.adapter_rows.items()})
         rows = (inputs.attention.cu_seqlens[1:] - 1)[list(ends)]
         keep = torch.from_numpy(rows)
         more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
@@ -107,6 +108,7 @@ class Engine:
         self._seen, self._finished, self._constrain = seen, finished, constrain
         self._entries: dict[int, _Entry] = {}
         self._next_number, self._num_preemptions, self._batch = 0, 0, Batch()
+        self._adapters: dict[str, bool] = {}  # whether it is still loaded
 
     @property
     def has_work(self) -> bool:
@@ -137,6 +139,41 @@ class Engine:
         """Blocks of the KV cache on the device that no request holds."""
         return self._instance.cache.num_free
 
+    def load_adapter(self, adapter: str, folder: Path) -> None:
+        """Read an adapter, which requests choose by its name from now on.
+
+        Parameters
+        ----------
+        adapter : its name, which no other adapter of this engine has or had.
+        folder : as PEFT saves it.
+
+        Raises
+        ------
+        ServeError
+            If it cannot be read or is not for this model, or there was another one of this name.
+        """
+        if adapter in self._adapters:
+            raise ServeError(
+                f"an adapter {adapter!r} was loaded before, and blocks of it may be cached; give another name"
+            )
+        self._model.load_adapter(adapter, folder)
+        self._adapters[adapter] = True
+
+    def unload_adapter(self, adapter: str) -> None:
+        """Forget an adapter. Nothing happens if it is not loaded.
+
+        Raises
+        ------
+        ServeError
+            If requests with it wait or run.
+        """
+        if not self._adapters.get(adapter):
+            return
+        if any(entry.state.request.adapter == adapter for entry in self._entries.values()):
+            raise ServeError(f"requests use the adapter {adapter!r}; unload it when they have ended")
+        self._model.unload_adapter(adapter)
+        self._adapters[adapter] = False
+
     def add(
         self,
         request: Request,
@@ -156,7 +193,8 @@ class Engine:
         Raises
         ------
         ServeError
-            If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know.
+            If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know; or its
+            adapter is not loaded.
         """
         if not request.prompt_ids:
             raise ServeError(f"request {request.name!r} has no prompt_ids; give the tokens of its prompt")
@@ -164,6 +202,10 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}; "
                 f"allowed are 0 to {self._model.vocabulary - 1}"
+            )
+        if request.adapter and not self._adapters.get(request.adapter):
+            raise ServeError(
+                f"request {request.name!r} has the adapter {request.adapter!r}, which is not loaded"
             )
         if sampling is not None and sampling.json_schema and self._constrain is None:
             raise ServeError(f"request {request.name!r} has a json_schema; give the engine what constrains")

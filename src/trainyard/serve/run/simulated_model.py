@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from trainyard.serve.batch import CacheOp, WorkItem
+from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.step_time import StepTime
 
@@ -42,6 +44,15 @@ class SimulatedModel:
 
     def apply(self, ops: Sequence[CacheOp]) -> None:
         """Nothing is copied."""
+
+    def load_adapter(self, adapter: str, folder: Path) -> None:
+        """Not done: nothing says how long steps take with it."""
+        raise ServeError(
+            f"{self.name} is simulated, and simulated models have no adapters; leave {adapter} out"
+        )
+
+    def unload_adapter(self, adapter: str) -> None:
+        """There are none."""
 
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]

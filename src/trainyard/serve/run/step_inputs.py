@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +25,13 @@ class StepInputs:
     ----------
     token_ids, positions : of every token: which it is, and how many are before it in its sequence; shape ``(tokens,)``.
     attention : where their keys and values are.
+    adapter_rows : which tokens are of requests with an adapter, by its name; shape of each ``(tokens,)``.
     """
 
     token_ids: Longs
     positions: Longs
     attention: AttentionBatch
+    adapter_rows: Mapping[str, Longs]
 
 
 def step_inputs(
@@ -61,4 +63,15 @@ def step_inputs(
         tables[i, : len(state.blocks)] = state.blocks
     positions = np.arange(ends[-1]) + np.repeat(starts - bounds[:-1], np.diff(bounds))
     batch = attention_batch(bounds, starts, tables, num_blocks, block_tokens)
-    return StepInputs(np.array(token_ids), positions, batch)
+    return StepInputs(np.array(token_ids), positions, batch, _adapter_rows(states, bounds))
+
+
+def _adapter_rows(states: Sequence[RequestState], bounds: Longs) -> Mapping[str, Longs]:
+    places: dict[str, list[int]] = {}
+    for place, state in enumerate(states):
+        if state.request.adapter:
+            places.setdefault(state.request.adapter, []).append(place)
+    return {
+        adapter: np.concatenate([np.arange(bounds[place], bounds[place + 1]) for place in each])
+        for adapter, each in places.items()
+    }

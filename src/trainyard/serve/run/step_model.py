@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -39,6 +40,25 @@ class StepModel(Protocol):
 
     def apply(self, ops: Sequence[CacheOp]) -> None:
         """Do the operations of a batch on the KV cache, in their order."""
+        ...
+
+    def load_adapter(self, adapter: str, folder: Path) -> None:
+        """Read an adapter; requests choose it by `Request.adapter`.
+
+        Parameters
+        ----------
+        adapter : its name.
+        folder : as PEFT saves it.
+
+        Raises
+        ------
+        ServeError
+            If the model cannot be computed with it.
+        """
+        ...
+
+    def unload_adapter(self, adapter: str) -> None:
+        """Forget an adapter that was loaded."""
         ...
 
     def logits(

@@ -1,0 +1,184 @@
+"""LoRA adapters from folders as PEFT saves them: low-rank updates of the weights of some layers.
+
+References
+----------
+.. [1] Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+.. [2] Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA", 2023 (``use_rslora``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from trainyard.reading import listed, parse_json, raised_as, read_text, shown
+from trainyard.serve.errors import ServeError
+
+__all__ = ["LoraConfig", "LoraUpdate", "read_lora_adapter", "read_lora_config"]
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_IN_TRAINING_ONLY = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "ensure_weight_tying",
+        "eva_config",
+        "exclude_modules",
+        "fan_in_fan_out",  # the layer itself tells it
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_dropout",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "target_modules",  # the tensors themselves tell it
+        "task_type",
+    }
+)
+_DONE: Mapping[str, tuple[Any, ...]] = {
+    "bias": ("none",),
+    "init_lora_weights": (
+        True,
+        False,
+        "gaussian",
+        "eva",
+        "orthogonal",
+    ),  # others change the model's own weights, too
+    "peft_type": ("LORA",),
+}
+"""Values of fields, all others of which are not done."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """What the configuration of an adapter says of its results.
+
+    Attributes
+    ----------
+    alpha : the scale, before it is divided.
+    ranks : that its updates may have.
+    is_rank_stabilized : whether the scale is divided by the root of the rank, and not by the rank.
+    """
+
+    alpha: float
+    ranks: frozenset[int]
+    is_rank_stabilized: bool
+
+    def scale(self, rank: int) -> float:
+        """Factor of an update."""
+        return self.alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
+
+
+@dataclass(frozen=True, eq=False)
+class LoraUpdate:
+    """What an adapter adds to the results of one layer: ``x @ down @ up``.
+
+    Attributes
+    ----------
+    down : A of the paper; shape ``(inputs, rank)``.
+    up : B of the paper, scaled; shape ``(rank, outputs)``.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
+def read_lora_config(folder: Path) -> LoraConfig:
+    """Read the configuration of an adapter.
+
+    Raises
+    ------
+    ServeError
+        If there is none, or it asks for what is not done.
+    """
+    path = folder / _CONFIG
+    if not path.is_file():
+        raise ServeError(f"{folder} has no {_CONFIG}; give the folder of a LoRA adapter, as PEFT saves it")
+    with raised_as(ServeError):
+        given = parse_json(read_text(path), path)
+    if not isinstance(given, dict) or "peft_type" not in given:
+        raise ServeError(f"{path} has no peft_type; give the folder of a LoRA adapter, as PEFT saves it")
+    rank, alpha, stabilized = (given.pop(name, None) for name in ("r", "lora_alpha", "use_rslora"))
+    pattern = given.pop("rank_pattern", None) or {}
+    for name, value in given.items():
+        allowed = _DONE.get(name, (None, False, [], {}, ""))
+        if name not in _IN_TRAINING_ONLY and value not in allowed:
+            told = " or ".join(map(repr, allowed))
+            raise ServeError(f"{path}: {name} is {shown(value)}, which is not done; allowed is {told}")
+    ranks: list[Any] = [rank, *pattern.values()] if isinstance(pattern, dict) else [None]
+    if not all(type(each) is int and each > 0 for each in ranks):
+        raise ServeError(
+            f"{path}: r is {shown(rank)}, rank_pattern {shown(pattern)}; allowed are numbers above 0"
+        )
+    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+        raise ServeError(f"{path}: lora_alpha is {shown(alpha)}; allowed is a number")
+    if stabilized not in (None, False, True):
+        raise ServeError(f"{path}: use_rslora is {shown(stabilized)}; allowed is true or false")
+    return LoraConfig(float(alpha), frozenset(ranks), bool(stabilized))
+
+
+def read_lora_adapter(folder: Path, dtype: torch.dtype = torch.float32) -> Mapping[str, LoraUpdate]:
+    """Read an adapter: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+    Parameters
+    ----------
+    dtype : type of the tensors that are made.
+
+    Returns
+    -------
+    Updates by the path of their layer in the model.
+
+    Raises
+    ------
+    ServeError
+        If the folder has no such adapter, or it has what is not done.
+    """
+    config, path = read_lora_config(folder), folder / _WEIGHTS
+    if not path.is_file():
+        raise ServeError(f"{folder} has no {_WEIGHTS}; allowed is this format only")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ServeError(f"{path} cannot be read: {error}") from error
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = _TENSOR.fullmatch(name)
+        if found is None or tensor.dim() != 2 or not tensor.is_floating_point():
+            kind = f"of shape {list(tensor.shape)} and type {tensor.dtype}"
+            allowed = "lora_A.weight and lora_B.weight of linear layers"
+            raise ServeError(f"{path} has {shown(name)} {kind}, which is not done; allowed are {allowed}")
+        parts.setdefault(found[1], {})[found[2]] = tensor
+    if not parts:
+        raise ServeError(f"{path} has no tensors; give an adapter with some")
+    return {layer: _update(path, layer, each, config, dtype) for layer, each in parts.items()}
+
+
+def _update(
+    path: Path, layer: str, parts: Mapping[str, Tensor], config: LoraConfig, dtype: torch.dtype
+) -> LoraUpdate:
+    if len(parts) != 2:
+        raise ServeError(f"{path} has only lora_{listed(parts)} of {shown(layer)}; give an adapter with both")
+    down, up = parts["A"], parts["B"]
+    rank = down.shape[0]
+    if rank not in config.ranks or rank != up.shape[1]:
+        raise ServeError(
+            f"{path} has ranks {rank} and {up.shape[1]} of {shown(layer)}; allowed by {_CONFIG} is "
+            f"{listed(map(str, sorted(config.ranks)))}"
+        )
+    # Rows of few tokens go through matrices faster as they lie then.
+    return LoraUpdate(
+        down.to(dtype).t().contiguous(), (up.float() * config.scale(rank)).to(dtype).t().contiguous()
+    )
