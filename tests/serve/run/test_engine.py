@@ -131,6 +131,27 @@ def test_an_answer_ends_at_a_stop_token_or_the_longest_sequence(model: CausalMod
     assert tokens_of(short) == {0: tokens[:3]}
 
 
+@pytest.mark.parametrize("policy", _POLICIES)
+def test_no_answer_ends_before_its_least_tokens(model: CausalModel, policy: str):
+    """Also not where it is preempted, or is one of several answers."""
+    found, ends = engine(model, policy), frozenset(range(VOCABULARY)) - {7}
+    least = {}
+    for i, prompt in enumerate(drawn_prompts(16)):
+        sampling = SamplingParams(min_tokens=i, seed=i, logit_bias={7: -100.0})
+        least[found.add(request(prompt, 24, str(i), num_samples=1 + i % 2), sampling, ends)] = i
+    tokens: dict[tuple[int, int], list[int]] = {}
+    while found.has_work:
+        for out in found.step():
+            assert isinstance(out, NewToken)
+            tokens.setdefault((out.request, out.sample), []).append(out.token)
+    assert len(tokens) == 16 + 8
+    for (number, _), answer in tokens.items():
+        assert answer[:-1] == [7] * least[number]
+        assert answer[-1] != 7
+    with pytest.raises(ServeError, match="all tokens end it"):
+        found.add(request([1]), SamplingParams(min_tokens=1), frozenset(range(VOCABULARY)))
+
+
 def test_what_cannot_be_served_is_refused(model: CausalModel):
     found = engine(model)
     with pytest.raises(ServeError, match="has no prompt_ids"):

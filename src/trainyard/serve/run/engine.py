@@ -18,6 +18,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.json_constraint import TokenConstraint
+from trainyard.serve.run.min_tokens import MinTokens
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_model import StepModel
@@ -193,8 +194,8 @@ class Engine:
         Raises
         ------
         ServeError
-            If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know; or its
-            adapter is not loaded.
+            If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know; its
+            adapter is not loaded; or all tokens would end its answer before ``min_tokens``.
         """
         if not request.prompt_ids:
             raise ServeError(f"request {request.name!r} has no prompt_ids; give the tokens of its prompt")
@@ -207,14 +208,18 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} has the adapter {request.adapter!r}, which is not loaded"
             )
-        if sampling is not None and sampling.json_schema and self._constrain is None:
+        params = sampling or SamplingParams()
+        if params.min_tokens and len(stop_token_ids) >= self._model.vocabulary:
+            raise ServeError(
+                f"request {request.name!r} has min_tokens, and all tokens end it; give fewer of these"
+            )
+        if params.json_schema and self._constrain is None:
             raise ServeError(f"request {request.name!r} has a json_schema; give the engine what constrains")
         state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)
         if why:
             raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
         self._next_number += request.num_samples
-        params = sampling or SamplingParams()
         self._entries[state.number] = _Entry(state, params, stop_token_ids, seed_of(params), {state.number})
         self._checker.arrive(state.number, state.num_tokens, state.tokens)
         return state.number
@@ -344,10 +349,12 @@ class Engine:
 
     def _constraint(self, entry: _Entry, number: int) -> TokenConstraint | None:
         """What says which tokens a sample may have next; None for all."""
-        schema = entry.sampling.json_schema
-        if schema and number not in entry.constraints and self._constrain is not None:
-            entry.constraints[number] = self._constrain(schema)
-        return entry.constraints.get(number)
+        params, known = entry.sampling, entry.constraints
+        if number not in known and params.min_tokens:
+            known[number] = MinTokens(params.min_tokens, entry.stop_token_ids, self._model.vocabulary)
+        elif number not in known and params.json_schema and self._constrain is not None:
+            known[number] = self._constrain(params.json_schema)
+        return known.get(number)
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:
         if token in self._entries[state.sequences[0].number].stop_token_ids:

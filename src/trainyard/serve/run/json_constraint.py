@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.sampling import token_mask
 
 __all__ = ["JsonConstraints", "TokenConstraint"]
 
@@ -19,7 +20,7 @@ _SPACE = r"\n?[ ]{0,16}"
 class TokenConstraint(Protocol):
     """Says of one answer which tokens may come next."""
 
-    def allowed(self) -> NDArray[np.int32]:
+    def allowed(self) -> NDArray[np.int32] | None:
         """The tokens, as `SamplingRow` takes them."""
         ...
 
@@ -51,7 +52,7 @@ class JsonConstraints:
                 "JSON schemas need llguidance, which the server has not: pip install 'trainyard[server]'"
             ) from error
         self._ends = sorted(ends)
-        self._num_words = -(-vocabulary // 32)
+        self._end = token_mask(self._ends, vocabulary)
         try:
             self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=self._ends)
         except Exception as error:  # of a library in Rust
@@ -71,7 +72,7 @@ class JsonConstraints:
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, _grammar(schema))
-        return _Json(matcher, self._num_words, self._ends)
+        return _Json(matcher, self._end)
 
 
 def _grammar(schema: str) -> str:
@@ -84,12 +85,9 @@ def _grammar(schema: str) -> str:
 class _Json:
     """Where the matcher knows nothing more, the answer ends."""
 
-    def __init__(self, matcher: Any, num_words: int, ends: list[int]) -> None:
-        self._matcher = matcher
-        self._mask = np.zeros((1, num_words), np.int32)
-        self._end = np.zeros(num_words, np.uint32)
-        for token in ends:
-            self._end[token // 32] |= np.uint32(1 << token % 32)
+    def __init__(self, matcher: Any, end: NDArray[np.int32]) -> None:
+        self._matcher, self._end = matcher, end
+        self._mask = np.zeros((1, len(end)), np.int32)
 
     def allowed(self) -> NDArray[np.int32]:
         from llguidance.numpy import fill_next_token_bitmask
@@ -99,7 +97,7 @@ class _Json:
             if self._mask.any():
                 found: NDArray[np.int32] = self._mask[0]
                 return found
-        return self._end.view(np.int32)
+        return self._end
 
     def take(self, token: int) -> None:
         if not (self._matcher.is_error() or self._matcher.is_stopped()):

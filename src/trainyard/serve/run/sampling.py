@@ -8,7 +8,7 @@ be drawn. Tokens of equal logits count as sorted by their number.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor, float32
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["Sampled", "SamplingParams", "SamplingRow", "TokenLogprobs", "sample", "seed_of"]
+__all__ = ["Sampled", "SamplingParams", "SamplingRow", "TokenLogprobs", "sample", "seed_of", "token_mask"]
 
 _LEAST_TEMPERATURE = 1e-5
 _RANGES = {
@@ -61,6 +61,9 @@ class SamplingParams:
         None for nothing.
     json_schema : str
         Text of a JSON schema to which the output conforms; "" for none.
+    min_tokens : int
+        Tokens before which none is chosen that would end the answer; 0 or more. It does not go with a ``json_schema``,
+        which says by itself where answers end.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     json_schema: str = ""
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -98,6 +102,12 @@ class SamplingParams:
         if self.logprobs is not None and not 0 <= self.logprobs <= _MOST_LOGPROBS:
             raise ServeError(
                 f"logprobs is {self.logprobs}; allowed is 0 to {_MOST_LOGPROBS}, or None for none"
+            )
+        if self.min_tokens < 0:
+            raise ServeError(f"min_tokens is {self.min_tokens}; allowed is 0 or more")
+        if self.min_tokens and self.json_schema:
+            raise ServeError(
+                f"min_tokens is {self.min_tokens}, and answers end by their JSON schema; leave one out"
             )
         for token, bias in self.logit_bias.items():
             if token < 0 or not -_MOST_BIAS <= bias <= _MOST_BIAS:
@@ -160,6 +170,21 @@ class Sampled:
 
     tokens: NDArray[np.int64]
     logprobs: tuple[TokenLogprobs | None, ...]
+
+
+def token_mask(tokens: Iterable[int], vocabulary: int) -> NDArray[np.int32]:
+    """Bits as `SamplingRow.allowed` has them, which are 1 for some tokens only.
+
+    Parameters
+    ----------
+    tokens : those that the vocabulary does not have are left out.
+    vocabulary : number of tokens.
+    """
+    words = np.zeros(-(-vocabulary // 32), np.uint32)
+    for token in tokens:
+        if 0 <= token < vocabulary:
+            words[token // 32] |= np.uint32(1 << token % 32)
+    return words.view(np.int32)
 
 
 def seed_of(params: SamplingParams) -> int:

@@ -183,6 +183,54 @@ def test_an_end_token_ends_an_answer_and_is_not_in_it(url):
     assert (on["choices"][0]["finish_reason"], on["usage"]["completion_tokens"]) == ("length", 4)
 
 
+def test_an_answer_does_not_end_before_its_least_tokens(url):
+    body = COMPLETION | {"logit_bias": {str(END): 100}, "min_tokens": 3, "max_tokens": 9, "n": 4, "seed": 1}
+    found = plain(url, "completions", body)
+    assert found["usage"]["completion_tokens"] == 4 * (3 + 1)
+    assert [choice["finish_reason"] for choice in found["choices"]] == ["stop"] * 4
+    chat = plain(url, "chat/completions", CHAT | {"stop_token_ids": list(range(900)), "min_tokens": 5})
+    assert chat["usage"]["completion_tokens"] > 5
+
+
+def test_stops_are_looked_for_behind_the_least_tokens(url):
+    body = COMPLETION | {
+        "temperature": 0,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "logit_bias": {str(END): -100},
+    }
+    whole = plain(url, "completions", body | {"logprobs": 0})["choices"][0]
+    start = whole["logprobs"]["text_offset"][6]
+    stop = whole["text"][0]
+    found = plain(url, "completions", body | {"stop": stop, "min_tokens": 6})["choices"][0]
+    assert whole["text"].startswith(found["text"])
+    assert len(found["text"]) >= start
+    behind = whole["text"].find(stop, start)
+    assert found["text"] == (whole["text"] if behind < 0 else whole["text"][:behind])
+    assert plain(url, "completions", body | {"stop": stop})["choices"][0]["text"] == ""
+
+
+def test_prompts_are_echoed(url):
+    body = {"model": "tiny", "temperature": 0, "max_tokens": 6, "n": 2}
+    tokens = [
+        httpx2.post(f"{url}/tokenize", json={"prompt": text}).json()["tokens"] for text in ("a car", "é")
+    ]
+    for prompt in (["a car", "é"], tokens, "a car", tokens[1]):
+        given = body | {"prompt": prompt}
+        answers = [choice["text"] for choice in plain(url, "completions", given)["choices"]]
+        texts = ["a car", "é"] if len(answers) == 4 else ["a car" if prompt == "a car" else "é"]
+        expected = [
+            text + answer for text, answer in zip([t for t in texts for _ in "nn"], answers, strict=True)
+        ]
+        whole = plain(url, "completions", given | {"echo": True})
+        assert [choice["text"] for choice in whole["choices"]] == expected
+        chunks = events(url, "completions", given | {"echo": True})
+        for index, text in enumerate(expected):
+            mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+            assert "".join(map(text_of, mine)) == text
+            assert [c["finish_reason"] is None for c in mine] == [True] * (len(mine) - 1) + [False]
+
+
 def test_answers_are_cut_at_the_longest_sequence(url):
     found = plain(url, "completions", {"model": "tiny", "prompt": [5] * (CONTEXT - 3), "max_tokens": 100})
     assert found["usage"]["total_tokens"] <= CONTEXT

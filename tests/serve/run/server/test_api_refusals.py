@@ -53,9 +53,7 @@ def refusal(found, status):
         ("web_search_options", {}),
         ("reasoning_effort", "high"),
         ("verbosity", "low"),
-        ("echo", True),
         ("suffix", "x"),
-        ("min_tokens", 3),
         ("use_beam_search", True),
         ("prompt_logprobs", 1),
         ("guided_json", {}),
@@ -116,6 +114,12 @@ def test_fields_that_ask_for_nothing_are_taken(tokenizer):
         ({"prompt": [5] * CONTEXT}, "prompt", f"at most {CONTEXT}"),
         ({"priority": 2**40}, "priority", "2147483647"),
         ({"cache_salt": ""}, "cache_salt", "''"),
+        ({"min_tokens": 17}, "min_tokens", "max_tokens, which is 16"),
+        ({"min_tokens": -1}, "min_tokens", "-1"),
+        ({"min_tokens": 2, "response_format": {"type": "json_object"}}, "min_tokens", "JSON schema"),
+        ({"echo": True, "logprobs": 0}, "echo", "leave one out"),
+        ({"tools": [{}]}, "tools", "leave it out"),
+        ({"tool_choice": "required"}, "tool_choice", "leave it out"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -142,6 +146,10 @@ def test_messages_that_are_not_allowed(tokenizer, messages, says):
     assert (
         says in refusal(post(tokenizer, _PATHS[0], {"model": "tiny", "messages": messages}), 400)["message"]
     )
+
+
+def test_only_completions_echo(tokenizer):
+    assert "does not do it" in refusal(post(tokenizer, _PATHS[0], CHAT | {"echo": True}), 400)["message"]
 
 
 def test_content_may_be_parts(tokenizer):

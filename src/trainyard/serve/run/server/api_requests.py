@@ -35,13 +35,12 @@ _MOST_TOOLS = 128
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "audio": (),
-        "echo": (False,),
+        "echo": (False,),  # of chats
         "function_call": ("none",),
         "functions": ([],),
         "include_stop_str_in_output": (False,),
         "length_penalty": (1, 1.0),
         "metadata": ({},),
-        "min_tokens": (0,),
         "modalities": (["text"],),
         "parallel_tool_calls": (True, False),  # of completions, which have no tools
         "prediction": (),
@@ -96,6 +95,7 @@ class GenerationRequest(RequestBody, ABC):
 
     model: str
     max_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    min_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -157,6 +157,9 @@ class GenerationRequest(RequestBody, ABC):
         if self.stream_options is not None and not self.stream:
             message = "stream_options is given without stream; give stream: true, or leave it out"
             raise ApiError(400, message, param="stream_options")
+        if self.min_tokens > (most := self.max_output_tokens or _MOST_TOKENS):
+            message = f"min_tokens is {self.min_tokens}; allowed is max_tokens, which is {most}, or less"
+            raise ApiError(400, message, param="min_tokens")
 
 
 class ChatRequest(GenerationRequest):
@@ -214,6 +217,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Any
     max_tokens: int | None = Field(16, ge=1, le=_MOST_TOKENS)
     logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool = False
     best_of: int | None = None
 
     @property
@@ -231,6 +235,9 @@ class CompletionRequest(GenerationRequest):
         if self.best_of not in (None, self.n):
             message = f"best_of is {self.best_of}; allowed is n, which is {self.n}; leave it out"
             raise ApiError(400, message, param="best_of")
+        if self.echo and self.logprobs is not None:
+            message = "echo and logprobs do not go together, as prompts have no log-probabilities here; leave one out"
+            raise ApiError(400, message, param="echo")
 
 
 class TokenizeRequest(RequestBody):

@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -46,6 +47,7 @@ from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
     check_json_schema,
     completion_prompt_tokens,
+    echoed_prompts,
     to_engine_requests,
 )
 from trainyard.serve.run.server.generation_response import GenerationResponse
@@ -138,7 +140,8 @@ class ApiServer:
         body = await self._read_body(request, CompletionRequest)
         model = self._ready_model(body.model)
         prompts = await run_in_threadpool(_prompt_tokens, completion_prompt_tokens, body, model)
-        return self._generate(request, body, model, prompts, CompletionResponseWriter)
+        echoed = echoed_prompts(body, prompts, model.tokenizer)
+        return self._generate(request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed))
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -229,7 +232,7 @@ class ApiServer:
         body: ChatRequest | CompletionRequest,
         model: HostedModel,
         prompts: tuple[tuple[int, ...], ...],
-        writer_type: type[ResponseWriter],
+        make_writer: Callable[..., ResponseWriter],
         make_parser: Callable[[], ToolCallParser] | None = None,
     ) -> Response:
         response_id = uuid.uuid4().hex
@@ -243,7 +246,7 @@ class ApiServer:
         generation = GenerationStream(
             model, given, self._queues[model.name], self.metrics, self._limits.deadline_s, make_parser
         )
-        writer = writer_type(
+        writer = make_writer(
             response_id,
             model.name,
             model.tokenizer,

@@ -65,6 +65,7 @@ class ChoiceDecoder:
     stops : texts that end it and are not part of it.
     stop_token_ids : tokens that end it and are not part of it.
     parser : finds calls of tools in it; None if all of it is text.
+    min_tokens : tokens in whose text no stop is looked for.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class ChoiceDecoder:
         stops: Sequence[str],
         stop_token_ids: Set[int],
         parser: ToolCallParser | None = None,
+        min_tokens: int = 0,
     ) -> None:
         self._index, self._stop_token_ids = index, stop_token_ids
         tags = tokenizer.ids_of(parser.tags) if parser else frozenset()
         self._detokenizer, self._stops = Detokenizer(tokenizer, tags), StopStrings(stops)
         self._parser = parser
-        self._num_chars = 0
+        self._num_chars, self._num_unstoppable = 0, min_tokens
         self._tokens: list[OutputToken] = []
 
     def take(self, new: NewToken) -> ChoiceDelta:
@@ -92,7 +94,11 @@ class ChoiceDecoder:
         if reason:
             new_text += self._detokenizer.rest()
         self._num_chars += len(new_text)
-        certain, is_stopped = self._stops.take(new_text)
+        certain, is_stopped = new_text, False
+        if self._num_unstoppable:
+            self._num_unstoppable -= 1
+        else:
+            certain, is_stopped = self._stops.take(new_text)
         if is_stopped:
             reason = "stop"
         elif reason:

@@ -18,6 +18,7 @@ __all__ = [
     "chat_prompt_tokens",
     "check_json_schema",
     "completion_prompt_tokens",
+    "echoed_prompts",
     "to_engine_requests",
 ]
 
@@ -95,6 +96,22 @@ def completion_prompt_tokens(
     if all(_is_tokens(each) for each in prompts):
         return tuple(tuple(each) for each in prompts)
     raise _wrong_prompt(given)
+
+
+def echoed_prompts(
+    body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], tokenizer: ModelTokenizer
+) -> tuple[str, ...]:
+    """What the text of each choice begins with: its prompt, where the request has ``echo``.
+
+    Parameters
+    ----------
+    prompts : in tokens.
+    """
+    if not body.echo:
+        return ("",) * (len(prompts) * body.n)
+    given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    texts = given if isinstance(given[0], str) else map(tokenizer.decode, prompts)
+    return tuple(text for text in texts for _ in range(body.n))
 
 
 def check_json_schema(body: GenerationRequest, tokenizer: ModelTokenizer) -> None:
@@ -193,6 +210,7 @@ def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer) -> SamplingPar
             logit_bias=bias,
             logprobs=body.num_logprobs,
             json_schema=body.json_schema,
+            min_tokens=body.min_tokens,
         )
     except ServeError as error:
         raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error

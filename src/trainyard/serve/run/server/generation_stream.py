@@ -140,6 +140,7 @@ class GenerationStream:
                 given.stops,
                 given.stop_token_ids,
                 self._make_parser() if self._make_parser else None,
+                given.sampling.min_tokens,
             )
             for each in range(num)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
@@ -153,8 +153,24 @@ class ChatResponseWriter(ResponseWriter):
         }
 
 
+@dataclass(frozen=True)
 class CompletionResponseWriter(ResponseWriter):
-    """Of /v1/completions."""
+    """Of /v1/completions.
+
+    Attributes
+    ----------
+    echoed : what the text of each choice begins with.
+    """
+
+    echoed: tuple[str, ...]
+
+    def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
+        """The prompts, if they are to be echoed."""
+        return [
+            self._chunk([self._part(ChoiceDelta(index, text))])
+            for index, text in enumerate(self.echoed)
+            if text
+        ]
 
     def _head(self, is_chunk: bool) -> dict[str, Any]:
         return {
@@ -165,15 +181,18 @@ class CompletionResponseWriter(ResponseWriter):
         }
 
     def _choice(self, choice: ChoiceDelta) -> dict[str, Any]:
+        return self._part(replace(choice, text=self.echoed[choice.index] + choice.text))
+
+    def _deltas(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
+        return [self._part(delta)]
+
+    def _part(self, choice: ChoiceDelta) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": choice.text,
             "logprobs": self._logprobs(choice.tokens),
             "finish_reason": choice.finish_reason or None,
         }
-
-    def _deltas(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        return [self._choice(delta)]
 
     def _logprobs(self, tokens: Sequence[OutputToken]) -> dict[str, Any] | None:
         if not self.has_logprobs:

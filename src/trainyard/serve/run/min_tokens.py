@@ -1,0 +1,35 @@
+"""Answers that do not end before they have some tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.run.sampling import token_mask
+
+__all__ = ["MinTokens"]
+
+
+class MinTokens:
+    """Lets one answer have no token that ends it before it has some others; a `TokenConstraint`.
+
+    Parameters
+    ----------
+    num : tokens before which none ends the answer.
+    ends : tokens that end it.
+    vocabulary : number of tokens that the model knows.
+    """
+
+    def __init__(self, num: int, ends: Iterable[int], vocabulary: int) -> None:
+        self._num_left = num
+        self._mask = ~token_mask(ends, vocabulary)
+
+    def allowed(self) -> NDArray[np.int32] | None:
+        """The tokens that do not end it; None once all may come."""
+        return self._mask if self._num_left > 0 else None
+
+    def take(self, token: int) -> None:
+        """Hear of the token that came."""
+        self._num_left -= 1
