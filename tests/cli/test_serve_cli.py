@@ -61,7 +61,7 @@ BAD = {
     "objective below 0": (traced("--tpot=-1ms",), ("--tpot: '-1ms'", "above 0")),
     "memory without a unit": (traced("--cache-memory", "40"), ("--cache-memory: '40'", "GB", "40GB")),
     "cache twice": (traced("--cache-memory", "40GB"), ("--cache-blocks and --cache-memory", "give one")),
-    "unknown router": (traced("--router", "random"), ("'random'", "round_robin, least_requests")),
+    "unknown router": (traced("--router", "random"), ("unknown router 'random'", "least_requests")),
     "unknown baseline": (traced("--baseline", "orca"), ("'orca' is not among the policies: vllm",)),
     "unknown request": (traced("--follow", "third"), ("no request 'third'", "there are first, second, long, <b>")),
     "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),

@@ -59,7 +59,7 @@ BAD = {
     "share without a unit": ((*PLAN, *DRAWN, *WANTED, "--share", "0.99"), ("--share '0.99'", "such as 99%")),
     "share of more than all": ((*PLAN, *DRAWN, *WANTED, "--share", "101%"), ("up to 100%",)),
     "unknown policy": ((*PLAN[:-1], "vlm", *DRAWN, *WANTED), ("unknown policy 'vlm'",)),
-    "unknown router": ((*PLAN, *DRAWN, *WANTED, "--router", "random"), ("'random'", "round_robin, least_requests")),
+    "unknown router": ((*PLAN, *DRAWN, *WANTED, "--router", "random"), ("unknown router 'random'", "least_requests")),
     "unlike devices": (
         ("serve", "plan", "llama3-8b", "--cluster", "1x4xA100-80G+1x4xT4", *DRAWN, *WANTED),
         ("different devices, or nodes of different sizes",),

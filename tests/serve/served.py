@@ -13,6 +13,7 @@ from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.eviction import EvictionOrder, LeastRecentlyUsed
 from trainyard.serve.check import BatchChecker
+from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
@@ -85,7 +86,9 @@ class _Watched(Instance):
     def __init__(self, policy: BatchPolicy, cache: BlockCache, **more: Any) -> None:
         super().__init__(policy, cache, **more)
         num_host_blocks = cache.host.num_blocks if cache.host else 0
-        self.checker = BatchChecker(cache.num_blocks, cache.block_tokens, num_host_blocks)
+        self.checker = BatchChecker(
+            cache.num_blocks, cache.block_tokens, num_host_blocks, more.get("max_loras")
+        )
         self.known: set[int] = set()
         self.batches: list[Batch] = []
 
@@ -97,10 +100,21 @@ class _Watched(Instance):
 
     def _know(self, state: RequestState) -> None:
         self.known.add(state.number)
-        self.checker.arrive(state.number, state.num_tokens, state.tokens)
+        self.checker.arrive(state.number, state.num_tokens, state.tokens, state.request.adapter)
+
+    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+        for each in states:
+            self.checker.leave(each.number)
+        return super().hand_over(states, number)
 
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
+        for handover in self.moves:
+            for each in handover.states:
+                self.known |= {sample.number for sample in each.sequences}
+                self.checker.take_over(
+                    each.number, each.num_tokens, each.num_computed, each.tokens, each.request.adapter
+                )
         for state in (*self.queues.waiting.values(), *self.queues.running.values()):
             if state.number not in self.known:  # samples that were split
                 self._know(state)
@@ -113,6 +127,11 @@ class _Watched(Instance):
         if self.num_stages == 1:
             self._check(batch)
         return batch
+
+    def stop(self, batch: Batch) -> Batch:
+        stopped = super().stop(batch)
+        self._check(stopped)
+        return stopped
 
     def _check(self, batch: Batch) -> None:
         self.checker.check(batch)

@@ -14,7 +14,7 @@ from trainyard.serve.compare import baseline_run, compare_policies, follow_reque
 from trainyard.serve.errors import ServeError
 from trainyard.serve.load_over_time import LoadOverTime
 from trainyard.serve.requests.change import with_objectives
-from trainyard.serve.router import ROUTERS, least_requests
+from trainyard.serve.router import least_requests, router_of
 from trainyard.serve.simulate import simulate_requests
 
 POLICIES = "vllm, vllm_v0, sarathi(chunk_tokens=128), vllm + vtc"
@@ -161,4 +161,4 @@ def test_results_by_client() -> None:
 
 
 def test_routers_have_names() -> None:
-    assert ROUTERS["least_requests"] is least_requests
+    assert router_of("least_requests") is least_requests

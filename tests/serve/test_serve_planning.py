@@ -20,7 +20,7 @@ from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy_choices import catalog_choices, given_choices
 from trainyard.serve.requests.change import with_objectives
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.router import ROUTERS
+from trainyard.serve.router import router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import possible_splits
 from trainyard.serve.step_time import LinearStepTime
@@ -32,7 +32,7 @@ WANTED = {"ttft_s": 0.3, "tpot_s": 0.02}
 
 def goodput_of(requests, place, choice, router="least_requests"):
     results = simulate_requests(
-        requests, place.instances(choice.policy), place.model.step_time, ROUTERS[router]
+        requests, place.instances(choice.policy), place.model.step_time, router_of(router)
     )
     return Summary.of(results, place.num_replicas).slo_attainment
 

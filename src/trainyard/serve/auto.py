@@ -27,7 +27,7 @@ from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.router import ROUTERS
+from trainyard.serve.router import ROUTERS, router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import ExcludedSplit, MakeSplit, possible_splits
 from trainyard.serve.summary import Summary
@@ -37,7 +37,7 @@ __all__ = ["AutoChoice", "Measure", "PolicyChoice", "Trial", "auto", "better", "
 Measure = Literal["mean e2e", "slo attainment"]
 """What the search optimizes: the mean end-to-end time, or the share of requests that meet their objectives."""
 
-_FIRST_ROUTER = next(iter(ROUTERS))
+_FIRST_ROUTER = ROUTERS[0].name
 _NUM_IMPROVED = 2  # of the best trials of step 2, on different splits
 
 
@@ -151,7 +151,7 @@ def tried(
     """Simulate the requests once on a deployment."""
     try:
         results = simulate_requests(
-            requests, deployment.instances(choice.policy), deployment.model.step_time, ROUTERS[router]
+            requests, deployment.instances(choice.policy), deployment.model.step_time, router_of(router)
         )
     except ServeError as error:
         return Trial(deployment, choice, router, None, str(error))
@@ -213,8 +213,8 @@ class _Search:
 def _near(trial: Trial) -> Iterator[tuple[PolicyChoice, str]]:
     for choice in trial.choice.near():
         yield choice, trial.router
-    for router in ROUTERS:
-        yield trial.choice, router
+    for entry in ROUTERS:
+        yield trial.choice, entry.name
 
 
 def _on_different_splits(trials: Iterable[Trial]) -> list[Trial]:

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["Batch", "CacheOp", "Launch", "Tier", "WaitReason", "WorkItem", "num_copied"]
+__all__ = [
+    "Batch",
+    "CacheOp",
+    "CopiedBlocks",
+    "Launch",
+    "Tier",
+    "WaitReason",
+    "WeightOp",
+    "WorkItem",
+    "num_copied",
+]
 
 Tier = Literal["device", "host"]
 """The memory that a block of the KV cache is in."""
@@ -43,8 +53,9 @@ class CacheOp(NamedTuple):
 
     "allocate" takes free blocks for new tokens, "share" holds blocks for what is in them, and "free" releases blocks. The
     others copy the blocks of a request to new ones and then free the old ones, last one first: "copy" on the device,
-    because the request is about to write in a shared block; "swap out" to the host; "swap in" to the device. Requests of
-    the same batch that copy the same block get the same copy.
+    because the request is about to write in a shared block; "swap out" to the host; "swap in" to the device; "move" from
+    another instance, beside the steps of both, at the end of which the old ones are freed there. Requests of the same
+    batch that copy the same block get the same copy.
 
     Attributes
     ----------
@@ -54,18 +65,41 @@ class CacheOp(NamedTuple):
     tier : the memory that they are in.
     to : numbers of the new blocks, one for each; empty if nothing is copied.
     to_tier : the memory that the new blocks are in.
+    instance : number of the instance that ``blocks`` are in; None if it is the one whose batch it is.
     """
 
-    kind: Literal["allocate", "share", "free", "copy", "swap out", "swap in"]
+    kind: Literal["allocate", "share", "free", "copy", "swap out", "swap in", "move"]
     request: int
     blocks: tuple[int, ...]
     tier: Tier = "device"
     to: tuple[int, ...] = ()
     to_tier: Tier = "device"
+    instance: int | None = None
 
     def __str__(self) -> str:
+        source = "" if self.instance is None else f" of instance {self.instance}"
         to = f" -> {' '.join(map(str, self.to))}" if self.to else ""
-        return f"{self.kind} {self.request}: {' '.join(map(str, self.blocks))}{to}"
+        return f"{self.kind} {self.request}: {' '.join(map(str, self.blocks))}{source}{to}"
+
+
+class WeightOp(NamedTuple):
+    """One operation on weights of the device.
+
+    "load" copies weights to the device, and "unload" makes their memory free.
+
+    Attributes
+    ----------
+    kind : the operation.
+    adapter : name of the adapter whose weights they are.
+    source : the memory that they are loaded from.
+    """
+
+    kind: Literal["load", "unload"]
+    adapter: str
+    source: Tier = "host"
+
+    def __str__(self) -> str:
+        return f"{self.kind} adapter {self.adapter}" + (f" from {self.source}" if self.kind == "load" else "")
 
 
 class WaitReason(NamedTuple):
@@ -84,11 +118,31 @@ class WaitReason(NamedTuple):
         return self.text.format(*self.numbers)
 
 
-def num_copied(ops: Iterable[CacheOp]) -> tuple[int, int]:
-    """Count the blocks that the operations of a batch copy on the device, and between device and host."""
-    pairs = {(op.tier, op.to_tier, *pair) for op in ops for pair in zip(op.blocks, op.to, strict=False)}
-    within = sum(tier == to_tier for tier, to_tier, _, _ in pairs)
-    return within, len(pairs) - within
+class CopiedBlocks(NamedTuple):
+    """How many blocks the operations of a batch copy.
+
+    Attributes
+    ----------
+    on_device : to other blocks of the device.
+    swapped : to the host or back.
+    moved : from other instances.
+    """
+
+    on_device: int
+    swapped: int
+    moved: int
+
+
+def num_copied(ops: Iterable[CacheOp]) -> CopiedBlocks:
+    """Count the blocks that are copied; one that is copied for several requests counts once."""
+    pairs = {
+        (op.instance, op.tier, op.to_tier, *pair)
+        for op in ops
+        for pair in zip(op.blocks, op.to, strict=False)
+    }
+    moved = sum(instance is not None for instance, *_ in pairs)
+    swapped = sum(tier != to_tier for _, tier, to_tier, *_ in pairs)
+    return CopiedBlocks(len(pairs) - moved - swapped, swapped, moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +156,8 @@ class Batch:
     preempted : numbers of the requests that lose their blocks on the device, in order: they wait again, or are swapped
         out.
     refused : numbers of refused requests, and why.
+    weight_ops : operations on weights before what is computed, in order.
+    stops_step : whether it stops the step before it, which still runs.
     repeat : number of steps in which the same requests decode, each time with the next token.
     wait_reason : why no further waiting request is in it; None if none waits, or the policy does not say.
     """
@@ -110,6 +166,8 @@ class Batch:
     cache_ops: tuple[CacheOp, ...] = ()
     preempted: tuple[int, ...] = ()
     refused: tuple[tuple[int, str], ...] = ()
+    weight_ops: tuple[WeightOp, ...] = ()
+    stops_step: bool = False
     repeat: int = 1
     wait_reason: WaitReason | None = field(default=None, compare=False)
 
@@ -127,14 +185,15 @@ class Batch:
 
     @property
     def copies(self) -> bool:
-        """Whether any operation copies blocks of the KV cache."""
-        return any(op.to for op in self.cache_ops)
+        """Whether any operation copies blocks of the KV cache before the step; moves go on beside it."""
+        return any(op.to and op.kind != "move" for op in self.cache_ops)
 
     def __str__(self) -> str:
         parts = [f"{item.request}[{item.start}:{item.stop}]" for item in self.items]
         times = f", {self.repeat} times" if self.repeat > 1 else ""
-        lines = [f"compute {' '.join(parts) or 'nothing'}{times}"]
-        lines += map(str, self.cache_ops)
+        lines = ["stop the step that runs"] if self.stops_step else []
+        lines += [f"compute {' '.join(parts) or 'nothing'}{times}"]
+        lines += map(str, (*self.weight_ops, *self.cache_ops))
         lines += [f"preempt {number}" for number in self.preempted]
         lines += [f"refuse {number}: {why}" for number, why in self.refused]
         lines += [f"others wait: {self.wait_reason}"] if self.wait_reason is not None else []

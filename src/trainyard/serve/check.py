@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from trainyard.serve.batch import Batch, CacheOp, Tier, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Tier, WeightOp, WorkItem
 from trainyard.serve.errors import ServeError
 
 __all__ = ["BatchChecker"]
@@ -18,6 +18,7 @@ _TIERS: dict[str, tuple[Tier, Tier, bool]] = {
     "copy": ("device", "device", True),
     "swap out": ("device", "host", True),
     "swap in": ("host", "device", True),
+    "move": ("device", "device", True),
 }
 """Of each operation, where its blocks are, where it copies them to, and whether it does."""
 
@@ -69,20 +70,34 @@ class BatchChecker:
     ----------
     num_blocks, block_tokens : of the cache.
     num_host_blocks : of the host.
+    max_loras : adapters that may be on the device at once; None if all are there from the beginning.
     """
 
-    def __init__(self, num_blocks: int, block_tokens: int, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, block_tokens: int, num_host_blocks: int = 0, max_loras: int | None = None
+    ) -> None:
+        self._max_loras = max_loras
+        self._loaded: set[str] = set()
+        self._adapters: dict[int, str] = {}
         self._block_tokens = block_tokens
         self._device, self._host = _Blocks(num_blocks), _Blocks(num_host_blocks)
         self._versions = count()
+        self._came: dict[int, tuple[int, int]] = {}  # of each block that comes, its instance and number there
         self._computed: dict[int, int] = {}
         self._num_tokens: dict[int, int] = {}
         self._tokens: dict[int, list[int]] = {}
 
-    def arrive(self, request: int, num_tokens: int, tokens: Sequence[int] = ()) -> None:
+    def arrive(self, request: int, num_tokens: int, tokens: Sequence[int] = (), adapter: str = "") -> None:
         """A request comes with so many tokens; these are given where they are known."""
-        self._num_tokens[request] = num_tokens
+        self._num_tokens[request], self._adapters[request] = num_tokens, adapter
         self._tokens[request] = list(tokens)
+
+    def take_over(
+        self, request: int, num_tokens: int, num_computed: int, tokens: Sequence[int] = (), adapter: str = ""
+    ) -> None:
+        """A request comes from another instance, where so many of its tokens were computed; a batch moves its blocks."""
+        self.arrive(request, num_tokens, tokens, adapter)
+        self._computed[request] = num_computed
 
     def check(self, batch: Batch) -> None:
         """Take a batch into account.
@@ -92,11 +107,14 @@ class BatchChecker:
         ServeError
             If a block is used that somebody else has, or that its request has not; if what is shared was not computed, or
             is of other tokens; if a request writes in a block that others have, too; if tokens are skipped, computed
-            twice or not there; if a request is in the batch twice; or if one that is preempted keeps a block on the
-            device.
+            twice or not there; if a request is in the batch twice, or its adapter is not loaded; or if one that is
+            preempted keeps a block on the device.
         """
         if batch.repeat < 1:
             raise ServeError(f"batch: it is computed {batch.repeat} times; allowed is 1 or more")
+        self._came.clear()
+        for weight_op in batch.weight_ops:
+            self._carry_out_on_weights(weight_op)
         for op in batch.cache_ops:
             self._carry_out(op)
         for number in batch.preempted:
@@ -108,6 +126,11 @@ class BatchChecker:
             if item.request in seen:
                 raise self._error(item.request, "is in the batch twice; it may be in it once")
             seen.add(item.request)
+            adapter = self._adapters.get(item.request, "")
+            if self._max_loras is not None and adapter and adapter not in self._loaded:
+                raise self._error(
+                    item.request, f"is computed without its adapter {adapter!r}; load it before"
+                )
             self._compute(item, batch.repeat)
 
     def fork(self, request: int, sample: int) -> None:
@@ -123,7 +146,7 @@ class BatchChecker:
             raise self._error(
                 request, f"has another sample, where {computed} of its {known} tokens are computed"
             )
-        self.arrive(sample, known, self._tokens[request])
+        self.arrive(sample, known, self._tokens[request], self._adapters[request])
         self._computed[sample] = computed
         for block in self._device.of[request][: -(-computed // self._block_tokens)]:
             self._device.hold(sample, block)
@@ -150,7 +173,7 @@ class BatchChecker:
         for blocks in (self._device, self._host):
             for block in blocks.of.pop(request, []):
                 blocks.ref_count[block] -= 1
-        del self._num_tokens[request], self._tokens[request]
+        del self._num_tokens[request], self._tokens[request], self._adapters[request]
         self._computed.pop(request, None)
 
     @property
@@ -158,10 +181,20 @@ class BatchChecker:
         """Blocks that somebody holds, on the device or on the host."""
         return sum(num > 0 for each in (self._device, self._host) for num in each.ref_count.values())
 
+    def _carry_out_on_weights(self, op: WeightOp) -> None:
+        if (op.kind == "load") == (op.adapter in self._loaded):
+            raise ServeError(f"batch: {op}, which is {'there' if op.kind == 'load' else 'not there'}")
+        self._loaded ^= {op.adapter}
+        if self._max_loras is not None and len(self._loaded) > self._max_loras:
+            raise ServeError(
+                f"batch: {op} beside {self._max_loras} others, for which there is no room; unload one"
+            )
+
     def _carry_out(self, op: CacheOp) -> None:
         if op.request not in self._num_tokens:
             raise self._error(op.request, "is not there; allowed are requests that arrived and have not left")
-        for tier, blocks in ((op.tier, op.blocks), (op.to_tier, op.to)):
+        own = op.blocks if op.instance is None else ()
+        for tier, blocks in ((op.tier, own), (op.to_tier, op.to)):
             there = self._of(tier)
             for block in blocks:
                 if not 0 <= block < there.num:
@@ -170,11 +203,15 @@ class BatchChecker:
                         op.request, f"uses block {block}{where}; there are {there.num}, from 0 on"
                     )
         held = self._device.of.setdefault(op.request, [])
-        if _TIERS[op.kind] != (op.tier, op.to_tier, bool(op.to)) or (op.to and len(op.to) != len(op.blocks)):
+        fits = _TIERS[op.kind] == (op.tier, op.to_tier, bool(op.to)) and len(op.to) in (0, len(op.blocks))
+        if not fits or (op.kind == "move") != (op.instance is not None):
             raise self._error(
                 op.request,
                 f"does {op.kind!r} with {op.blocks} of the {op.tier} and {op.to} of the {op.to_tier}",
             )
+        if op.kind == "move":
+            self._come(op, held)
+            return
         if op.to:
             self._replace(op)
             return
@@ -220,6 +257,25 @@ class BatchChecker:
         if op.kind != "copy":
             for block in op.blocks:
                 before.free(op.request, block)
+
+    def _come(self, op: CacheOp, held: list[int]) -> None:
+        """Blocks of another instance are copied."""
+        computed, size = self._computed.get(op.request, 0), self._block_tokens
+        if held or len(op.to) != -(-computed // size) or op.instance is None:
+            raise self._error(
+                op.request,
+                f"comes with {len(op.to)} blocks to {len(held)}; {computed} of its tokens are computed",
+            )
+        known = self._tokens[op.request]
+        for place, (source, block) in enumerate(zip(op.blocks, op.to, strict=True)):
+            if self._came.get(block) != (op.instance, source):
+                self._take(op.request, block, self._device)
+                self._came[block] = (op.instance, source)
+            end = min((place + 1) * size, computed)
+            self._device.num_written[block] = end - place * size
+            if end % size == 0 and len(known) >= end:
+                self._device.content[block] = tuple(known[:end])
+            self._device.hold(op.request, block)
 
     def _take(self, request: int, block: int, there: _Blocks) -> None:
         if there.ref_count[block]:

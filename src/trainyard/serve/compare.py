@@ -175,7 +175,11 @@ def follow_request(
             coming = _up_to(requests, served)
             _simulated(coming, deployment, run.policy, router, partial(FollowedInstance, steps))
             found[run.name] = Followed(
-                served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons)
+                served,
+                tuple(steps.spans),
+                tuple(steps.preempted_s),
+                tuple(steps.wait_reasons),
+                tuple(steps.moved_s),
             )
     return found
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from trainyard.serve.batch import Batch, Launch
 from trainyard.serve.errors import ServeError
+from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Generated, Instance
+from trainyard.serve.policy import StoppingPolicy
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 
@@ -29,17 +31,19 @@ class DataParallelInstance(Instance):
     Raises
     ------
     ServeError
-        If one of them is a pipeline.
+        If one of them is a pipeline, or the policy stops steps.
     """
 
     def __init__(self, ranks: Sequence[Instance]) -> None:
+        if isinstance(ranks[0].policy, StoppingPolicy):
+            raise ServeError("the policy stops steps, which data-parallel ranks do not; use one rank")
         if any(rank.num_stages > 1 for rank in ranks):
             raise ServeError("data-parallel attention with pipeline stages; use one of the two")
         self.ranks = tuple(ranks)
         self.num_stages = 1
         self.policy, self.cache, self.max_model_len = ranks[0].policy, ranks[0].cache, ranks[0].max_model_len
         self.queues = _JoinedQueues([rank.queues for rank in ranks])
-        self.refused = []
+        self.refused, self.handed_over, self.moves, self.num_expected = [], [], [], 0
 
     def arrive(self, state: RequestState) -> str:
         """A request comes; returns why it is refused, or nothing."""
@@ -56,6 +60,18 @@ class DataParallelInstance(Instance):
             tuple(number for batch in batches for number in batch.preempted),
             tuple(each for batch in batches for each in batch.refused),
             wait_reason=next((each.wait_reason for each in batches if each.wait_reason), None),
+        )
+
+    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+        """Requests stay where their blocks are.
+
+        Raises
+        ------
+        ServeError
+            Always.
+        """
+        raise ServeError(
+            "data-parallel ranks do not hand requests over; use a router whose routes are of one replica"
         )
 
     def max_repeats(self, batch: Batch, most: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job.planning import load_model
@@ -31,6 +32,7 @@ _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
 _STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
 _MOST_HOST_BLOCKS = 10_000_000
 _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
+_MANY = 1000  # blocks, of which latency is no part
 
 
 def deploy(
@@ -49,6 +51,8 @@ def deploy(
     block_tokens: int = 16,
     host_cache_bytes: int = 0,
     max_model_len: int | None = None,
+    max_loras: int | None = None,
+    lora_rank: int = 16,
 ) -> Deployment:
     """Replicas of a model on the devices of a cluster.
 
@@ -65,6 +69,9 @@ def deploy(
     block_tokens : tokens per block.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
+    max_loras : LoRA adapters that are on the devices at once, where others are loaded from the host when a request with
+        them is admitted; by default all are there, in no memory.
+    lora_rank : rank of the adapters, which are of all products but those of experts.
 
     Raises
     ------
@@ -81,6 +88,8 @@ def deploy(
         dtype=dtype,
         kernels=kernels,
         block_tokens=block_tokens,
+        max_loras=max_loras,
+        lora_rank=lora_rank,
     )
     room = _replica_devices(cluster, served)
     replicas = len(room) if num_replicas is None else num_replicas
@@ -155,6 +164,8 @@ def served_model(
     dtype: str = "bfloat16",
     kernels: Path | None = None,
     block_tokens: int = 16,
+    max_loras: int | None = None,
+    lora_rank: int = 16,
 ) -> ServedModel:
     """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
@@ -175,10 +186,13 @@ def served_model(
     largest, num_layers = largest_stage(program, pipeline_stages)
     token_bytes = int(graph.cached_per_token * form.cache_bytes * largest / num_layers)
     block_bytes = block_tokens * token_bytes
+    lora_bytes = int(lora_rank * graph.lora_width * _ACTIVATION_BYTES * largest / num_layers)
     step_time = ModelStepTime(
         costs,
         copied_block_s=2 * block_bytes / device.memory_rate_bytes_per_s(2 * block_bytes),
         swapped_block_s=block_bytes / device.host_bandwidth_bytes_per_s,
+        moved_block_s=_moved_s(cluster, block_bytes),
+        adapter_s=lora_bytes / device.host_bandwidth_bytes_per_s,
     )
     return ServedModel(
         model,
@@ -194,6 +208,8 @@ def served_model(
         data_parallel,
         plan,
         bool(graph.experts),
+        max_loras,
+        lora_bytes,
     )
 
 
@@ -207,6 +223,13 @@ def _check_split(cluster: Cluster, tensor_parallel: int, pipeline_stages: int, d
             f"{text} needs {prod(split)} devices; {cluster.name} has {cluster.num_devices}; use fewer, or a larger "
             "cluster"
         )
+
+
+def _moved_s(cluster: Cluster, num_bytes: int) -> float:
+    """Seconds of bytes from the first device of a cluster to the last one, among many."""
+    if cluster.num_devices == 1:
+        return 0.0
+    return collective_cost(cluster, "send", (0, cluster.num_devices - 1), _MANY * num_bytes).moving_s / _MANY
 
 
 def usable_bytes(device: DeviceSpec) -> int:

@@ -35,6 +35,9 @@ class ServedModel:
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
     plan : which layers each stage has, and how its weights lie on its devices; None where step times are of no graph.
     has_experts : whether it has a mixture of experts, which data-parallel ranks could share.
+    max_loras : LoRA adapters that are on its devices at once, where others are loaded from the host; None if all are
+        there, in no memory.
+    lora_bytes : of an adapter on one device, the one that holds most.
     """
 
     name: str
@@ -50,6 +53,8 @@ class ServedModel:
     data_parallel: int = 1
     plan: Plan | None = field(default=None, hash=False)
     has_experts: bool = False
+    max_loras: int | None = None
+    lora_bytes: int = 0
 
     @property
     def split(self) -> str:
@@ -64,7 +69,8 @@ class ServedModel:
     @property
     def cache_bytes(self) -> int:
         """Memory of a device that is left for the KV cache; 0 or less if the model does not fit."""
-        return self.usable_bytes - self.weight_bytes - self.activation_bytes
+        num_loras = self.max_loras or 0
+        return self.usable_bytes - self.weight_bytes - self.activation_bytes - num_loras * self.lora_bytes
 
 
 @dataclass(frozen=True)
@@ -138,6 +144,7 @@ class Deployment:
                 BlockCache(self.num_blocks, self.block_tokens, self.num_host_blocks),
                 self.max_model_len,
                 num_stages=self.model.pipeline_stages,
+                max_loras=self.model.max_loras,
             )
 
         num_ranks = self.model.data_parallel

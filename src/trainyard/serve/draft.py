@@ -8,16 +8,19 @@ instance at once, and is recorded. The record is the batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
 
-from trainyard.serve.batch import Batch, CacheOp, Launch, WaitReason, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Launch, WaitReason, WeightOp, WorkItem
+from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.errors import ServeError
+from trainyard.serve.handover import copy_blocks
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["BatchDraft"]
+
+_NO_SLOT = "the next request needs another adapter; each of the {} on the device is of a running request"
 
 
 class BatchDraft:
@@ -38,10 +41,13 @@ class BatchDraft:
         queues: Queues,
         cache: BlockCache,
         keys: BlockKeys,
+        adapters: AdapterSlots,
     ) -> None:
         self.now_s, self.arrived = now_s, arrived
         self.block_tokens, self.num_blocks = cache.block_tokens, cache.num_blocks
-        self._queues, self._cache, self._keys = queues, cache, keys
+        self._queues, self._cache, self._keys, self._adapters = queues, cache, keys, adapters
+        self._weight_ops: list[WeightOp] = []
+        self._lacks_slot = False
         self._items: dict[int, WorkItem] = {}
         self._ops: list[CacheOp] = []
         self._preempted: list[int] = []
@@ -168,7 +174,7 @@ class BatchDraft:
 
         Returns
         -------
-        Whether there are enough free blocks. If not, nothing changes.
+        Whether there are enough free blocks, and a slot for its adapter. If not, nothing changes.
 
         Raises
         ------
@@ -187,6 +193,8 @@ class BatchDraft:
         if self.num_new_blocks(state, max(stop, reserve_tokens)) > self.num_free:
             return False
         if not state.blocks:
+            if not self._may_use_adapter(state):
+                return False
             num -= self._admit(state)
         elif state.samples and self._is_to_copy(state):
             self._copy(state, start // self.block_tokens)
@@ -240,11 +248,11 @@ class BatchDraft:
 
         Parameters
         ----------
-        states : the requests; blocks that they share are copied once.
+        states : sequences of one request; blocks that they share are copied once.
 
         Returns
         -------
-        Whether there are enough free blocks. If not, nothing changes.
+        Whether there are enough free blocks, and a slot for their adapter. If not, nothing changes.
 
         Raises
         ------
@@ -254,8 +262,9 @@ class BatchDraft:
         for each in states:
             if not each.host_blocks:
                 raise self._error(each, "swapped in; allowed are requests that are swapped out")
-        if not self._has_room(states, out=False):
+        if not self._has_room(states, out=False) or not self._may_use_adapter(states[0]):
             return False
+        self._use_adapter(states[0])
         self._swap(states, out=False)
         return True
 
@@ -297,12 +306,28 @@ class BatchDraft:
         """The batch that was made."""
         launches = (Launch(tuple(self._items.values())),) if self._items else ()
         refused = tuple((state.number, why) for state, why in self.refused)
-        reason = self._wait_reason if self._queues.waiting else None
-        return Batch(launches, tuple(self._ops), tuple(self._preempted), refused, wait_reason=reason)
+        reason = None
+        if self._queues.waiting:
+            reason = (
+                WaitReason(_NO_SLOT, (self._adapters.num or 0,)) if self._lacks_slot else self._wait_reason
+            )
+        weight_ops = tuple(self._weight_ops)
+        return Batch(
+            launches, tuple(self._ops), tuple(self._preempted), refused, weight_ops, wait_reason=reason
+        )
+
+    def _may_use_adapter(self, state: RequestState) -> bool:
+        """Whether its adapter is on the device, or may be loaded."""
+        self._lacks_slot = not self._adapters.has_room(state.request.adapter, self._queues.running_by_adapter)
+        return not self._lacks_slot
+
+    def _use_adapter(self, state: RequestState) -> None:
+        self._weight_ops += self._adapters.use(state.request.adapter, self._queues.running_by_adapter)
 
     def _admit(self, state: RequestState) -> int:
         """A request that waits shares the blocks that it finds; returns how many."""
         hits = self._hits(state)
+        self._use_adapter(state)
         self._queues.admit(state)
         if state.scheduled_s != state.scheduled_s:  # NaN: for the first time
             state.scheduled_s, state.num_cached_tokens = self.now_s, len(hits) * self.block_tokens
@@ -327,15 +352,11 @@ class BatchDraft:
 
     def _swap(self, states: Sequence[RequestState], out: bool) -> None:
         """Blocks of some requests are copied to the host or back, and the copies are in their place."""
-        device, host, shared = self._cache, self._cache.host, set[int]()
+        device, host = self._cache, self._cache.host
         assert host is not None
         before, after = (device, host) if out else (host, device)
         held = [each.blocks if out else each.host_blocks for each in states]
-        copy_of = after.allocate_copies(chain.from_iterable(held), before)
-        for each, blocks in zip(states, held, strict=True):
-            copies = [copy_of[block] for block in blocks]
-            after.share([copy for copy in copies if copy in shared])
-            shared.update(copies)
+        for each, blocks, copies in zip(states, held, copy_blocks(held, before, after), strict=True):
             before.free(blocks[::-1])
             op = CacheOp("swap out", each.number, tuple(blocks), "device", tuple(copies), "host")
             if out:

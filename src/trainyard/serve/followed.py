@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from trainyard.serve.batch import Batch, WaitReason
+from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.results import Served
@@ -17,6 +18,7 @@ __all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span", "Wait"]
 
 _STEP_RUNS, _OTHERS = "a step is running", "the step is of other requests"
 _PREEMPTED = "its blocks went to other requests"
+_MOVED = "its KV cache moves to another replica"
 
 
 class Span(NamedTuple):
@@ -54,6 +56,7 @@ class RequestSteps:
     ----------
     spans : its steps so far, in the order of time.
     preempted_s : times of its preemptions.
+    moved_s : times at which its blocks began to move to another instance.
     wait_reasons : times of decisions that left it waiting, and why: the first one after a step, and those with another
         reason than the one before.
     """
@@ -62,6 +65,7 @@ class RequestSteps:
         self.name = name
         self.spans: list[Span] = []
         self.preempted_s: list[float] = []
+        self.moved_s: list[float] = []
         self.wait_reasons: list[tuple[float, WaitReason]] = []
         self._waits_for: WaitReason | None = None
 
@@ -91,12 +95,14 @@ class Followed:
     spans : its steps, in the order of time.
     preempted_s : times of its preemptions.
     wait_reasons : from when on it waited for another reason than before, and why.
+    moved_s : times at which its blocks began to move to another instance.
     """
 
     served: Served
     spans: tuple[Span, ...]
     preempted_s: tuple[float, ...]
     wait_reasons: tuple[tuple[float, WaitReason], ...] = ()
+    moved_s: tuple[float, ...] = ()
 
     @property
     def waits(self) -> Iterator[Wait]:
@@ -108,6 +114,8 @@ class Followed:
                     yield from self._parts(at_s, span.start_s, _STEP_RUNS)
                 elif any(at_s <= t <= span.start_s for t in self.preempted_s):
                     yield from self._parts(at_s, span.start_s, _PREEMPTED)
+                elif any(at_s <= t <= span.start_s for t in self.moved_s):
+                    yield Wait(at_s, span.start_s, _MOVED)
                 else:
                     yield Wait(at_s, span.start_s, _OTHERS)
             at_s = span.end_s
@@ -146,8 +154,16 @@ class FollowedInstance(Instance):
             self._followed = state
         return super().arrive(state)
 
+    def take_over(self, handover: Handover) -> None:
+        super().take_over(handover)
+        for state in handover.states:
+            if state.request.name == self._steps.name and state is state.sequences[0]:
+                self._followed = state
+
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
+        if any(self._followed in each.states for each in self.moves):
+            self._steps.moved_s.append(now_s)
         if batch.launches:
             self._starts_s.append(now_s)
         if self._followed is not None and self._followed.number in batch.preempted:
@@ -156,6 +172,11 @@ class FollowedInstance(Instance):
         if is_waiting and batch.wait_reason is not None:
             self._steps.wait(now_s, batch.wait_reason)
         return batch
+
+    def stop(self, batch: Batch) -> Batch:
+        if batch.launches:
+            self._starts_s.popleft()
+        return super().stop(batch)
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
         start_s, state = self._starts_s.popleft(), self._followed

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import Batch, CacheOp
+from trainyard.serve.batch import Batch, CacheOp, WeightOp
+from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError, require_at_least
-from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.handover import Handover
+from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 
@@ -37,10 +39,14 @@ class Instance:
     num_stages : pipeline stages; so many batches may be in the pipeline at once.
     prefix_caching : whether requests reuse blocks of the KV cache with the same tokens; if not, each computes all of its
         tokens.
+    max_loras : adapters that are on its devices at once, where others are loaded from the host; by default all.
 
     Attributes
     ----------
     refused : requests that the last decision refused, and why.
+    handed_over : requests that come from other instances, and for whose blocks there was no room yet.
+    moves : requests whose blocks come, since the last decision.
+    num_expected : requests that will be handed over to it.
     """
 
     def __init__(
@@ -51,10 +57,13 @@ class Instance:
         *,
         num_stages: int = 1,
         prefix_caching: bool = True,
+        max_loras: int | None = None,
     ) -> None:
         self._prefix_caching = prefix_caching
         self.num_stages = num_stages
         require_at_least(self, 1, "num_stages")
+        if num_stages > 1 and isinstance(policy, StoppingPolicy):
+            raise ServeError("the policy stops steps, which pipeline stages do not; use one stage")
         room = cache.num_blocks * cache.block_tokens
         if max_model_len is not None and not 2 <= max_model_len <= room:
             raise ServeError(
@@ -62,10 +71,19 @@ class Instance:
             )
         self.max_model_len = max_model_len or room
         self.policy, self.cache, self.queues = policy, cache, Queues()
-        self._keys = BlockKeys(cache.block_tokens)
+        self._keys, self._adapters = BlockKeys(cache.block_tokens), AdapterSlots(max_loras)
         self._state: Any = policy.start()
         self._arrived: list[RequestState] = []
         self.refused: list[tuple[RequestState, str]] = []
+        self._has_stopped = False
+        self.handed_over: list[Handover] = []
+        self.moves: list[Handover] = []
+        self.num_expected = 0
+
+    @property
+    def num_requests(self) -> int:
+        """Requests and samples that it has, or will have by their routes."""
+        return self.queues.num_requests + self.num_expected
 
     def arrive(self, state: RequestState) -> str:
         """Queue a new request; return why it is refused, or "". Longer answers than the longest sequence are cut."""
@@ -98,11 +116,68 @@ class Instance:
 
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
-        draft = BatchDraft(now_s, self._arrived, self.queues, self.cache, self._keys)
+        ops, weight_ops = self._begin_moves()
+        draft = BatchDraft(now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters)
         self._arrived = []
         self.policy.decide(draft, self._state)
         self.refused = draft.refused
-        return draft.batch()
+        batch = draft.batch()
+        if ops or self._has_stopped:
+            batch = replace(
+                batch,
+                cache_ops=(*ops, *batch.cache_ops),
+                weight_ops=(*weight_ops, *batch.weight_ops),
+                stops_step=self._has_stopped,
+            )
+        self._has_stopped = False
+        return batch
+
+    def stops_for(self, arrived: RequestState, batch: Batch) -> bool:
+        """Whether the policy stops the step that runs for a request that arrives."""
+        if not isinstance(self.policy, StoppingPolicy):
+            return False
+        computed = [self.queues.running[item.request] for item in batch.items]
+        return self.policy.stops(arrived, computed, self._state)
+
+    def stop(self, batch: Batch) -> Batch:
+        """Stop a step, so that none of its items is computed; return what was carried out of its batch."""
+        for item in batch.items:
+            self.queues.running[item.request].num_in_step = 0
+        self._has_stopped = True
+        return replace(batch, launches=())
+
+    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+        """Let requests go that are in no step; their blocks stay until the hand-over ends.
+
+        Parameters
+        ----------
+        states : sequences of one request.
+        number : of this instance.
+        """
+        for each in states:
+            self.queues.leave(each)
+        return Handover(tuple(states), number, self.cache, tuple(tuple(each.blocks) for each in states))
+
+    def take_over(self, handover: Handover) -> None:
+        """Let a request of another instance go on here as soon as there is room."""
+        self.handed_over.append(handover)
+
+    def _begin_moves(self) -> tuple[list[CacheOp], list[WeightOp]]:
+        """Blocks of requests come, in the order of these, as far as there is room."""
+        self.moves, ops, weight_ops = [], list[CacheOp](), list[WeightOp]()
+        running = self.queues.running_by_adapter
+        while self.handed_over and self.handed_over[0].num_blocks <= self.cache.num_free:
+            adapter = self.handed_over[0].states[0].request.adapter
+            if not self._adapters.has_room(adapter, running):
+                break
+            weight_ops += self._adapters.use(adapter, running)
+            handover = self.handed_over.pop(0)
+            ops += handover.begin(self.cache)
+            for state in handover.states:
+                self.queues.take_over(state)
+            self.num_expected -= len(handover.states)
+            self.moves.append(handover)
+        return ops, weight_ops
 
     def max_repeats(self, batch: Batch, most: int) -> int:
         """How often in a row the policy would decide on the same batch, if no request arrives and none ends meanwhile.
@@ -117,6 +192,7 @@ class Instance:
             or self.num_stages > 1
             or repeats == "never"
             or batch.preempted
+            or batch.weight_ops
             or batch.copies  # what is swapped in leaves room for others to come; and copies take their time once
             or len(batch.items) < len(queues.running)
         ):

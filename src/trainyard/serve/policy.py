@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.request_state import RequestState
 
-__all__ = ["BatchPolicy", "Repeats"]
+__all__ = ["BatchPolicy", "Repeats", "StoppingPolicy"]
 
 Repeats = Literal["always", "while none waits", "never"]
 
@@ -31,4 +33,18 @@ class BatchPolicy(Protocol):
 
         Called when a step ends, and when a request arrives at an idle replica.
         """
+        ...
+
+
+@runtime_checkable
+class StoppingPolicy(BatchPolicy, Protocol):
+    """A batch policy that may stop a step while it runs.
+
+    What the step computed is lost; blocks that were allocated for it stay with their requests. Then the next batch is
+    made. Only for replicas without pipeline stages and data-parallel ranks, and only in simulation: an engine on this
+    machine computes each step to its end.
+    """
+
+    def stops(self, arrived: RequestState, computed: Sequence[RequestState], state: Any) -> bool:
+        """Whether a request that arrives stops the step that runs, which computes tokens of the others."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from trainyard.serve.request_state import RequestState
@@ -19,6 +19,7 @@ class Queues:
     waiting_by_client : the waiting requests of each client that has any.
     running : requests with blocks on the device, in the order of admission; samples follow the first one of theirs.
     swapped : requests with blocks on the host, in the order in which they were swapped out.
+    running_by_adapter : number of running requests of each adapter that has any; "" for none.
     num_to_fork : samples that running requests will be forked into, beside themselves.
     num_requests : waiting, running and swapped-out requests, with the samples that they are or will become.
     """
@@ -28,6 +29,7 @@ class Queues:
         self.waiting_by_client: dict[str, OrderedDict[int, RequestState]] = {}
         self.running: dict[int, RequestState] = {}
         self.swapped: dict[int, RequestState] = {}
+        self.running_by_adapter: Counter[str] = Counter()
         self.num_to_fork = 0
         self.num_requests = 0
 
@@ -58,12 +60,18 @@ class Queues:
         del self.swapped[state.number]
         self._run(state)
 
+    def take_over(self, state: RequestState) -> None:
+        """Add a running request that comes from another instance."""
+        self.num_requests += 1
+        self._run(state)
+
     def fork(self, state: RequestState, others: Sequence[RequestState]) -> None:
         """Add the other samples of a running request right after it."""
         numbers = list(self.running)
         after = [self.running.pop(number) for number in numbers[numbers.index(state.number) + 1 :]]
         for each in (*others, *after):
             self.running[each.number] = each
+        self.running_by_adapter[state.request.adapter] += len(others)
         self.num_to_fork -= len(others)
 
     def leave(self, state: RequestState) -> None:
@@ -82,10 +90,15 @@ class Queues:
 
     def _run(self, state: RequestState) -> None:
         self.running[state.number] = state
+        self.running_by_adapter[state.request.adapter] += 1
         self.num_to_fork += state.num_to_fork
 
     def _run_no_longer(self, state: RequestState) -> None:
         del self.running[state.number]
+        adapter = state.request.adapter
+        self.running_by_adapter[adapter] -= 1
+        if not self.running_by_adapter[adapter]:
+            del self.running_by_adapter[adapter]
         self.num_to_fork -= state.num_to_fork
 
     def _wait_no_longer(self, state: RequestState) -> None:

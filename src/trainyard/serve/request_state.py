@@ -26,6 +26,8 @@ class RequestState:
     samples : all sequences of its request; empty while there is only one.
     request_number : how many requests were read before its request.
     arrival_s : time of its arrival.
+    route : numbers of the instances that it goes to: its prompt is computed on the first one, and its other tokens on the
+        last one.
     rank : the data-parallel rank of its instance that has it.
     num_tokens : tokens of the sequence so far.
     max_num_tokens : tokens at which the sequence ends, by the limit of the client or of the model.
@@ -59,6 +61,7 @@ class RequestState:
         "rank",
         "request",
         "request_number",
+        "route",
         "samples",
         "scheduled_s",
         "tokens",
@@ -70,6 +73,7 @@ class RequestState:
         self.number, self.request, self.arrival_s = number, request, arrival_s
         self.request_number = number if request_number is None else request_number
         self.samples: tuple[RequestState, ...] = ()
+        self.route: tuple[int, ...] = ()
         self.rank = 0
         self.num_tokens = request.prompt_tokens
         self.max_num_tokens = request.prompt_tokens + request.max_tokens
@@ -111,7 +115,7 @@ class RequestState:
         for each in others:
             each.num_computed, each.num_cached_tokens = self.num_computed, self.num_cached_tokens
             each.max_num_tokens, each.scheduled_s = self.max_num_tokens, self.scheduled_s
-            each.keys, each.rank = list(self.keys), self.rank
+            each.keys, each.rank, each.route = list(self.keys), self.rank, self.route
         if others:
             for each in (self, *others):
                 each.samples = (self, *others)

@@ -1,30 +1,122 @@
-"""Routers: which replica a request goes to."""
+"""Routers: which replicas a request goes to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
+from trainyard.naming import Names
+from trainyard.serve.errors import ServeError, require_at_least
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["ROUTERS", "Router", "least_requests", "round_robin"]
+__all__ = [
+    "ROUTERS",
+    "PrefillDecode",
+    "Router",
+    "RouterEntry",
+    "least_requests",
+    "round_robin",
+    "router_of",
+]
 
-Router = Callable[[RequestState, Sequence[Instance]], int]
-"""Takes a request and all instances, one for each replica, and returns the number of the one that it goes to."""
+Router = Callable[[RequestState, Sequence[Instance]], tuple[int, ...]]
+"""Takes a request and all instances, one for each replica, and returns its route: the number of the instance that it goes
+to; or of the one that computes its prompt, and of the one to which it then moves.
+"""
 
 
-def round_robin(request: RequestState, instances: Sequence[Instance]) -> int:
+def round_robin(request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
     """Replicas in turn."""
-    return request.request_number % len(instances)
+    return (request.request_number % len(instances),)
 
 
-def least_requests(request: RequestState, instances: Sequence[Instance]) -> int:
+def least_requests(request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
     """The replica with the fewest waiting and running requests and samples; of equal ones, the first."""
-    return min(range(len(instances)), key=lambda number: instances[number].queues.num_requests)
+    return (_least(instances, range(len(instances))),)
 
 
-ROUTERS: Mapping[str, Router] = MappingProxyType(
-    {"round_robin": round_robin, "least_requests": least_requests}
+@dataclass(frozen=True)
+class PrefillDecode:
+    """Some replicas compute prompts, and the others all further tokens; of each, the one with the fewest requests.
+
+    Patel et al., "Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024, section 4, without the
+    pool of machines that do both.
+
+    Attributes
+    ----------
+    prefill_replicas : how many compute prompts.
+
+    Raises
+    ------
+    ServeError
+        If there are none of one of the two.
+    """
+
+    prefill_replicas: int = 1
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "prefill_replicas")
+
+    def __call__(self, request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
+        num = self.prefill_replicas
+        if num >= len(instances):
+            raise ServeError(
+                f"prefill_decode with {num} of {len(instances)} replicas for prompts; allowed are fewer than all: there "
+                "is one for other tokens"
+            )
+        return _least(instances, range(num)), _least(instances, range(num, len(instances)))
+
+
+def _least(instances: Sequence[Instance], numbers: Iterable[int]) -> int:
+    return min(numbers, key=lambda number: instances[number].num_requests)
+
+
+@dataclass(frozen=True)
+class RouterEntry:
+    """A router by name.
+
+    Attributes
+    ----------
+    factory : makes it from its options.
+    """
+
+    name: str
+    factory: Callable[..., Router]
+
+
+ROUTERS = (
+    RouterEntry("round_robin", lambda: round_robin),
+    RouterEntry("least_requests", lambda: least_requests),
+    RouterEntry("prefill_decode", PrefillDecode),
 )
-"""All routers, by name."""
+"""All routers."""
+
+_NAMES: Names[Router] = Names(
+    ROUTERS,
+    "router",
+    "routers",
+    "prefill_decode(prefill_replicas=2)",
+    ServeError,
+    (int,),
+    "a whole number",
+)
+
+
+def router_of(text: str) -> Router:
+    """Read a router: its name, with options in parentheses if it has any.
+
+    Raises
+    ------
+    ServeError
+        If the name or an option is unknown, or the text names several.
+
+    Examples
+    --------
+    >>> router_of("prefill_decode(prefill_replicas=2)")
+    PrefillDecode(prefill_replicas=2)
+    """
+    found = _NAMES.parse(text, ",")
+    if len(found) != 1:
+        raise ServeError(f"router {text!r} names several; requests have one router")
+    return found[0][1]

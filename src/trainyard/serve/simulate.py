@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from trainyard.engine.agenda import Agenda
 from trainyard.serve.arrivals import Arrival, Arrivals
 from trainyard.serve.batch import Batch
 from trainyard.serve.errors import ServeError
+from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
@@ -46,7 +48,7 @@ def simulate_requests(
     requests : in the order of their arrival, as `Arrivals` has them.
     instances : new ones, one for each replica.
     step_time : the time of each step.
-    router : chooses the instance of a request.
+    router : chooses the instances of a request.
     seen : called for every batch when it ends, before its requests are updated, with the number of the instance, the
         start time and the batch.
     next_token : returns the token that a request generates, if token ids are to be known.
@@ -106,51 +108,81 @@ class _Simulation:
         self._agenda = Agenda()
         self._arrivals = Arrivals(requests)
         self._now_s = 0.0
+        self._touched: set[int] = set()
+        self._leaving: list[RequestState] = []
+        self._moves: list[tuple[float, int, int, Handover]] = []
+        self._num_moves = 0
+        self._link_free_s = [0.0] * len(instances)
         self._num_preempted = 0  # since a request last generated a token
 
     def run(self) -> None:
         """Until all requests left."""
         while True:
             end_s = self._agenda.next_s(self._end_s)
-            next_s = min(end_s, self._arrivals.next_s)
+            next_s = min(end_s, self._arrivals.next_s, self._moves[0][0] if self._moves else _INF)
             if next_s == _INF:
                 break
             self._now_s = next_s
-            touched = set()
+            self._touched = set()
             while self._agenda.next_s(self._end_s) <= next_s:
-                touched.add(self._end_step())
+                self._end_step()
+            while self._moves and self._moves[0][0] <= next_s:
+                self._end_move()
             while self._arrivals.next_s <= next_s:
-                touched.add(self._arrive(self._arrivals.pop()))
-            for number in sorted(touched):
+                self._arrive(self._arrivals.pop())
+            for number in sorted(self._touched):
                 while len(self._steps[number]) < self.instances[number].num_stages:
                     if not self._start_step(number):
                         break
                 self._note_busy(number)
-        waiting = sum(each.queues.num_requests for each in self.instances)
+        waiting = sum(each.queues.num_requests + len(each.handed_over) for each in self.instances)
         if waiting:
             raise ServeError(
                 f"{waiting} request{'s are' if waiting > 1 else ' is'} never served: the policy puts none of them in a "
                 "batch, and nothing else comes"
             )
 
-    def _arrive(self, arrival: Arrival) -> int:
+    def _arrive(self, arrival: Arrival) -> None:
         traced = arrival.traced
         state = RequestState(arrival.number, traced.request, arrival.at_s, arrival.request_number)
         if self._blocks_alike:  # so that keys of one instance are those of the others
             state.keys = list(arrival.keys)
-        where = self._router(state, self.instances)
+        state.route = self._router(state, self.instances)
+        where = state.route[0]
+        self._touched.add(where)
         why = self.instances[where].arrive(state)
         if why:
             self._refuse(traced.request, why)
-            return where
+            return
+        if len(state.route) > 1:
+            self.instances[state.route[-1]].num_expected += traced.request.num_samples
         most = state.max_num_tokens - traced.request.prompt_tokens
         for number, output_tokens in enumerate(traced.by_sample, state.number):
             self._output_tokens[number] = min(output_tokens, most)
-        for step in self._steps[where]:
+        steps = self._steps[where]
+        if steps and self.instances[where].stops_for(state, steps[0].batch):
+            self._stop(where)
+        for step in steps:
             if step.may_be_cut:
-                step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
-                self._expect(where)
-        return where
+                self._cut(where, step)
+
+    def _stop(self, number: int) -> None:
+        """The step that runs is not computed, nor are further repetitions of it."""
+        step, instance = self._steps[number].popleft(), self.instances[number]
+        self._expect(number)
+        self._stage_free_s[number][0] = self._now_s
+        num_done, left = int(np.searchsorted(step.ends_s, self._now_s, side="right")), step.batch
+        if num_done:
+            self._complete(number, replace(step, ends_s=step.ends_s[:num_done]))
+            left = Batch()
+        stopped = instance.stop(left)
+        if self._seen is not None:
+            self._seen(number, step.start_s, stopped)
+
+    def _cut(self, number: int, step: _Step) -> None:
+        """A step is repeated no longer."""
+        step.ends_s = step.ends_s[: np.searchsorted(step.ends_s, self._now_s) + 1]
+        self._expect(number)
 
     def _start_step(self, number: int) -> bool:
         """Whether there is anything to compute."""
@@ -159,13 +191,17 @@ class _Simulation:
         for state, why in instance.refused:
             for each in range(state.request.num_samples):
                 del self._output_tokens[state.sequences[0].number + each]
+            if len(state.route) > 1:
+                self.instances[state.route[-1]].num_expected -= state.request.num_samples
             self._refuse(state.request, why)
+        for handover in instance.moves:
+            self._begin_move(number, handover)
         if not batch.launches:
-            if self._seen is not None and (batch.preempted or batch.refused):
+            if self._seen is not None and (batch.cache_ops or batch.refused):
                 self._seen(number, start_s, batch)
-            if batch.copies:  # the next step waits for them
-                free_s, copy_s = self._stage_free_s[number], self._step_time.cache_seconds(batch.cache_ops)
-                free_s[0] = max(start_s, free_s[0]) + copy_s
+            if before_s := self._before_s(batch):  # the next step waits for that
+                free_s = self._stage_free_s[number]
+                free_s[0] = max(start_s, free_s[0]) + before_s
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
         num = instance.max_repeats(batch, most)
@@ -183,11 +219,15 @@ class _Simulation:
         """When a batch that starts now leaves the last stage; each takes an equal part, one batch after the other."""
         free_s, at_s = self._stage_free_s[number], self._now_s
         whole_s = self._step_time.seconds(batch.items, self.instances[number].queues.running)
-        if batch.copies:
-            whole_s += self._step_time.cache_seconds(batch.cache_ops)
+        whole_s += self._before_s(batch)
         for stage, stage_free_s in enumerate(free_s):
             at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
         return at_s
+
+    def _before_s(self, batch: Batch) -> float:
+        """Copies of blocks and loads of weights, before anything is computed."""
+        copied_s = self._step_time.cache_seconds(batch.cache_ops) if batch.copies else 0.0
+        return copied_s + (self._step_time.weight_seconds(batch.weight_ops) if batch.weight_ops else 0.0)
 
     def _note_busy(self, number: int) -> None:
         since_s = self._busy_since_s[number]
@@ -203,10 +243,46 @@ class _Simulation:
         if self._steps[number]:
             self._agenda.expect(self._end_s, np.array([number]))
 
-    def _end_step(self) -> int:
+    def _begin_move(self, number: int, handover: Handover) -> None:
+        """Blocks come to an instance, after those that came before over the link of one of both."""
+        ends = (number, handover.source)
+        start_s = max(self._now_s, *(self._link_free_s[end] for end in ends))
+        end_s = start_s + self._step_time.move_seconds(handover.num_blocks)
+        for end in ends:
+            self._link_free_s[end] = end_s
+        self._num_moves += 1
+        heapq.heappush(self._moves, (end_s, self._num_moves, number, handover))
+
+    def _end_move(self) -> None:
+        *_, number, handover = heapq.heappop(self._moves)
+        handover.end()
+        self._touched |= {number, handover.source}
+
+    def _hand_over(self, number: int) -> None:
+        """Requests whose prompts were computed go on at the next instance of their routes."""
+        going: dict[int, list[RequestState]] = {}
+        for state in self._leaving:
+            if state.is_finished:
+                self.instances[state.route[-1]].num_expected -= 1
+            else:
+                going.setdefault(state.request_number, []).append(state)
+        for states in going.values():
+            where = states[0].route[-1]
+            self.instances[where].take_over(self.instances[number].hand_over(states, number))
+            self._touched.add(where)
+            for step in self._steps[where]:
+                self._cut(where, step)
+        self._leaving = []
+
+    def _end_step(self) -> None:
         number = self._agenda.pop()
-        step, instance = self._steps[number].popleft(), self.instances[number]
+        self._touched.add(number)
+        step = self._steps[number].popleft()
         self._expect(number)
+        self._complete(number, step)
+
+    def _complete(self, number: int, step: _Step) -> None:
+        instance = self.instances[number]
         batch = instance.repeated(step.batch, len(step.ends_s))
         if self._seen is not None:
             self._seen(number, step.start_s, batch)
@@ -220,7 +296,8 @@ class _Simulation:
         for state in ended.values():
             self.results.finish(state)
             self._arrivals.ended(state, end_s)
-        return number
+        if self._leaving:
+            self._hand_over(number)
 
     def _note_preempted(self, num: int) -> None:
         self._num_preempted += num
@@ -244,5 +321,7 @@ class _Simulation:
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
         self._num_preempted = 0
+        if len(state.route) > 1 and state.num_generated == 0:
+            self._leaving.append(state)
         token = None if self._next_token is None else self._next_token(state)
         return token, state.num_generated + 1 >= self._output_tokens[state.number]

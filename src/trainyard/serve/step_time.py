@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import CacheOp, WorkItem, num_copied
+from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["LinearStepTime", "StepTime"]
@@ -29,7 +29,15 @@ class StepTime(Protocol):
         ...
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Seconds that copies of blocks add to a step; called only if there are copies."""
+        """Seconds that copies of blocks add to a step, without moves; called only if there are copies."""
+        ...
+
+    def move_seconds(self, num_blocks: int) -> float:
+        """Seconds until so many blocks have come from another instance."""
+        ...
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        """Seconds that loading weights adds to a step; called only if there are operations on weights."""
         ...
 
 
@@ -46,6 +54,8 @@ class LinearStepTime:
     attention_s : for each pair of a prompt token and a token before it.
     copied_block_s : for each block that is copied on the device.
     swapped_block_s : for each block that is copied to the host or back.
+    moved_block_s : for each block that comes from another instance.
+    adapter_s : for each adapter that is loaded.
     """
 
     step_s: float
@@ -55,6 +65,8 @@ class LinearStepTime:
     attention_s: float = 0.0
     copied_block_s: float = 0.0
     swapped_block_s: float = 0.0
+    moved_block_s: float = 0.0
+    adapter_s: float = 0.0
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         num_prompt_tokens = num_decodes = num_cached = 0
@@ -80,5 +92,11 @@ class LinearStepTime:
         return self.cached_token_s * num_cached + (self.step_s + self.decode_s * len(items))
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        num_on_device, num_swapped = num_copied(ops)
-        return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped
+        num = num_copied(ops)
+        return self.copied_block_s * num.on_device + self.swapped_block_s * num.swapped
+
+    def move_seconds(self, num_blocks: int) -> float:
+        return self.moved_block_s * num_blocks
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        return self.adapter_s * sum(op.kind == "load" for op in ops)

@@ -51,6 +51,11 @@ class DeployOptions:
     """Tokens per block of the KV cache."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and output together; by default what the model and the KV cache allow."""
+    max_loras: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """LoRA adapters of requests that are on the devices at once; others are loaded from the host when a request with them
+    is admitted. By default all are there, in no memory."""
+    lora_rank: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
+    """Rank of the adapters, by which they take memory and time to load."""
 
     def deployment(self) -> Deployment:
         """The deployment.
@@ -78,6 +83,8 @@ class DeployOptions:
             block_tokens=self.block_tokens,
             host_cache_bytes=host_cache_bytes(self.host_cache_memory),
             max_model_len=self.max_model_len,
+            max_loras=self.max_loras,
+            lora_rank=self.lora_rank,
         )
 
 
@@ -95,6 +102,8 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "num_host_blocks": deployment.num_host_blocks,
         "block_tokens": deployment.block_tokens,
         "max_model_len": deployment.max_model_len,
+        "max_loras": model.max_loras,
+        "lora_bytes": model.lora_bytes,
         "weight_bytes": model.weight_bytes,
         "cache_bytes_per_token": model.cache_bytes_per_token,
         "usable_bytes": model.usable_bytes,

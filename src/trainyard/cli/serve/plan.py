@@ -43,7 +43,7 @@ class Options(RequestOptions):
     policy: Annotated[str | None, tyro.conf.arg(metavar="A,B,...")] = None
     """Choose among these policies only, with these options; by default all of the catalog, with options tuned."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "least_requests"
-    """How requests are spread over replicas: round_robin or least_requests."""
+    """How requests are spread over replicas, as of `serve simulate`."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times, as of `serve simulate`; by default times are predicted."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
@@ -166,12 +166,10 @@ def _planned(
 ) -> ServingPlan:
     from trainyard.serve.deploy import served_model
     from trainyard.serve.deployment import ServedModel
-    from trainyard.serve.errors import ServeError
     from trainyard.serve.planning.plan import plan_serving
-    from trainyard.serve.router import ROUTERS
+    from trainyard.serve.router import router_of
 
-    if options.router not in ROUTERS:
-        raise ServeError(f"unknown router {options.router!r}; known: {', '.join(ROUTERS)}")
+    router_of(options.router)
 
     def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
         return served_model(

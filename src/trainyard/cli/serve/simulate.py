@@ -34,7 +34,8 @@ class Options(DeployOptions, RequestOptions):
     """Batch policies, separated by commas, with options in parentheses; + adds an admission order, as in vllm+vtc. Lists
     of both: `trainyard papers`."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "round_robin"
-    """How requests are spread over replicas: round_robin or least_requests."""
+    """How requests are spread over replicas: round_robin, least_requests, or prefill_decode(prefill_replicas=N), by which
+    N replicas compute prompts, and the others all further tokens."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """Policy of --policy to compare the others with, in a column of its own."""
     follow: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -52,8 +53,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.serve_page import serve_page
     from trainyard.report.serve_requests import followed_document
     from trainyard.serve.compare import baseline_run, require_request
+    from trainyard.serve.router import router_of
 
-    router = _router(options.router)
+    router = router_of(options.router)
     baseline_run(options.policy, (), options.baseline)
     given = options.read()
     if options.follow is not None:
@@ -115,15 +117,6 @@ def _warn(screen: Screen, deployment: Deployment) -> None:
             f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
             "weights"
         )
-
-
-def _router(name: str) -> Router:
-    from trainyard.serve.errors import ServeError
-    from trainyard.serve.router import ROUTERS
-
-    if name not in ROUTERS:
-        raise ServeError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}")
-    return ROUTERS[name]
 
 
 def _simulated(

@@ -125,6 +125,13 @@ class StepGraph:
         """Elements of the KV cache for each token, of all layers."""
         return sum(shape.cached_per_token * num for shape, num in self.attention)
 
+    @property
+    def lora_width(self) -> int:
+        """Weights of a LoRA adapter of rank 1, of all products but those of experts and of last tokens."""
+        return sum(
+            num * (each.width + each.columns) for each, num in self.products if not each.is_of_last_tokens
+        )
+
 
 class KernelTimes(Protocol):
     """Seconds of each kernel on one device, and of the collectives of a group."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import CacheOp, WorkItem, num_copied
+from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.request_state import RequestState
 
@@ -140,6 +140,8 @@ class ModelStepTime:
     costs : the parts of a step's time.
     overhead_s : added to every step.
     copied_block_s, swapped_block_s : for each block that is copied on the device, and to the host or back.
+    moved_block_s : for each block that comes from another instance.
+    adapter_s : for each adapter that is loaded.
     """
 
     def __init__(
@@ -148,9 +150,12 @@ class ModelStepTime:
         overhead_s: float = 0.0,
         copied_block_s: float = 0.0,
         swapped_block_s: float = 0.0,
+        moved_block_s: float = 0.0,
+        adapter_s: float = 0.0,
     ) -> None:
         self.costs, self.overhead_s = costs, overhead_s
         self.copied_block_s, self.swapped_block_s = copied_block_s, swapped_block_s
+        self.moved_block_s, self.adapter_s = moved_block_s, adapter_s
         self._tokens_s: dict[int, float] = {}
         self._sequences_s: dict[int, float] = {}
         self._experts_s: dict[int, float] = {}
@@ -182,8 +187,16 @@ class ModelStepTime:
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         """Seconds of the copies of blocks."""
-        num_on_device, num_swapped = num_copied(ops)
-        return self.copied_block_s * num_on_device + self.swapped_block_s * num_swapped
+        num = num_copied(ops)
+        return self.copied_block_s * num.on_device + self.swapped_block_s * num.swapped
+
+    def move_seconds(self, num_blocks: int) -> float:
+        """Seconds until so many blocks have come from another instance."""
+        return self.moved_block_s * num_blocks
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        """Seconds of loading weights."""
+        return self.adapter_s * sum(op.kind == "load" for op in ops)
 
     def _rank_s(self, work: _Work) -> float:
         """Of a rank, without experts."""

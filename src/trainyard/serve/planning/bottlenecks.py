@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.auto import Trial, tried
-from trainyard.serve.batch import CacheOp, WorkItem
+from trainyard.serve.batch import CacheOp, WeightOp, WorkItem
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.step_time import StepTime
@@ -107,6 +107,14 @@ class ScaledStepTime:
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         """Seconds of the copies of blocks."""
         return self.step_time.cache_seconds(ops)
+
+    def move_seconds(self, num_blocks: int) -> float:
+        """Seconds until so many blocks have come from another instance."""
+        return self.step_time.move_seconds(num_blocks)
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        """Seconds of loading weights."""
+        return self.step_time.weight_seconds(ops)
 
 
 def _slo_attainment(trial: Trial, requests: Sequence[TracedRequest]) -> float:

@@ -100,7 +100,7 @@ def plan_serving(
     choices : policies that the search starts from.
     node_size : devices of a node, within which shards stay; by default all are one node.
     share : target share of all requests, refused ones included, that meet their objectives.
-    router : name of a router of `trainyard.serve.router.ROUTERS`.
+    router : as `trainyard.serve.router.router_of` reads it.
     block_tokens : tokens per block of the KV cache.
     max_model_len : the longest sequence; by default that of the model, or what the cache has room for.
     tell : is called with what is simulated next.

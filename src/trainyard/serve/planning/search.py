@@ -11,7 +11,7 @@ from trainyard.serve.deployment import Deployment, ServedModel
 from trainyard.serve.planning.objectives import results_if_met
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.router import ROUTERS
+from trainyard.serve.router import router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import PossibleSplit
 from trainyard.serve.summary import Summary
@@ -32,7 +32,7 @@ def run_of(trial: Trial, requests: Sequence[TracedRequest]) -> PolicyRun:
     """A trial with what became of every request."""
     place, policy = trial.deployment, trial.choice.policy
     results = simulate_requests(
-        requests, place.instances(policy), place.model.step_time, ROUTERS[trial.router]
+        requests, place.instances(policy), place.model.step_time, router_of(trial.router)
     )
     summary = Summary.of(results, place.num_replicas)
     return PolicyRun(f"{place}, {trial.choice}", policy, results, summary)
@@ -104,7 +104,7 @@ class DeploymentSearch:
         key = (place.model, place.num_replicas, str(choice))
         if key not in self._trials:
             self._tell(f"{place}, {choice}")
-            router = ROUTERS[self._router]
+            router = router_of(self._router)
             results = results_if_met(self.requests, place, choice.policy, self.share, router)
             self._trials[key] = (
                 Trial(place, choice, self._router, Summary.of(results, place.num_replicas))

@@ -43,7 +43,8 @@ class Orca(AdmittingPolicy):
     def make(self, draft: BatchDraft, state: Any) -> None:
         """Algorithm 1, `Select`: those that run came before all that wait."""
         for each in draft.running[: self.max_requests]:
-            draft.compute(each, draft.num_left(each))
+            if not draft.compute(each, draft.num_left(each), reserve_tokens=each.max_num_tokens):
+                draft.preempt(each)  # it came from another instance, and has no reservation here
         while len(draft.items) < self.max_requests:
             first = self.admission.next(draft, state)
             if first is None:

@@ -14,7 +14,8 @@ output_tokens               how many it will have, or a list of how many each of
                             samples will have; only the trace knows
 max_tokens                  how many its client takes at most                                given to
                                                                                              the reader
-model, client, adapter      which model answers, who asks, which adapter is used             none
+model, client, adapter,     which model answers, who asks, which adapter is used, and the    none
+cache_salt                  secret without which no other request shares its blocks
 prompt_ids                  the prompt's tokens: a list of whole numbers                     not known
 prefix_keys,                the prompt by blocks: a key for each, equal where prompts are    not known
 prefix_tokens_per_block     equal up to the end of the block; and tokens of a block
@@ -48,7 +49,7 @@ from trainyard.serve.requests.readers.table import JsonLines, Table, as_fault, w
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 
 _NEEDED = ("name", "arrival_s", "prompt_tokens", "output_tokens")
-_TEXTS = ("model", "client", "parent", "adapter")
+_TEXTS = ("model", "client", "parent", "adapter", "cache_salt")
 _POSITIVE = ("ttft_s", "tpot_s", "e2e_s", "weight")
 _PREFIX = ("prefix_keys", "prefix_tokens_per_block")
 FIELDS = (*_NEEDED, "max_tokens", *_TEXTS, *_POSITIVE, "priority", "num_samples", "prompt_ids", *_PREFIX)
