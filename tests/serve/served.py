@@ -87,7 +87,11 @@ class _Watched(Instance):
         super().__init__(policy, cache, **more)
         num_host_blocks = cache.host.num_blocks if cache.host else 0
         self.checker = BatchChecker(
-            cache.num_blocks, cache.block_tokens, num_host_blocks, more.get("max_loras")
+            cache.num_blocks,
+            cache.block_tokens,
+            num_host_blocks,
+            more.get("max_loras"),
+            more.get("num_layers"),
         )
         self.known: set[int] = set()
         self.batches: list[Batch] = []

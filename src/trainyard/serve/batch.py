@@ -42,10 +42,13 @@ class Launch(NamedTuple):
     Attributes
     ----------
     model : its name; "" if the instance has only one.
+    layers : first of the layers that they go through, and the one after the last of these; None for all. Tokens are
+        computed when they went through all, in one step after the other.
     """
 
     items: tuple[WorkItem, ...]
     model: str = ""
+    layers: tuple[int, int] | None = None
 
 
 class CacheOp(NamedTuple):
@@ -189,7 +192,12 @@ class Batch:
         return any(op.to and op.kind != "move" for op in self.cache_ops)
 
     def __str__(self) -> str:
-        parts = [f"{item.request}[{item.start}:{item.stop}]" for item in self.items]
+        parts = [
+            f"{item.request}[{item.start}:{item.stop}]"
+            + (f" in layers {launch.layers[0]} to {launch.layers[1] - 1}" if launch.layers else "")
+            for launch in self.launches
+            for item in launch.items
+        ]
         times = f", {self.repeat} times" if self.repeat > 1 else ""
         lines = ["stop the step that runs"] if self.stops_step else []
         lines += [f"compute {' '.join(parts) or 'nothing'}{times}"]

@@ -70,12 +70,20 @@ class BatchChecker:
     ----------
     num_blocks, block_tokens : of the cache.
     num_host_blocks : of the host.
+    num_layers : of the model; None if steps are of all layers.
     max_loras : adapters that may be on the device at once; None if all are there from the beginning.
     """
 
     def __init__(
-        self, num_blocks: int, block_tokens: int, num_host_blocks: int = 0, max_loras: int | None = None
+        self,
+        num_blocks: int,
+        block_tokens: int,
+        num_host_blocks: int = 0,
+        max_loras: int | None = None,
+        num_layers: int | None = None,
     ) -> None:
+        self._num_layers = num_layers
+        self._half: dict[int, tuple[int, int]] = {}  # of a request, up to which token and layer
         self._max_loras = max_loras
         self._loaded: set[str] = set()
         self._adapters: dict[int, str] = {}
@@ -118,11 +126,12 @@ class BatchChecker:
         for op in batch.cache_ops:
             self._carry_out(op)
         for number in batch.preempted:
+            self._half.pop(number, None)
             held = self._device.of.get(number)
             if held and not any(item.request == number for item in batch.items):
                 raise self._error(number, f"is preempted and keeps blocks {held}; it gives back all")
         seen: set[int] = set()
-        for item in batch.items:
+        for item, layers in ((item, launch.layers) for launch in batch.launches for item in launch.items):
             if item.request in seen:
                 raise self._error(item.request, "is in the batch twice; it may be in it once")
             seen.add(item.request)
@@ -131,7 +140,10 @@ class BatchChecker:
                 raise self._error(
                     item.request, f"is computed without its adapter {adapter!r}; load it before"
                 )
-            self._compute(item, batch.repeat)
+            if layers is None and item.request not in self._half:
+                self._compute(item, batch.repeat)
+            else:
+                self._compute_layers(item, batch.repeat, layers)
 
     def fork(self, request: int, sample: int) -> None:
         """A request has another sample, as far as it is, which has its blocks, too.
@@ -175,6 +187,7 @@ class BatchChecker:
                 blocks.ref_count[block] -= 1
         del self._num_tokens[request], self._tokens[request], self._adapters[request]
         self._computed.pop(request, None)
+        self._half.pop(request, None)
 
     @property
     def num_held(self) -> int:
@@ -334,6 +347,21 @@ class BatchChecker:
             raise self._error(number, f"computes tokens up to {stop}; its blocks have room for {room}")
         self._computed[number] = stop
         self._write(number, start, stop)
+
+    def _compute_layers(self, item: WorkItem, repeat: int, layers: tuple[int, int] | None) -> None:
+        """Tokens go through some layers; they are computed when they have gone through all."""
+        stop, done = self._half.pop(item.request, (item.stop, 0))
+        most = self._num_layers or 0
+        if layers is None or not done == layers[0] < layers[1] <= most or stop != item.stop or repeat > 1:
+            raise self._error(
+                item.request,
+                f"computes tokens up to {item.stop} in layers {layers}, {repeat} times; next are tokens up to "
+                f"{stop} from layer {done} on, of {most}",
+            )
+        if layers[1] < most:
+            self._half[item.request] = (stop, layers[1])
+        else:
+            self._compute(item, repeat)
 
     @staticmethod
     def _error(request: int, said: str) -> ServeError:

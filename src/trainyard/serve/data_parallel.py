@@ -40,7 +40,7 @@ class DataParallelInstance(Instance):
         if any(rank.num_stages > 1 for rank in ranks):
             raise ServeError("data-parallel attention with pipeline stages; use one of the two")
         self.ranks = tuple(ranks)
-        self.num_stages = 1
+        self.num_stages, self.num_layers = 1, ranks[0].num_layers
         self.policy, self.cache, self.max_model_len = ranks[0].policy, ranks[0].cache, ranks[0].max_model_len
         self.queues = _JoinedQueues([rank.queues for rank in ranks])
         self.refused, self.handed_over, self.moves, self.num_expected = [], [], [], 0

@@ -12,6 +12,7 @@ import torch
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
+from trainyard.job.balance import repeated_blocks
 from trainyard.job.planning import load_model
 from trainyard.program.model import Model
 from trainyard.program.program import Program
@@ -208,6 +209,7 @@ def served_model(
         data_parallel,
         plan,
         bool(graph.experts),
+        len(repeated_blocks(program)) or None,
         max_loras,
         lora_bytes,
     )

@@ -35,6 +35,7 @@ class ServedModel:
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
     plan : which layers each stage has, and how its weights lie on its devices; None where step times are of no graph.
     has_experts : whether it has a mixture of experts, which data-parallel ranks could share.
+    num_layers : equal blocks of the model, of which a step may compute some; None if they are not known.
     max_loras : LoRA adapters that are on its devices at once, where others are loaded from the host; None if all are
         there, in no memory.
     lora_bytes : of an adapter on one device, the one that holds most.
@@ -53,6 +54,7 @@ class ServedModel:
     data_parallel: int = 1
     plan: Plan | None = field(default=None, hash=False)
     has_experts: bool = False
+    num_layers: int | None = None
     max_loras: int | None = None
     lora_bytes: int = 0
 
@@ -145,6 +147,7 @@ class Deployment:
                 self.max_model_len,
                 num_stages=self.model.pipeline_stages,
                 max_loras=self.model.max_loras,
+                num_layers=self.model.num_layers,
             )
 
         num_ranks = self.model.data_parallel

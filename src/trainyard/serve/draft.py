@@ -7,7 +7,7 @@ instance at once, and is recorded. The record is the batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from trainyard.serve.batch import Batch, CacheOp, Launch, WaitReason, WeightOp, WorkItem
 from trainyard.serve.cache.adapter_slots import AdapterSlots
@@ -16,6 +16,7 @@ from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.errors import ServeError
 from trainyard.serve.handover import copy_blocks
 from trainyard.serve.queues import Queues
+from trainyard.serve.replica_view import ReplicaView
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["BatchDraft"]
@@ -23,14 +24,14 @@ __all__ = ["BatchDraft"]
 _NO_SLOT = "the next request needs another adapter; each of the {} on the device is of a running request"
 
 
-class BatchDraft:
-    """What a policy sees of a replica, and the batch that it makes there.
+class BatchDraft(ReplicaView):
+    """The batch that a policy makes on a replica, which it sees as it becomes.
 
     Attributes
     ----------
     now_s : the current time.
     arrived : requests that arrived since the last decision, in order; they are among the waiting ones, too.
-    block_tokens, num_blocks : tokens per block, and number of blocks, of the KV cache.
+    num_layers : layers of the model; None where steps are always of all layers.
     refused : requests that this decision refused, and why.
     """
 
@@ -42,10 +43,12 @@ class BatchDraft:
         cache: BlockCache,
         keys: BlockKeys,
         adapters: AdapterSlots,
+        num_layers: int | None = None,
     ) -> None:
-        self.now_s, self.arrived = now_s, arrived
-        self.block_tokens, self.num_blocks = cache.block_tokens, cache.num_blocks
-        self._queues, self._cache, self._keys, self._adapters = queues, cache, keys, adapters
+        super().__init__(queues, cache, keys)
+        self.now_s, self.arrived, self._adapters = now_s, arrived, adapters
+        self.num_layers = num_layers
+        self._layers: dict[int, tuple[int, int]] = {}
         self._weight_ops: list[WeightOp] = []
         self._lacks_slot = False
         self._items: dict[int, WorkItem] = {}
@@ -53,64 +56,6 @@ class BatchDraft:
         self._preempted: list[int] = []
         self._wait_reason: WaitReason | None = None
         self.refused: list[tuple[RequestState, str]] = []
-
-    @property
-    def waiting(self) -> Iterator[RequestState]:
-        """Requests without blocks: preempted ones first, the last preempted before others, then by arrival."""
-        return iter(self._queues.waiting.values())
-
-    @property
-    def first_waiting(self) -> RequestState | None:
-        """The first waiting request; None if none waits."""
-        return next(self.waiting, None)
-
-    def waits(self, state: RequestState) -> bool:
-        """Whether a request waits."""
-        return state.number in self._queues.waiting
-
-    def waiting_of(self, client: str) -> Iterator[RequestState]:
-        """The waiting requests of one client."""
-        return iter(self._queues.waiting_by_client[client].values())
-
-    @property
-    def waiting_clients(self) -> Iterator[tuple[str, int]]:
-        """Clients with waiting requests, and how many each has."""
-        return ((client, len(them)) for client, them in self._queues.waiting_by_client.items())
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of waiting requests."""
-        return len(self._queues.waiting)
-
-    @property
-    def running(self) -> list[RequestState]:
-        """Requests with blocks that are in no step and not in this batch, in the order of admission."""
-        return [state for state in self._queues.running.values() if not state.num_in_step]
-
-    @property
-    def num_running(self) -> int:
-        """Number of running requests and samples, in a step or not, with the samples that are still to be forked."""
-        return len(self._queues.running) + self._queues.num_to_fork
-
-    def may_run(self, state: RequestState, max_requests: int) -> bool:
-        """Whether a request with all its samples may run beside the others within ``max_requests``, or none runs yet."""
-        num = self.num_running
-        return num == 0 or num + 1 + state.num_to_fork <= max_requests
-
-    @property
-    def num_free(self) -> int:
-        """Number of free blocks."""
-        return self._cache.num_free
-
-    @property
-    def swapped(self) -> list[RequestState]:
-        """Requests whose blocks are on the host, in the order of arrival."""
-        return sorted(self._queues.swapped.values(), key=lambda each: each.number)
-
-    @property
-    def num_swapped(self) -> int:
-        """Number of swapped-out requests."""
-        return len(self._queues.swapped)
 
     def group(self, state: RequestState) -> list[RequestState]:
         """A request with its other samples in the same place: those that run and are in no step, or are swapped out."""
@@ -134,35 +79,13 @@ class BatchDraft:
         """Whether this batch preempts a request."""
         return bool(self._preempted)
 
-    def blocks_of(self, num_tokens: int) -> int:
-        """Number of blocks for so many tokens."""
-        return -(-num_tokens // self.block_tokens)
-
-    def num_left(self, state: RequestState) -> int:
-        """Number of tokens of a request that are still to be computed: those that are not in the KV cache."""
-        return state.num_tokens - (state.num_computed if state.blocks else self._num_there(state))
-
-    def num_cached(self, state: RequestState) -> int:
-        """Prefix hits: number of tokens of a waiting request that are in the KV cache.
-
-        Its last token is never counted: it has to be computed to generate the next one.
-        """
-        return len(self._hits(state)) * self.block_tokens
-
-    def num_new_blocks(self, state: RequestState, num_tokens: int) -> int:
-        """Number of free blocks that a request needs to have blocks for the first ``num_tokens`` of its sequence.
-
-        For a swapped-out request, this includes the blocks that it needs to be swapped in by itself.
-        """
-        if state.blocks:
-            num = max(0, self.blocks_of(num_tokens) - len(state.blocks))
-            return num + self._is_to_copy(state) if state.samples else num
-        if state.host_blocks:
-            return max(self.blocks_of(num_tokens), len(state.host_blocks))
-        hits = self._hits(state)
-        return self.blocks_of(num_tokens) - self._cache.num_held(hits)
-
-    def compute(self, state: RequestState, num_tokens: int, reserve_tokens: int = 0) -> bool:
+    def compute(
+        self,
+        state: RequestState,
+        num_tokens: int,
+        reserve_tokens: int = 0,
+        layers: tuple[int, int] | None = None,
+    ) -> bool:
         """Put the next tokens of a request in the batch, and allocate blocks for them; a waiting request is admitted.
 
         If the request writes in a shared block, it gets a copy of that block.
@@ -171,6 +94,9 @@ class BatchDraft:
         ----------
         num_tokens : how many, after those that are in the KV cache.
         reserve_tokens : allocate blocks for the first so many tokens of its sequence; by default for the computed ones.
+        layers : the first layer that they go through in this step, and the one after the last; by default all that are
+            left. The first one is ``state.num_layers_done``. Tokens that went through some go through the others before
+            other tokens of the request.
 
         Returns
         -------
@@ -179,7 +105,7 @@ class BatchDraft:
         Raises
         ------
         ServeError
-            If fewer tokens are left, or the request is in a step or swapped out.
+            If fewer tokens are left, the request is in a step or swapped out, or these layers are not its next ones.
         """
         start = state.num_computed if state.blocks else self._num_there(state)
         stop = start + num_tokens
@@ -189,6 +115,8 @@ class BatchDraft:
                 f"request {state.request.name!r}: {num_tokens} tokens are to be computed; it has "
                 f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step{where}"
             )
+        if layers is not None or state.num_layers_done:
+            layers = self._next_layers(state, num_tokens, layers)
         num = max(0, self.blocks_of(max(stop, reserve_tokens)) - len(state.blocks))
         if self.num_new_blocks(state, max(stop, reserve_tokens)) > self.num_free:
             return False
@@ -205,6 +133,8 @@ class BatchDraft:
             self._ops.append(CacheOp("allocate", state.number, tuple(blocks)))
         state.num_in_step = num_tokens
         self._items[state.number] = WorkItem(state.number, start, stop)
+        if layers is not None:
+            self._layers[state.number] = layers
         return True
 
     def preempt(self, state: RequestState) -> None:
@@ -304,7 +234,7 @@ class BatchDraft:
 
     def batch(self) -> Batch:
         """The batch that was made."""
-        launches = (Launch(tuple(self._items.values())),) if self._items else ()
+        launches = self._launches() if self._items else ()
         refused = tuple((state.number, why) for state, why in self.refused)
         reason = None
         if self._queues.waiting:
@@ -315,6 +245,34 @@ class BatchDraft:
         return Batch(
             launches, tuple(self._ops), tuple(self._preempted), refused, weight_ops, wait_reason=reason
         )
+
+    def _launches(self) -> tuple[Launch, ...]:
+        if not self._layers:
+            return (Launch(tuple(self._items.values())),)
+        of_layers: dict[tuple[int, int] | None, list[WorkItem]] = {}
+        for number, item in self._items.items():
+            of_layers.setdefault(self._layers.get(number), []).append(item)
+        return tuple(Launch(tuple(items), layers=layers) for layers, items in of_layers.items())
+
+    def _next_layers(
+        self, state: RequestState, num_tokens: int, layers: tuple[int, int] | None
+    ) -> tuple[int, int]:
+        """The layers that tokens go through next."""
+        if self.num_layers is None:
+            raise self._error(state, "computed in some layers; here, steps are of all layers")
+        first, stop = (state.num_layers_done, self.num_layers) if layers is None else layers
+        num_half = state.num_half_computed
+        if (
+            first != state.num_layers_done
+            or not first < stop <= self.num_layers
+            or num_half not in (0, num_tokens)
+        ):
+            raise self._error(
+                state,
+                f"computed in layers {first} to {stop - 1} for {num_tokens} tokens; it goes on with layer "
+                f"{state.num_layers_done} of {self.num_layers} for {num_half or 'any number of'} tokens",
+            )
+        return first, stop
 
     def _may_use_adapter(self, state: RequestState) -> bool:
         """Whether its adapter is on the device, or may be loaded."""
@@ -376,17 +334,13 @@ class BatchDraft:
         state.blocks[place] = copy
         self._ops.append(CacheOp("copy", state.number, (block,), to=(copy,)))
 
-    def _is_to_copy(self, state: RequestState) -> bool:
-        """Whether one that runs writes next in a block that others have, too, as only samples may."""
-        place = state.num_computed // self.block_tokens
-        return place < len(state.blocks) and self._cache.ref_count(state.blocks[place]) > 1
-
     def _stop(self, state: RequestState, what: str) -> None:
         """A request that runs is no longer in this batch."""
         if not state.blocks or self._is_under_way(state):
             raise self._error(state, f"{what}; allowed are requests that run and are in no step")
         self._items.pop(state.number, None)
-        state.num_in_step = 0
+        self._layers.pop(state.number, None)
+        state.num_in_step = state.num_layers_done = state.num_half_computed = 0
         state.num_preemptions += 1
         self._preempted.append(state.number)
 
@@ -394,13 +348,6 @@ class BatchDraft:
         """Whether it is in a step that was begun before."""
         return state.num_in_step > 0 and state.number not in self._items
 
-    def _num_there(self, state: RequestState) -> int:
-        """Tokens in the cache of a request that does not run."""
-        return state.num_computed if state.host_blocks else self.num_cached(state)
-
     @staticmethod
     def _error(state: RequestState, what: str) -> ServeError:
         return ServeError(f"request {state.request.name!r} is to be {what}")
-
-    def _hits(self, state: RequestState) -> list[int]:
-        return self._cache.find(self._keys.of(state, (state.num_tokens - 1) // self.block_tokens))

@@ -28,7 +28,7 @@ class Span(NamedTuple):
     ----------
     kind : "prefill" is its prompt or a chunk of it, "recompute" a prefill after a preemption, "decode" a token per step.
     start_s, end_s : start and end.
-    num_tokens : tokens that were computed.
+    num_tokens : tokens that went through their last layer.
     """
 
     kind: Literal["prefill", "recompute", "decode"]
@@ -181,10 +181,12 @@ class FollowedInstance(Instance):
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
         start_s, state = self._starts_s.popleft(), self._followed
         if state is not None:
-            for number, start, stop in batch.items:
-                if number == state.number:
-                    num = batch.repeat if state.decodes else stop - start
-                    self._steps.add(Span(_kind(state), start_s, now_s, num))
+            for launch in batch.launches:
+                for number, start, stop in launch.items:
+                    if number == state.number:
+                        num = batch.repeat if state.decodes else stop - start
+                        is_half = launch.layers is not None and launch.layers[1] != self.num_layers
+                        self._steps.add(Span(_kind(state), start_s, now_s, 0 if is_half else num))
         return super().complete(batch, now_s, generated)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import Batch, CacheOp, WeightOp
+from trainyard.serve.batch import Batch, CacheOp, WeightOp, WorkItem
 from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
@@ -40,6 +40,7 @@ class Instance:
     prefix_caching : whether requests reuse blocks of the KV cache with the same tokens; if not, each computes all of its
         tokens.
     max_loras : adapters that are on its devices at once, where others are loaded from the host; by default all.
+    num_layers : layers of the model, if a step may be of some of them; None if each is of all.
 
     Attributes
     ----------
@@ -58,10 +59,12 @@ class Instance:
         num_stages: int = 1,
         prefix_caching: bool = True,
         max_loras: int | None = None,
+        num_layers: int | None = None,
     ) -> None:
         self._prefix_caching = prefix_caching
         self.num_stages = num_stages
         require_at_least(self, 1, "num_stages")
+        self.num_layers = num_layers if num_stages == 1 else None
         if num_stages > 1 and isinstance(policy, StoppingPolicy):
             raise ServeError("the policy stops steps, which pipeline stages do not; use one stage")
         room = cache.num_blocks * cache.block_tokens
@@ -117,7 +120,9 @@ class Instance:
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
         ops, weight_ops = self._begin_moves()
-        draft = BatchDraft(now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters)
+        draft = BatchDraft(
+            now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters, self.num_layers
+        )
         self._arrived = []
         self.policy.decide(draft, self._state)
         self.refused = draft.refused
@@ -193,6 +198,7 @@ class Instance:
             or repeats == "never"
             or batch.preempted
             or batch.weight_ops
+            or batch.launches[0].layers
             or batch.copies  # what is swapped in leaves room for others to come; and copies take their time once
             or len(batch.items) < len(queues.running)
         ):
@@ -202,7 +208,7 @@ class Instance:
         size, room = self.cache.block_tokens, []
         for number, start, stop in batch.items:
             state = queues.running[number]
-            if stop - start > 1 or not state.decodes:
+            if stop - start > 1 or not state.decodes or state.num_layers_done:
                 return 1
             room.append(len(state.blocks) * size - stop)
         return _most_steps(np.array(room), size, self.cache.num_free, most)
@@ -227,7 +233,7 @@ class Instance:
         """End a step, or the last one of a repeated batch; return the finished requests, which leave."""
         done, running, size = [], self.queues.running, self.cache.block_tokens
         before = batch.repeat - 1
-        for number, _, stop in batch.items:
+        for number, _, stop in self._computed(batch):
             state = running[number]
             full = state.num_computed // size
             state.num_computed, state.num_in_step = stop + before, 0
@@ -255,6 +261,23 @@ class Instance:
             self._release(state)
             self.queues.leave(state)
         return done
+
+    def _computed(self, batch: Batch) -> Sequence[WorkItem]:
+        """The items that have gone through all layers; others are half computed."""
+        if len(batch.launches) == 1 and batch.launches[0].layers is None:
+            return batch.items
+        found = list[WorkItem]()
+        for launch in batch.launches:
+            if launch.layers is None or launch.layers[1] == self.num_layers:
+                found += launch.items
+                done, is_half = 0, False
+            else:
+                done, is_half = launch.layers[1], True
+            for number, start, stop in launch.items:
+                state = self.queues.running[number]
+                state.num_layers_done, state.num_in_step = done, 0
+                state.num_half_computed = stop - start if is_half else 0
+        return found
 
     def _release(self, state: RequestState) -> None:
         """Free its blocks, last one first."""

@@ -33,6 +33,8 @@ class RequestState:
     max_num_tokens : tokens at which the sequence ends, by the limit of the client or of the model.
     num_generated : tokens generated so far, the last of which is not in the KV cache.
     num_computed : tokens in the KV cache; those of a step count when it ends.
+    num_layers_done : layers that its next tokens went through in the steps before; 0 if it begins with the first one.
+    num_half_computed : how many of its tokens these are; 0 if there are none.
     num_in_step : tokens that the current step computes; 0 if the request is in no step.
     blocks : blocks of the KV cache that it holds, in the order of its tokens.
     host_blocks : blocks of the host that it holds while it is swapped out, in the same order.
@@ -54,7 +56,9 @@ class RequestState:
         "num_cached_tokens",
         "num_computed",
         "num_generated",
+        "num_half_computed",
         "num_in_step",
+        "num_layers_done",
         "num_preemptions",
         "num_tokens",
         "number",
@@ -80,6 +84,7 @@ class RequestState:
         self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = (
             self.num_cached_tokens
         ) = 0
+        self.num_layers_done = self.num_half_computed = 0
         self.blocks: list[int] = []
         self.host_blocks: list[int] = []
         self.tokens: list[int] = list(request.prompt_ids)

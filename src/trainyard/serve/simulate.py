@@ -218,11 +218,23 @@ class _Simulation:
     def _through_stages(self, number: int, batch: Batch) -> float:
         """When a batch that starts now leaves the last stage; each takes an equal part, one batch after the other."""
         free_s, at_s = self._stage_free_s[number], self._now_s
-        whole_s = self._step_time.seconds(batch.items, self.instances[number].queues.running)
-        whole_s += self._before_s(batch)
+        whole_s = self._before_s(batch) + self._seconds(batch, self.instances[number])
         for stage, stage_free_s in enumerate(free_s):
             at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
         return at_s
+
+    def _seconds(self, batch: Batch, instance: Instance) -> float:
+        """Of what is computed. A launch of some layers takes their share of what its items would add to the step."""
+        running = instance.queues.running
+        if all(launch.layers is None for launch in batch.launches):
+            return self._step_time.seconds(batch.items, running)
+        whole = [item for launch in batch.launches if launch.layers is None for item in launch.items]
+        whole_s = total_s = self._step_time.seconds(whole, running) if whole else 0.0
+        for items, _, layers in batch.launches:
+            if layers is not None and instance.num_layers:
+                share = (layers[1] - layers[0]) / instance.num_layers
+                total_s += share * (self._step_time.seconds((*whole, *items), running) - whole_s)
+        return total_s
 
     def _before_s(self, batch: Batch) -> float:
         """Copies of blocks and loads of weights, before anything is computed."""
