@@ -70,9 +70,7 @@ def deploy(
     block_tokens : tokens per block.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
-    max_loras : LoRA adapters that are on the devices at once, where others are loaded from the host when a request with
-        them is admitted; by default all are there, in no memory.
-    lora_rank : rank of the adapters, which are of all products but those of experts.
+    max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
 
     Raises
     ------
@@ -93,12 +91,11 @@ def deploy(
         lora_rank=lora_rank,
     )
     room = _replica_devices(cluster, served)
-    replicas = len(room) if num_replicas is None else num_replicas
-    _check_replicas(cluster, replicas, room, served.num_devices)
+    replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
     num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
     length = _length(served, num_blocks * block_tokens, max_model_len)
-    on_host = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, on_host, room[:replicas])
+    host_blocks = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
+    return Deployment(served, replicas, num_blocks, length, block_tokens, host_blocks, room[:replicas])
 
 
 def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:
@@ -117,11 +114,12 @@ def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, 
     )
 
 
-def _check_replicas(
-    cluster: Cluster, num_replicas: int, room: Sequence[tuple[int, ...]], num_devices: int
-) -> None:
-    """Refuse replicas of so many devices each for which there is no room, or that are not as fast as each other."""
+def _num_replicas(
+    cluster: Cluster, given: int | None, room: Sequence[tuple[int, ...]], num_devices: int
+) -> int:
+    """How many replicas of so many devices; those without room, or not as fast as each other, are refused."""
     most = len(room)
+    num_replicas = most if given is None else given
     if not 1 <= num_replicas <= most:
         raise ServeError(
             f"{num_replicas} replicas of {num_devices} devices; allowed is 1 to {most} on the {cluster.num_devices} "
@@ -133,6 +131,7 @@ def _check_replicas(
             f"{num_replicas} replicas on devices that are not alike: {', '.join(sorted(kinds))}; give a cluster of "
             "like ones"
         )
+    return num_replicas
 
 
 def _host_blocks(host_bytes: int, block_bytes: int) -> int:

@@ -234,21 +234,26 @@ class BatchDraft(ReplicaView):
 
     def batch(self) -> Batch:
         """The batch that was made."""
-        launches = self._launches() if self._items else ()
+        launches = (
+            (Launch(tuple(self._items.values())),) if self._items and not self._layers else self._launches()
+        )
         refused = tuple((state.number, why) for state, why in self.refused)
         reason = None
         if self._queues.waiting:
             reason = (
                 WaitReason(_NO_SLOT, (self._adapters.num or 0,)) if self._lacks_slot else self._wait_reason
             )
-        weight_ops = tuple(self._weight_ops)
         return Batch(
-            launches, tuple(self._ops), tuple(self._preempted), refused, weight_ops, wait_reason=reason
+            launches,
+            tuple(self._ops),
+            tuple(self._preempted),
+            refused,
+            tuple(self._weight_ops),
+            wait_reason=reason,
         )
 
     def _launches(self) -> tuple[Launch, ...]:
-        if not self._layers:
-            return (Launch(tuple(self._items.values())),)
+        """One for all layers, and one for each other range of them."""
         of_layers: dict[tuple[int, int] | None, list[WorkItem]] = {}
         for number, item in self._items.items():
             of_layers.setdefault(self._layers.get(number), []).append(item)

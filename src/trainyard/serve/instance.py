@@ -24,6 +24,8 @@ __all__ = ["Instance"]
 
 Ints = NDArray[np.int64]
 
+_NOTHING = Batch()
+
 Generated = Callable[[RequestState], tuple[int | None, bool]]
 """Takes a request; returns the token that it generates (None if ids are not known), and whether it is the last one."""
 
@@ -119,7 +121,8 @@ class Instance:
 
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
-        ops, weight_ops = self._begin_moves()
+        self.moves = []
+        moved = self._begin_moves() if self.handed_over else _NOTHING
         draft = BatchDraft(
             now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters, self.num_layers
         )
@@ -127,14 +130,14 @@ class Instance:
         self.policy.decide(draft, self._state)
         self.refused = draft.refused
         batch = draft.batch()
-        if ops or self._has_stopped:
+        if self.moves or self._has_stopped:
             batch = replace(
                 batch,
-                cache_ops=(*ops, *batch.cache_ops),
-                weight_ops=(*weight_ops, *batch.weight_ops),
+                cache_ops=moved.cache_ops + batch.cache_ops,
+                weight_ops=moved.weight_ops + batch.weight_ops,
                 stops_step=self._has_stopped,
             )
-        self._has_stopped = False
+            self._has_stopped = False
         return batch
 
     def stops_for(self, arrived: RequestState, batch: Batch) -> bool:
@@ -167,9 +170,9 @@ class Instance:
         """Let a request of another instance go on here as soon as there is room."""
         self.handed_over.append(handover)
 
-    def _begin_moves(self) -> tuple[list[CacheOp], list[WeightOp]]:
+    def _begin_moves(self) -> Batch:
         """Blocks of requests come, in the order of these, as far as there is room."""
-        self.moves, ops, weight_ops = [], list[CacheOp](), list[WeightOp]()
+        ops, weight_ops = list[CacheOp](), list[WeightOp]()
         running = self.queues.running_by_adapter
         while self.handed_over and self.handed_over[0].num_blocks <= self.cache.num_free:
             adapter = self.handed_over[0].states[0].request.adapter
@@ -182,7 +185,7 @@ class Instance:
                 self.queues.take_over(state)
             self.num_expected -= len(handover.states)
             self.moves.append(handover)
-        return ops, weight_ops
+        return Batch(cache_ops=tuple(ops), weight_ops=tuple(weight_ops))
 
     def max_repeats(self, batch: Batch, most: int) -> int:
         """How often in a row the policy would decide on the same batch, if no request arrives and none ends meanwhile.
@@ -198,6 +201,7 @@ class Instance:
             or repeats == "never"
             or batch.preempted
             or batch.weight_ops
+            or len(batch.launches) > 1
             or batch.launches[0].layers
             or batch.copies  # what is swapped in leaves room for others to come; and copies take their time once
             or len(batch.items) < len(queues.running)
@@ -208,7 +212,7 @@ class Instance:
         size, room = self.cache.block_tokens, []
         for number, start, stop in batch.items:
             state = queues.running[number]
-            if stop - start > 1 or not state.decodes or state.num_layers_done:
+            if stop - start > 1 or not state.decodes:
                 return 1
             room.append(len(state.blocks) * size - stop)
         return _most_steps(np.array(room), size, self.cache.num_free, most)

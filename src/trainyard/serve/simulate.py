@@ -226,7 +226,7 @@ class _Simulation:
     def _seconds(self, batch: Batch, instance: Instance) -> float:
         """Of what is computed. A launch of some layers takes their share of what its items would add to the step."""
         running = instance.queues.running
-        if all(launch.layers is None for launch in batch.launches):
+        if len(batch.launches) == 1 and batch.launches[0].layers is None:
             return self._step_time.seconds(batch.items, running)
         whole = [item for launch in batch.launches if launch.layers is None for item in launch.items]
         whole_s = total_s = self._step_time.seconds(whole, running) if whole else 0.0
@@ -333,7 +333,7 @@ class _Simulation:
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
         self._num_preempted = 0
-        if len(state.route) > 1 and state.num_generated == 0:
+        if state.num_generated == 0 and len(state.route) > 1:
             self._leaving.append(state)
         token = None if self._next_token is None else self._next_token(state)
         return token, state.num_generated + 1 >= self._output_tokens[state.number]

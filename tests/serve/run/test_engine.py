@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel, load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions
@@ -163,8 +166,17 @@ def test_what_cannot_be_served_is_refused(model: CausalModel):
     assert not found.has_work
     with pytest.raises(ServeError, match=f"max_model_len {CONTEXT + 1}; llama supports at most {CONTEXT}"):
         engine(model, options=EngineOptions(100, max_model_len=CONTEXT + 1))
+    with pytest.raises(ServeError, match="computes each step to its end"):
+        Engine(model, _StopsSteps(), _OPTIONS)
     with pytest.raises(ServeError, match="max_model_len 100; allowed is 2 to 64"):
         engine(model, options=EngineOptions(4, 16, max_model_len=100))
+
+
+class _StopsSteps(TokenBudget):
+    """Every request that arrives stops the step that runs."""
+
+    def stops(self, arrived: RequestState, computed: Sequence[RequestState], state: Any) -> bool:
+        return True
 
 
 class _ShortOnly:

@@ -14,7 +14,7 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
-from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.json_constraint import TokenConstraint
@@ -82,7 +82,8 @@ class Engine:
     Raises
     ------
     ServeError
-        If the cache has no room for the longest sequence, or the model was not made for sequences so long.
+        If the cache has no room for the longest sequence, the model was not made for sequences so long, or the policy
+        stops steps that run.
     """
 
     def __init__(
@@ -96,6 +97,11 @@ class Engine:
         constrain: Callable[[str], TokenConstraint] | None = None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
+        if isinstance(policy, StoppingPolicy):
+            raise ServeError(
+                "the policy stops steps that run, and an engine on this machine computes each step to its end; use "
+                "another policy, or simulate"
+            )
         length = min(model.context, room) if options.max_model_len is None else options.max_model_len
         if length > model.context:
             raise ServeError(
