@@ -38,9 +38,10 @@ class LocalEngineOptions:
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
     threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
-    """Threads that compute each model; by default this machine's processors, shared, but one that answers requests."""
+    """Threads that compute each model, in each process that shares it; by default this machine's processors, shared, but
+    one that answers requests."""
 
-    def spec(self, folder: Path, policy: str, num_models: int = 1) -> EngineSpec:
+    def spec(self, folder: Path, policy: str, num_models: int = 1, tensor_parallel: int = 1) -> EngineSpec:
         """How a model is computed.
 
         Parameters
@@ -48,16 +49,18 @@ class LocalEngineOptions:
         folder : of the model, in Hugging Face form.
         policy : the name of one.
         num_models : that share the machine.
+        tensor_parallel : processes that share the model; its KV cache is that of all together.
 
         Raises
         ------
         ServeError
-            If options do not go together, or the cache is too small for a request.
+            If options do not go together, the cache is too small for a request, or the model cannot be cut so.
         """
         import torch
 
         from trainyard.serve.run.engine import EngineOptions
         from trainyard.serve.run.engine_process import EngineSpec
+        from trainyard.serve.run.model_shards import model_shards
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
@@ -70,9 +73,11 @@ class LocalEngineOptions:
         if host_bytes := host_cache_bytes(self.host_cache_memory):
             num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
-        threads = self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_models)
+        num_processes = num_models * tensor_parallel
+        threads = self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_processes)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)
-        return EngineSpec(folder, policy, engine, dtype, threads)
+        shards = model_shards(folder, tensor_parallel) if tensor_parallel > 1 else None
+        return EngineSpec(folder, policy, engine, dtype, threads, shards)
 
 
 def _free_bytes() -> int:

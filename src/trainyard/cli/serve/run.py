@@ -45,7 +45,7 @@ class Options(LocalEngineOptions, Common):
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a simulated engine: its first devices serve each model, such as 1xH100."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Of a simulated engine: devices that share each layer."""
+    """Tensor parallelism: processes of this machine, or devices of a simulated engine, that share each layer."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -135,7 +135,9 @@ def _engine_factories(options: Options, folder: Path) -> Mapping[str, EngineFact
         raise ServeError("--engine simulated and --cluster go together; give both or neither")
     if options.cluster is None:
         num = len(given)
-        return {name: options.spec(Path(model), options.policy, num) for name, model in given.items()}
+        return {
+            name: options.spec(Path(model), options.policy, num, options.tp) for name, model in given.items()
+        }
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {

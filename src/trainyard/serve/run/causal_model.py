@@ -85,9 +85,14 @@ class CausalModel:
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
     ) -> Tensor:
         """Compute a step; see `trainyard.serve.run.step_model.StepModel`."""
-        return self.compute(
-            step_inputs(items, requests, self._cache.num_blocks, self._cache.block_tokens), ends
-        )
+        return self.compute(self.inputs(items, requests), ends)
+
+    def inputs(self, items: Sequence[WorkItem], requests: Mapping[int, RequestState]) -> StepInputs:
+        """The arrays of a step."""
+        return step_inputs(items, requests, self._cache.num_blocks, self._cache.block_tokens)
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     @torch.inference_mode()
     def compute(self, inputs: StepInputs, ends: Sequence[int]) -> Tensor:

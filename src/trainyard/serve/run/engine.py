@@ -254,6 +254,10 @@ class Engine:
             self._instance.end(state, self._clock())
             self._leave(state)
 
+    def close(self) -> None:
+        """End what its model has started."""
+        self._model.close()
+
     def serves(self, number: int) -> bool:
         """Whether a request waits or runs, or a sample of it."""
         return number in self._entries

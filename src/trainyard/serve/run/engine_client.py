@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -90,6 +91,7 @@ class EngineClient:
         ServeError
             If it cannot; the message says why.
         """
+        atexit.register(self._kill)
         self._begin()
         await self._ready.wait()
         if self._failure:
@@ -158,6 +160,7 @@ class EngineClient:
             self._process.kill()
             await asyncio.to_thread(self._process.join)
         self._connection.close()
+        atexit.unregister(self._kill)
 
     @property
     def process_id(self) -> int:
@@ -165,12 +168,14 @@ class EngineClient:
         assert self._process.pid is not None
         return self._process.pid
 
+    def _kill(self) -> None:
+        """At the end of this process; one that is a daemon could have no others that share its model."""
+        self._process.kill()
+
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=engine_main, args=(theirs, self._make_engine), daemon=True, name="engine"
-        )
+        self._process = context.Process(target=engine_main, args=(theirs, self._make_engine), name="engine")
         self._process.start()
         theirs.close()
         loop = asyncio.get_running_loop()

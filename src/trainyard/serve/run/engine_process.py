@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
@@ -19,8 +22,11 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
+from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.step_model import StepModel
+from trainyard.serve.run.tensor_parallel import TensorParallelModel
 
 __all__ = [
     "AddRequest",
@@ -63,7 +69,8 @@ class EngineSpec:
     policy : as `parse_policies` reads it; one policy.
     options : cache and limits.
     dtype : type of weights and cache.
-    num_threads : of the process.
+    num_threads : of the process, and of each other that shares the model.
+    shards : how several processes share the model; None for one.
     """
 
     folder: Path
@@ -71,18 +78,34 @@ class EngineSpec:
     options: EngineOptions
     dtype: torch.dtype = torch.float32
     num_threads: int = 1
+    shards: ModelShards | None = None
 
     def make_engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""
         torch.set_num_threads(self.num_threads)
         disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
-        model = load_causal_model(self.folder, self.dtype)
-        warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
-        return Engine(model, policy, self.options, constrain=self._constrain)
+        with ExitStack() as failed:
+            model = self._model()
+            failed.callback(model.close)
+            warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
+            engine = Engine(model, policy, self.options, constrain=self._constrain)
+            failed.pop_all()
+        return engine
+
+    def _model(self) -> StepModel:
+        if self.shards is None:
+            return load_causal_model(self.folder, self.dtype)
+        return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end)
 
     def _constrain(self, schema: str) -> TokenConstraint:
         return _json_constraints(self.folder).of(schema)
+
+
+def _end(why: str) -> None:
+    """End this process, as it can compute no more; it is started again with the others."""
+    print(f"{why}; all are started again", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 @cache
@@ -147,8 +170,9 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
-        connection.send(EngineReady(engine.max_model_len))
-        _Loop(connection, engine).run()
+        with closing(engine):
+            connection.send(EngineReady(engine.max_model_len))
+            _Loop(connection, engine).run()
     except ServeError as error:
         connection.send(EngineFailed(str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -54,6 +54,9 @@ class SimulatedModel:
     def unload_adapter(self, adapter: str) -> None:
         """There are none."""
 
+    def close(self) -> None:
+        """Nothing was started."""
+
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
     ) -> Tensor:

@@ -77,3 +77,7 @@ class StepModel(Protocol):
         Scores of all words after each of these, in float32; shape ``(ends, vocabulary)``.
         """
         ...
+
+    def close(self) -> None:
+        """End what it has started; it computes no more steps."""
+        ...
