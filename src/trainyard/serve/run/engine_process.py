@@ -103,8 +103,8 @@ class EngineSpec:
 
 
 def _end(why: str) -> None:
-    """End this process, as it can compute no more; it is started again with the others."""
-    print(f"{why}; all are started again", file=sys.stderr, flush=True)
+    """End this process, which can compute no more; it is started again."""
+    print(why, file=sys.stderr, flush=True)
     os._exit(1)
 
 

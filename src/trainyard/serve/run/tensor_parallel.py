@@ -35,7 +35,7 @@ from trainyard.serve.run.sharded_modules import shard_model
 
 __all__ = ["TensorParallelModel"]
 
-_NOTICE_S = 5.0  # after a failed sum, for the end of another process to be seen
+_NOTICE_S = 5.0  # for the end of another process to be seen, where that is why something failed
 
 
 class TensorParallelModel:
@@ -192,8 +192,9 @@ def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> Non
         while True:
             method, given = calls.get()
             getattr(model, method)(*given)
-    except ServeError:
-        os._exit(1)  # the first process tells the same
+    except ServeError:  # the first process tells the same, and ends
+        receiving.join(_NOTICE_S)
+        os._exit(1)
     except (RuntimeError, OSError):
         receiving.join(_NOTICE_S)
         raise

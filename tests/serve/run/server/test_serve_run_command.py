@@ -28,6 +28,7 @@ from trainyard.cli.main import main
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),
         (["--tool-call-parser", "other"], "known are hermes"),
+        (["--tp", "3"], "cannot be served in 3 shards"),
         (["--engine", "simulated"], "--engine simulated and --cluster go together"),
         (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
     ],
