@@ -14,6 +14,7 @@ import torch
 from tests.serve.run.exact_runs import RUNS, check_exact, served
 from tests.serve.run.tiny_models import drawn_prompts, generated, made
 
+from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_client import EngineClient
@@ -57,6 +58,11 @@ def test_tokens_are_those_of_generate(name: str, model: TensorParallelModel, run
     check_exact(name, found)
     num_preempted = sum(len(step.batch.preempted) for step in steps)
     assert (num_preempted > 0) == (run != "vllm")
+
+
+def test_adapters_are_refused(model: TensorParallelModel, tmp_path: Path):
+    with pytest.raises(ServeError, match="such models have no adapters"):
+        model.load_adapter("some", tmp_path)
 
 
 @pytest.mark.slow
