@@ -99,7 +99,7 @@ def _server_options(options: Options) -> ServerOptions:
     from trainyard.serve.run.server.api_keys import ApiKeys
     from trainyard.serve.run.server.api_server import ServerLimits
     from trainyard.serve.run.server.server import ServerOptions
-    from trainyard.serve.run.server.tools.tool_use import TOOL_CALL_PARSERS
+    from trainyard.serve.run.server.tools.tool_use import TOOL_CALL_FORMATS
 
     deadline_s = float("inf")
     if options.deadline is not None:
@@ -114,8 +114,8 @@ def _server_options(options: Options) -> ServerOptions:
     )
     drain_s = quantity("--drain", options.drain, parse_seconds)
     parser = options.tool_call_parser or ""
-    if parser and parser not in TOOL_CALL_PARSERS:
-        raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_PARSERS)}")
+    if parser and parser not in TOOL_CALL_FORMATS:
+        raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_FORMATS)}")
     return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts, parser)
 
 

@@ -17,11 +17,11 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.json_constraint import TokenConstraint
 from trainyard.serve.run.min_tokens import MinTokens
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.step_model import StepModel
+from trainyard.serve.run.structured_outputs import TokenConstraint
 
 __all__ = ["Engine", "EngineOptions"]
 
@@ -77,7 +77,7 @@ class Engine:
     clock : tells the time in seconds.
     seen : is told of every step that was computed.
     finished : is told of every request that ended with all of its tokens.
-    constrain : makes the constraint of an answer from a JSON schema; None if requests have none.
+    constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         seen: Callable[[StepRecord], None] = lambda record: None,
         finished: Callable[[RequestState], None] = lambda state: None,
-        constrain: Callable[[str], TokenConstraint] | None = None,
+        constrain: Callable[[SamplingParams], TokenConstraint] | None = None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
         if isinstance(policy, StoppingPolicy):
@@ -219,8 +219,10 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} has min_tokens, and all tokens end it; give fewer of these"
             )
-        if params.json_schema and self._constrain is None:
-            raise ServeError(f"request {request.name!r} has a json_schema; give the engine what constrains")
+        if params.is_constrained and self._constrain is None:
+            raise ServeError(
+                f"request {request.name!r} has a JSON schema or grammar, and this engine constrains nothing; leave it out"
+            )
         state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)
         if why:
@@ -362,8 +364,8 @@ class Engine:
         params, known = entry.sampling, entry.constraints
         if number not in known and params.min_tokens:
             known[number] = MinTokens(params.min_tokens, entry.stop_token_ids, self._model.vocabulary)
-        elif number not in known and params.json_schema and self._constrain is not None:
-            known[number] = self._constrain(params.json_schema)
+        elif number not in known and params.is_constrained and self._constrain is not None:
+            known[number] = self._constrain(params)
         return known.get(number)
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:

@@ -21,11 +21,11 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.engine import Engine, EngineOptions
-from trainyard.serve.run.json_constraint import JsonConstraints, TokenConstraint
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
+from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
 from trainyard.serve.run.tensor_parallel import TensorParallelModel
 
 __all__ = [
@@ -98,8 +98,8 @@ class EngineSpec:
             return load_causal_model(self.folder, self.dtype)
         return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end)
 
-    def _constrain(self, schema: str) -> TokenConstraint:
-        return _json_constraints(self.folder).of(schema)
+    def _constrain(self, sampling: SamplingParams) -> TokenConstraint:
+        return _structured_outputs(self.folder).constraint(sampling)
 
 
 def _end(why: str) -> None:
@@ -109,10 +109,10 @@ def _end(why: str) -> None:
 
 
 @cache
-def _json_constraints(folder: Path) -> JsonConstraints:
+def _structured_outputs(folder: Path) -> StructuredOutputs:
     from trainyard.serve.run.model_tokenizer import ModelTokenizer
 
-    return ModelTokenizer(folder).json_constraints
+    return ModelTokenizer(folder).structured_outputs
 
 
 class AddRequest(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.json_constraint import JsonConstraints
+from trainyard.serve.run.structured_outputs import StructuredOutputs
 
 __all__ = ["Detokenizer", "ModelTokenizer"]
 
@@ -57,20 +57,20 @@ class ModelTokenizer:
             for number in (each if isinstance(each, list) else [each])
             if number is not None
         )
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._special = frozenset(token for token, each in added.items() if each.special)
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, each in self._added.items() if each.special)
         self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
 
     @cached_property
-    def json_constraints(self) -> JsonConstraints:
-        """What makes answers conform to JSON schemas.
+    def structured_outputs(self) -> StructuredOutputs:
+        """What makes answers conform to JSON schemas and grammars.
 
         Raises
         ------
         ServeError
             If that is not possible.
         """
-        return JsonConstraints(self._pretrained, self.vocabulary, self.stop_token_ids)
+        return StructuredOutputs(self._pretrained, self.vocabulary, self.stop_token_ids)
 
     @property
     def has_chat_template(self) -> bool:
@@ -101,6 +101,10 @@ class ModelTokenizer:
         """Tokens that are one of some texts."""
         found = map(self._tokenizer.token_to_id, texts)
         return frozenset(token for token in found if token is not None)
+
+    def added_of(self, texts: Sequence[str]) -> frozenset[str]:
+        """Those of some texts that are tokens beside the ordinary ones, special or not."""
+        return frozenset(texts) & {each.content for each in self._added.values()}
 
     def chat_prompt(
         self,

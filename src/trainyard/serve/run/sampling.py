@@ -61,9 +61,11 @@ class SamplingParams:
         None for nothing.
     json_schema : str
         Text of a JSON schema to which the output conforms; "" for none.
+    grammar : str
+        Text of a grammar to which it conforms, in llguidance's form of Lark; "" for none.
     min_tokens : int
-        Tokens before which none is chosen that would end the answer; 0 or more. It does not go with a ``json_schema``,
-        which says by itself where answers end.
+        Tokens before which none is chosen that would end the answer; 0 or more. It goes with neither of these two, which
+        say by themselves where answers end.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     json_schema: str = ""
+    grammar: str = ""
     min_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -105,15 +108,20 @@ class SamplingParams:
             )
         if self.min_tokens < 0:
             raise ServeError(f"min_tokens is {self.min_tokens}; allowed is 0 or more")
-        if self.min_tokens and self.json_schema:
+        if self.min_tokens and self.is_constrained:
             raise ServeError(
-                f"min_tokens is {self.min_tokens}, and answers end by their JSON schema; leave one out"
+                f"min_tokens is {self.min_tokens}, and answers end by their JSON schema or grammar; leave one out"
             )
         for token, bias in self.logit_bias.items():
             if token < 0 or not -_MOST_BIAS <= bias <= _MOST_BIAS:
                 raise ServeError(
                     f"logit_bias of token {token} is {bias}; allowed are tokens from 0 and -100 to 100"
                 )
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the output conforms to something."""
+        return bool(self.json_schema or self.grammar)
 
     @cached_property
     def is_greedy(self) -> bool:

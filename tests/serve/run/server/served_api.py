@@ -78,7 +78,7 @@ class Servers:
         options = EngineOptions(NUM_BLOCKS, BLOCK_TOKENS)
         self.client = EngineClient(EngineSpec(folder, "vllm", options).make_engine)
         self.call(self.client.start())
-        self.model = HostedModel("tiny", ModelTokenizer(folder), self.client)
+        self.model = HostedModel("tiny", ModelTokenizer(folder), self.client, "hermes")
         self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:

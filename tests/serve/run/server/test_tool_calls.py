@@ -15,6 +15,9 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.server.chat_messages import Tool
+from trainyard.serve.run.server.tools.tool_use import ToolUse
 
 _PATH = "/v1/chat/completions"
 
@@ -206,17 +209,85 @@ def test_calls_that_the_model_chooses(tokenizer):
     assert auto(tokenizer, _HERMES, stop='"now"') == ("", [call("brake", "{")], "stop")
 
 
-def test_tags_that_are_special_tokens_are_seen(tmp_path):
-    folder = save_tiny(tmp_path)
-    pretrained = AutoTokenizer.from_pretrained(folder)
-    tags = [AddedToken(tag, special=True) for tag in ("<tool_call>", "</tool_call>", "<other>")]
-    pretrained.add_tokens(tags, special_tokens=True)
+def with_tags(folder, *, special):
+    """A tokenizer with tokens for tags, as many models have it, and one more."""
+    pretrained = AutoTokenizer.from_pretrained(save_tiny(folder))
+    tags = [AddedToken(tag, special=special) for tag in ("<tool_call>", "</tool_call>", "<other>")]
+    pretrained.add_tokens(tags, special_tokens=special)
     pretrained.save_pretrained(folder)
-    tokenizer = ModelTokenizer(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 1024}))
+    return ModelTokenizer(folder)
+
+
+def test_tags_that_are_special_tokens_are_seen(tmp_path):
+    tokenizer = with_tags(tmp_path, special=True)
     tokens = tokenizer.encode(f"a<other>{_HERMES}")
     assert tokenizer.decode(tokens) == "a" + _HERMES.removeprefix("<tool_call>").removesuffix("</tool_call>")
     content, calls, reason = auto(tokenizer, [*tokens, END])
     assert (content, len(calls), reason) == ("a", 1, "tool_calls")
+
+
+_CAR = {
+    "type": "object",
+    "properties": {"car": {"const": "box"}},
+    "required": ["car"],
+    "additionalProperties": False,
+}
+_FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "car", "schema": _CAR}}}
+
+
+def strict(given):
+    return given | {"function": given["function"] | {"strict": True}}
+
+
+@pytest.mark.parametrize("tags", ["text", "tokens", "special tokens"])
+@pytest.mark.parametrize("is_parallel", [True, False], ids=["parallel", "one"])
+@pytest.mark.parametrize("has_format", [True, False], ids=["json", "text"])
+def test_calls_of_strict_tools_conform_where_the_model_chooses(
+    tokenizer, tmp_path, tags, is_parallel, has_format
+):
+    if tags != "text":
+        tokenizer = with_tags(tmp_path, special=tags == "special tokens")
+    tools = [Tool(**strict(_BRAKE)), Tool(**_COUPLE)]
+    schema = json.dumps(_CAR) if has_format else ""
+    grammar = ToolUse(tools, None, is_parallel).answers("hermes", tokenizer, schema).grammar
+    free = '<tool_call>\n{"name": "couple", "arguments": {"any": 1}}\n</tool_call>'  # it is not strict
+
+    def may_say(text):
+        constraint = tokenizer.structured_outputs.constraint(SamplingParams(grammar=grammar))
+        for token in (*tokenizer.encode(text), END):
+            allowed = constraint.allowed()
+            if not allowed[token // 32] >> (token % 32) & 1:
+                return False
+            constraint.take(token)
+        return True
+
+    said = {
+        _HERMES: True,
+        free: True,
+        f"{_HERMES}\n{free}": is_parallel,
+        "Now. " + _HERMES: not has_format,
+        "It has 2 < 4 devices.": not has_format,
+        '{"car": "box"}': True,
+        '{"car": "tank"}': not has_format,
+        _HERMES.replace("true", "1"): False,
+        _HERMES.replace("brake", "other"): False,
+        "<tool_call>now": False,
+    }
+    assert {text: may_say(text) for text in said} == said
+
+
+def test_an_answer_is_a_call_or_conforms_to_the_format(url):
+    body = _TOOLS | {"tools": [strict(_BRAKE)], "n": 12, "parallel_tool_calls": False} | _FORMAT
+    choices = plain(url, "chat/completions", body)["choices"]
+    for choice in choices:
+        if choice["finish_reason"] == "stop":
+            assert json.loads(choice["message"]["content"]) == {"car": "box"}
+        else:
+            assert choice["finish_reason"] == "tool_calls"
+            assert is_call(*choice["message"]["tool_calls"])
+    assert len(choices) == 12
 
 
 def test_the_template_is_told_of_tools_unless_none_may_be_called(url):
@@ -260,6 +331,7 @@ def test_arguments_of_earlier_calls_are_objects_for_the_template(tokenizer):
         ({"tools": [_BRAKE], "tool_choice": "required", "response_format": {"type": "json_object"}},
          "response_format", "do not go together"),
         ({"tools": [_BRAKE], "tool_choice": "required", "ignore_eos": True}, "tools", "ignore_eos"),
+        ({"tools": [_BRAKE], "tool_choice": "required", "min_tokens": 2}, "min_tokens", "leave one out"),
     ],
     ids=str,
 )  # fmt: skip

@@ -127,11 +127,6 @@ class GenerationRequest(RequestBody, ABC):
         return json.dumps(asked.json_schema.schema_)
 
     @property
-    def json_schema_field(self) -> str:
-        """The field that it comes from."""
-        return "response_format"
-
-    @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with what was used."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -147,13 +142,10 @@ class GenerationRequest(RequestBody, ABC):
         """Longest answer; None where nothing says it."""
 
     def check_fields(self) -> None:
-        """Refuse fields that do not go with each other.
-
-        Raises
-        ------
-        ApiError
-            Names the field that is wrong beside the others.
-        """
+        asked = self.response_format
+        if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
+            message = "response_format: type json_schema and the field json_schema go together; give both or neither"
+            raise ApiError(400, message, param="response_format")
         if self.stream_options is not None and not self.stream:
             message = "stream_options is given without stream; give stream: true, or leave it out"
             raise ApiError(400, message, param="stream_options")
@@ -179,16 +171,6 @@ class ChatRequest(GenerationRequest):
         return ToolUse(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
-    def json_schema(self) -> str:
-        """The JSON schema to which answers conform: where they must be calls, that of the calls; "" for none."""
-        return self.tool_use.json_schema or super().json_schema
-
-    @property
-    def json_schema_field(self) -> str:
-        """Where it comes from."""
-        return "tools" if self.tool_use.is_forced else super().json_schema_field
-
-    @property
     def num_logprobs(self) -> int | None:
         """How many likely tokens are told beside each token."""
         return (self.top_logprobs or 0) if self.logprobs else None
@@ -204,9 +186,9 @@ class ChatRequest(GenerationRequest):
             message = "top_logprobs is given without logprobs; give logprobs: true, too"
             raise ApiError(400, message, param="top_logprobs")
         self.tool_use.check()
-        if self.tool_use.choice.mode != "none" and super().json_schema:
+        if self.tool_use.is_forced and self.json_schema:
             message = (
-                'response_format and tools do not go together; leave one out, or give tool_choice: "none"'
+                "response_format and a tool_choice that asks for calls do not go together; leave one out"
             )
             raise ApiError(400, message, param="response_format")
 
@@ -274,7 +256,9 @@ def read_request(kind: type[Body], content: bytes) -> Body:
     for name in [name for name in given if name not in known]:
         _require_nothing(name, given.pop(name), sorted(known))
     try:
-        return kind.model_validate(given)
+        found = kind.model_validate(given)
+        found.check_fields()
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(each) for each in first["loc"] if not str(each).startswith("function-"))

@@ -45,7 +45,7 @@ from trainyard.serve.run.server.api_requests import (
 )
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
-    check_json_schema,
+    check_constraint,
     completion_prompt_tokens,
     echoed_prompts,
     to_engine_requests,
@@ -61,7 +61,7 @@ from trainyard.serve.run.server.response_writer import (
     CompletionResponseWriter,
     ResponseWriter,
 )
-from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
+from trainyard.serve.run.server.tools.tool_use import ToolAnswers
 
 __all__ = ["ApiServer", "ServerLimits"]
 
@@ -131,17 +131,21 @@ class ApiServer:
         """POST /v1/chat/completions."""
         body = await self._read_body(request, ChatRequest)
         model = self._ready_model(body.model)
-        prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model)
-        parser = body.tool_use.parser(model.tool_call_parser)
-        return self._generate(request, body, model, prompts, ChatResponseWriter, parser)
+        tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
+        prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model, tools)
+        return self._generate(request, body, model, prompts, ChatResponseWriter, tools)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = await self._read_body(request, CompletionRequest)
         model = self._ready_model(body.model)
-        prompts = await run_in_threadpool(_prompt_tokens, completion_prompt_tokens, body, model)
+        prompts = await run_in_threadpool(
+            _prompt_tokens, completion_prompt_tokens, body, model, ToolAnswers()
+        )
         echoed = echoed_prompts(body, prompts, model.tokenizer)
-        return self._generate(request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed))
+        return self._generate(
+            request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed), ToolAnswers()
+        )
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -233,18 +237,24 @@ class ApiServer:
         model: HostedModel,
         prompts: tuple[tuple[int, ...], ...],
         make_writer: Callable[..., ResponseWriter],
-        make_parser: Callable[[], ToolCallParser] | None = None,
+        tools: ToolAnswers,
     ) -> Response:
         response_id = uuid.uuid4().hex
         given = to_engine_requests(
-            body, prompts, model.tokenizer, model.engine.max_model_len, request.state.client, response_id
+            body,
+            prompts,
+            model.tokenizer,
+            model.engine.max_model_len,
+            request.state.client,
+            response_id,
+            tools,
         )
         if self._logs_prompts:
             _LOG.info(
                 "id=%s prompts=%r", request.state.request_id, [model.tokenizer.decode(p) for p in prompts]
             )
         generation = GenerationStream(
-            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s, make_parser
+            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s
         )
         writer = make_writer(
             response_id,
@@ -336,11 +346,13 @@ class _CountedResponse(GenerationResponse):
 
 
 def _prompt_tokens(
-    prompt_tokens: Callable[[Any, ModelTokenizer], tuple[tuple[int, ...], ...]], body: Any, model: HostedModel
+    prompt_tokens: Callable[[Any, ModelTokenizer], tuple[tuple[int, ...], ...]],
+    body: Any,
+    model: HostedModel,
+    tools: ToolAnswers,
 ) -> tuple[tuple[int, ...], ...]:
     """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
-    body.check_fields()
-    check_json_schema(body, model.tokenizer)
+    check_constraint(body, model.tokenizer, tools)
     return prompt_tokens(body, model.tokenizer)
 
 

@@ -126,6 +126,11 @@ class Tool(RequestBody):
         return self.function.name
 
     @property
+    def is_strict(self) -> bool:
+        """Whether its arguments always conform to their schema, also where the model decides whether it calls."""
+        return self.function.strict
+
+    @property
     def schema_of_arguments(self) -> dict[str, Any]:
         """JSON schema of its arguments."""
         return self.function.parameters or _NO_PARAMETERS

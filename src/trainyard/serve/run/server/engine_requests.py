@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,13 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, GenerationRequest
+from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
+from trainyard.serve.run.server.tools.tool_use import ToolAnswers
 
 __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
-    "check_json_schema",
+    "check_constraint",
     "completion_prompt_tokens",
     "echoed_prompts",
     "to_engine_requests",
@@ -35,12 +38,14 @@ class EngineRequests:
     sampling : how tokens are chosen.
     stops : texts that end an answer.
     stop_token_ids : tokens that end an answer.
+    make_parser : makes what finds calls of tools in an answer; None if there are none.
     """
 
     requests: tuple[Request, ...]
     sampling: SamplingParams
     stops: tuple[str, ...]
     stop_token_ids: frozenset[int]
+    make_parser: Callable[[], ToolCallParser] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -114,28 +119,30 @@ def echoed_prompts(
     return tuple(text for text in texts for _ in range(body.n))
 
 
-def check_json_schema(body: GenerationRequest, tokenizer: ModelTokenizer) -> None:
+def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> None:
     """Whether answers can have the form that is asked for.
+
+    Parameters
+    ----------
+    tools : what follows from the tools of the request.
 
     Raises
     ------
     ApiError
         If they cannot.
     """
-    if not body.json_schema:
+    sampling = _sampling(body, tokenizer, tools)
+    if not sampling.is_constrained:
         return
-    given, problem = body.response_format, ""
-    if given is not None and (given.type == "json_schema") != (given.json_schema is not None):
-        problem = "type json_schema and the field json_schema go together; give both or neither"
-    elif body.ignore_eos:
-        problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
-    else:
+    field = "tools" if tools.is_constrained else "response_format"
+    problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
+    if not body.ignore_eos:
         try:
-            problem = tokenizer.json_constraints.problem(body.json_schema)
+            problem = tokenizer.structured_outputs.problem(sampling)
         except ServeError as error:
             problem = str(error)
     if problem:
-        raise ApiError(400, f"{body.json_schema_field}: {problem}", param=body.json_schema_field)
+        raise ApiError(400, f"{field}: {problem}", param=field)
 
 
 def to_engine_requests(
@@ -145,6 +152,7 @@ def to_engine_requests(
     max_model_len: int,
     client: str,
     request_id: str,
+    tools: ToolAnswers,
 ) -> EngineRequests:
     """What a request of the API asks of an engine.
 
@@ -154,6 +162,7 @@ def to_engine_requests(
     max_model_len : longest sequence, in tokens.
     client : who asks; "" for the user that the request names.
     request_id : that no other request has.
+    tools : what follows from the tools of the request.
 
     Raises
     ------
@@ -186,10 +195,12 @@ def to_engine_requests(
     )
     own = frozenset(body.stop_token_ids)
     stop_token_ids = own if body.ignore_eos else own | tokenizer.stop_token_ids
-    return EngineRequests(requests, _sampling(body, tokenizer), body.stop, stop_token_ids)
+    return EngineRequests(
+        requests, _sampling(body, tokenizer, tools), body.stop, stop_token_ids, tools.make_parser
+    )
 
 
-def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer) -> SamplingParams:
+def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
     bias = body.logit_bias
     if bias and max(bias) >= tokenizer.vocabulary:
         raise ApiError(
@@ -209,7 +220,8 @@ def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer) -> SamplingPar
             frequency_penalty=body.frequency_penalty,
             logit_bias=bias,
             logprobs=body.num_logprobs,
-            json_schema=body.json_schema,
+            json_schema=tools.json_schema or ("" if tools.grammar else body.json_schema),
+            grammar=tools.grammar,
             min_tokens=body.min_tokens,
         )
     except ServeError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,7 +19,6 @@ from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import Metrics
 from trainyard.serve.run.server.queue_limit import QueueLimit
-from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 
 __all__ = ["GenerationStream", "Usage"]
 
@@ -49,7 +47,6 @@ class GenerationStream:
     given : what is to be generated.
     queue : where the requests wait until they have a token.
     deadline_s : for all choices together; infinite for none.
-    make_parser : makes what finds calls of tools in an answer; None if there are none.
 
     Raises
     ------
@@ -64,10 +61,9 @@ class GenerationStream:
         queue: QueueLimit,
         metrics: Metrics,
         deadline_s: float = float("inf"),
-        make_parser: Callable[[], ToolCallParser] | None = None,
     ) -> None:
         self._model, self._given, self._queue, self._metrics = model, given, queue, metrics
-        self._deadline_s, self._began_s, self._make_parser = deadline_s, time.monotonic(), make_parser
+        self._deadline_s, self._began_s = deadline_s, time.monotonic()
         self._found: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting = {request.name: request for request in given.requests}
@@ -139,7 +135,7 @@ class GenerationStream:
                 self._model.tokenizer,
                 given.stops,
                 given.stop_token_ids,
-                self._make_parser() if self._make_parser else None,
+                given.make_parser() if given.make_parser else None,
                 given.sampling.min_tokens,
             )
             for each in range(num)

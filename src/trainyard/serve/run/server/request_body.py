@@ -11,3 +11,12 @@ class RequestBody(BaseModel):
     """A JSON object of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    def check_fields(self) -> None:
+        """Refuse fields that do not go with each other.
+
+        Raises
+        ------
+        ApiError
+            Names the field that is wrong beside the others.
+        """

@@ -7,14 +7,16 @@ Nous Research: Hermes Function Calling, the format of Hermes 2 Pro, 2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal
+import json
+from collections.abc import Callable, Mapping, Set
+from typing import Any, ClassVar, Literal
 
 from trainyard.serve.run.server.stop_strings import num_undecided
 from trainyard.serve.run.server.tools.call_reader import CallReader
-from trainyard.serve.run.server.tools.tool_call_parser import ParsedText, ToolCallDelta
+from trainyard.serve.run.server.tools.tool_call_parser import ParsedText, ToolCallDelta, ToolCallFormat
+from trainyard.serve.run.structured_outputs import json_rule
 
-__all__ = ["HermesParser"]
+__all__ = ["HERMES", "HermesParser"]
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 _Mode = Callable[[list[ToolCallDelta]], str]
@@ -85,3 +87,26 @@ class HermesParser:
         if not _END.startswith(held):
             self._mode = self._read_text
         return ""
+
+
+def _grammar(
+    schemas: Mapping[str, Mapping[str, Any]], answer_schema: str, tag_tokens: Set[str], is_parallel: bool
+) -> str:
+    """As `ToolCallFormat.grammar`. After a begin tag, nothing else than a call may come."""
+    begin, end = (tag if tag in tag_tokens else json.dumps(tag) for tag in (_BEGIN, _END))
+    calls = {f"call_{i}": f'\n{{"name": {json.dumps(name)}, "arguments": ' for i, name in enumerate(schemas)}
+    lines = ["%llguidance {}", f"call: begin ({' | '.join(calls)}) {end}"]
+    for (rule, head), schema in zip(calls.items(), schemas.values(), strict=True):
+        lines.append(f'{rule}: {json.dumps(head)} {json_rule(schema)} "}}\\n"')
+    if answer_schema:
+        lines.append("start: answer | call" + (r' ("\n" call)*' if is_parallel else ""))
+        lines += [f"answer: {json_rule(json.loads(answer_schema))}", f"begin: {begin}"]
+    else:
+        lines += ["start: call* TEXT" if is_parallel else "start: call | TEXT", r"TEXT: /(.|\n)*/"]
+        # Lazy: the text before a tag ends at the first one. A token of its own is no text at all.
+        lines.append(f"begin: TEXT {begin}" if _BEGIN in tag_tokens else f"begin[lazy]: TEXT {begin}")
+    return "\n".join(lines)
+
+
+HERMES = ToolCallFormat((_BEGIN, _END), HermesParser, _grammar)
+"""The format, with its parser."""

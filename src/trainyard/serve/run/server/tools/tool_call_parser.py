@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import uuid4
 
-__all__ = ["FirstCallOnly", "ParsedText", "ToolCallDelta", "ToolCallParser", "new_call_id"]
+__all__ = ["FirstCallOnly", "ParsedText", "ToolCallDelta", "ToolCallFormat", "ToolCallParser", "new_call_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,24 @@ class ToolCallParser(Protocol):
     def rest(self) -> ParsedText:
         """What was held back, where nothing more comes."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFormat:
+    """A way in which models write calls where they decide whether to call.
+
+    Attributes
+    ----------
+    tags : texts that mark calls.
+    make_parser : makes what finds the calls of one answer.
+    grammar : a grammar of answers as `SamplingParams` has it, from the schema of the arguments of each tool by its name,
+        the schema of answers that are no calls ("" where they are any text), those of the tags that are tokens,
+        and whether there may be several calls.
+    """
+
+    tags: tuple[str, ...]
+    make_parser: Callable[[], ToolCallParser]
+    grammar: Callable[[Mapping[str, Mapping[str, Any]], str, Set[str], bool], str]
 
 
 class FirstCallOnly:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trainyard.reading import listed, shown
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import Tool, ToolChoice
 from trainyard.serve.run.server.tools.forced_calls import (
@@ -17,13 +18,33 @@ from trainyard.serve.run.server.tools.forced_calls import (
     RequiredCallsParser,
     schema_of_calls,
 )
-from trainyard.serve.run.server.tools.hermes_parser import HermesParser
-from trainyard.serve.run.server.tools.tool_call_parser import FirstCallOnly, ToolCallParser
+from trainyard.serve.run.server.tools.hermes_parser import HERMES
+from trainyard.serve.run.server.tools.tool_call_parser import FirstCallOnly, ToolCallFormat, ToolCallParser
 
-__all__ = ["TOOL_CALL_PARSERS", "ToolUse"]
+__all__ = ["TOOL_CALL_FORMATS", "ToolAnswers", "ToolUse"]
 
-TOOL_CALL_PARSERS: Mapping[str, Callable[[], ToolCallParser]] = MappingProxyType({"hermes": HermesParser})
-"""What finds calls where the model decides, by the name of the format in which it writes them."""
+TOOL_CALL_FORMATS: Mapping[str, ToolCallFormat] = MappingProxyType({"hermes": HERMES})
+"""Ways in which models write calls where they decide whether to call, by name."""
+
+
+@dataclass(frozen=True)
+class ToolAnswers:
+    """What tools mean for the answers of a request.
+
+    Attributes
+    ----------
+    make_parser : makes what finds calls in an answer; None if there are none.
+    json_schema, grammar : to which answers conform so that their calls do; as `SamplingParams` has them.
+    """
+
+    make_parser: Callable[[], ToolCallParser] | None = None
+    json_schema: str = ""
+    grammar: str = ""
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether answers conform to something for the sake of tools."""
+        return bool(self.json_schema or self.grammar)
 
 
 @dataclass(frozen=True)
@@ -53,15 +74,6 @@ class ToolUse:
         """Whether answers must be calls."""
         return self.choice.mode in ("required", "named")
 
-    @property
-    def json_schema(self) -> str:
-        """Text of the JSON schema of answers that must be calls; "" for others."""
-        if self.choice.mode == "required":
-            return json.dumps(schema_of_calls(self.tools, is_parallel=self.is_parallel))
-        if self.choice.mode == "named":
-            return json.dumps(next(t.schema_of_arguments for t in self.tools if t.name == self.choice.name))
-        return ""
-
     def for_template(self) -> list[dict[str, Any]]:
         """The tools as chat templates take them; none where none may be called."""
         return [] if self.choice.mode == "none" else [tool.for_template() for tool in self.tools]
@@ -84,12 +96,14 @@ class ToolUse:
             told = f"tool_choice has the function {shown(given.name)}; known in tools are {listed(names)}"
             raise _wrong("tool_choice", told)
 
-    def parser(self, name: str) -> Callable[[], ToolCallParser] | None:
-        """What makes the parser of an answer; None where no tool may be called.
+    def answers(self, name: str, tokenizer: ModelTokenizer, answer_schema: str) -> ToolAnswers:
+        """What follows for answers.
 
         Parameters
         ----------
         name : of the format in which the model writes calls; "" if the server was told none.
+        tokenizer : of the model.
+        answer_schema : text of the JSON schema of answers that are no calls; "" where they are any text.
 
         Raises
         ------
@@ -97,16 +111,30 @@ class ToolUse:
             If the model is to decide, and that format is not known.
         """
         if self.choice.mode == "none":
-            return None
+            return ToolAnswers()
         if self.choice.mode == "named":
-            return partial(NamedCallParser, self.choice.name)
-        if self.choice.mode == "auto" and not name:
+            (tool,) = (tool for tool in self.tools if tool.name == self.choice.name)
+            return ToolAnswers(partial(NamedCallParser, tool.name), json.dumps(tool.schema_of_arguments))
+        if self.choice.mode == "required":
+            schema = json.dumps(schema_of_calls(self.tools, is_parallel=self.is_parallel))
+            return ToolAnswers(self._maker(RequiredCallsParser), schema)
+        if not name:
             told = (
                 'tool_choice is "auto", and the server does not know how its model writes calls; start it with '
                 '--tool-call-parser, or give tool_choice: "none", "required" or a function'
             )
             raise _wrong("tool_choice", told)
-        make = RequiredCallsParser if self.choice.mode == "required" else TOOL_CALL_PARSERS[name]
+        written, grammar = TOOL_CALL_FORMATS[name], ""
+        if answer_schema or any(tool.is_strict for tool in self.tools):
+            schemas = {
+                tool.name: tool.schema_of_arguments if tool.is_strict else {"type": "object"}
+                for tool in self.tools
+            }
+            tag_tokens = tokenizer.added_of(written.tags)
+            grammar = written.grammar(schemas, answer_schema, tag_tokens, self.is_parallel)
+        return ToolAnswers(self._maker(written.make_parser), "", grammar)
+
+    def _maker(self, make: Callable[[], ToolCallParser]) -> Callable[[], ToolCallParser]:
         return make if self.is_parallel else lambda: FirstCallOnly(make())
 
 

@@ -1,17 +1,18 @@
-"""Answers that conform to a JSON schema: which tokens may come next, by llguidance."""
+"""Answers that conform to a JSON schema or a grammar: which tokens may come next, by llguidance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.sampling import token_mask
+from trainyard.serve.run.sampling import SamplingParams, token_mask
 
-__all__ = ["JsonConstraints", "TokenConstraint"]
+__all__ = ["StructuredOutputs", "TokenConstraint", "json_rule"]
 
 # Between the parts of a document; without a bound, a model may write nothing else for ever.
 _SPACE = r"\n?[ ]{0,16}"
@@ -29,8 +30,8 @@ class TokenConstraint(Protocol):
         ...
 
 
-class JsonConstraints:
-    """Makes constraints of JSON schemas, for one tokenizer.
+class StructuredOutputs:
+    """Makes constraints of JSON schemas and grammars, for one tokenizer.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class JsonConstraints:
             from llguidance.hf import from_tokenizer
         except ModuleNotFoundError as error:
             raise ServeError(
-                "JSON schemas need llguidance, which the server has not: pip install 'trainyard[server]'"
+                "JSON schemas and grammars need llguidance, which the server has not: pip install 'trainyard[server]'"
             ) from error
         self._ends = sorted(ends)
         self._end = token_mask(self._ends, vocabulary)
@@ -58,31 +59,41 @@ class JsonConstraints:
         except Exception as error:  # of a library in Rust
             raise ServeError(f"JSON schemas cannot be used with this tokenizer: {error}") from error
 
-    def problem(self, schema: str) -> str:
-        """What is wrong with a schema; "" if nothing is."""
+    def problem(self, sampling: SamplingParams) -> str:
+        """What is wrong with a schema or grammar; "" if nothing is."""
         from llguidance import LLMatcher
 
         try:
-            return str(LLMatcher.validate_grammar(_grammar(schema), self._tokenizer))
+            return str(LLMatcher.validate_grammar(_compiled(sampling), self._tokenizer))
         except ValueError as error:
             return str(error)
 
-    def of(self, schema: str) -> TokenConstraint:
-        """A constraint for one answer, from the text of a schema that has no problem."""
+    def constraint(self, sampling: SamplingParams) -> TokenConstraint:
+        """What holds one answer to a schema or grammar that has no problem."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, _grammar(schema))
-        return _Json(matcher, self._end)
+        matcher = LLMatcher(self._tokenizer, _compiled(sampling))
+        return _Matched(matcher, self._end)
 
 
-def _grammar(schema: str) -> str:
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """A JSON schema as part of a grammar of `SamplingParams`."""
+    return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _SPACE}} | dict(schema))
+
+
+def _compiled(sampling: SamplingParams) -> str:
+    """A schema or grammar as llguidance has it."""
     from llguidance import LLMatcher
 
-    found: str = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": _SPACE})
+    if sampling.grammar:
+        found: str = LLMatcher.grammar_from_lark(sampling.grammar)
+        return found
+    schema = sampling.json_schema
+    found = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": _SPACE})
     return found
 
 
-class _Json:
+class _Matched:
     """Where the matcher knows nothing more, the answer ends."""
 
     def __init__(self, matcher: Any, end: NDArray[np.int32]) -> None:
