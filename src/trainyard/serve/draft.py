@@ -117,20 +117,8 @@ class BatchDraft(ReplicaView):
             )
         if layers is not None or state.num_layers_done:
             layers = self._next_layers(state, num_tokens, layers)
-        num = max(0, self.blocks_of(max(stop, reserve_tokens)) - len(state.blocks))
-        if self.num_new_blocks(state, max(stop, reserve_tokens)) > self.num_free:
+        if not self._take_blocks(state, start, stop, max(stop, reserve_tokens)):
             return False
-        if not state.blocks:
-            if not self._may_use_adapter(state):
-                return False
-            num -= self._admit(state)
-        elif state.samples and self._is_to_copy(state):
-            self._copy(state, start // self.block_tokens)
-        if num > 0:
-            blocks = self._cache.next_free(num)
-            self._cache.allocate(blocks)
-            state.blocks.extend(blocks)
-            self._ops.append(CacheOp("allocate", state.number, tuple(blocks)))
         state.num_in_step = num_tokens
         self._items[state.number] = WorkItem(state.number, start, stop)
         if layers is not None:
@@ -287,14 +275,46 @@ class BatchDraft(ReplicaView):
     def _use_adapter(self, state: RequestState) -> None:
         self._weight_ops += self._adapters.use(state.request.adapter, self._queues.running_by_adapter)
 
-    def _admit(self, state: RequestState) -> int:
-        """A request that waits shares the blocks that it finds; returns how many."""
-        hits = self._hits(state)
+    def _take_blocks(self, state: RequestState, start: int, stop: int, num_tokens: int) -> bool:
+        """Allocate blocks for the first tokens of a request; one that waits is admitted, with the blocks that it finds.
+
+        Parameters
+        ----------
+        start, stop : range of the tokens that the batch computes.
+        num_tokens : how many tokens have blocks then.
+
+        Returns
+        -------
+        Whether there are enough free blocks, and a slot for its adapter. If not, nothing changes.
+        """
+        num = max(0, self.blocks_of(num_tokens) - len(state.blocks))
+        if self.num_new_blocks(state, num_tokens) > self.num_free:
+            return False
+        if not state.blocks:
+            if not self._may_use_adapter(state):
+                return False
+            num -= self._share_hits(state)
+        elif state.samples and self._is_to_copy(state):
+            self._copy(state, start // self.block_tokens)
+        if num > 0:
+            blocks = self._cache.next_free(num)
+            self._cache.allocate(blocks)
+            state.blocks.extend(blocks)
+            self._ops.append(CacheOp("allocate", state.number, tuple(blocks)))
+        return True
+
+    def _admit(self, state: RequestState, num_cached: int) -> None:
+        """A request that waits runs from now on; so many of its tokens are in the KV cache."""
         self._use_adapter(state)
         self._queues.admit(state)
         if state.scheduled_s != state.scheduled_s:  # NaN: for the first time
-            state.scheduled_s, state.num_cached_tokens = self.now_s, len(hits) * self.block_tokens
-        state.num_computed = len(hits) * self.block_tokens
+            state.scheduled_s, state.num_cached_tokens = self.now_s, num_cached
+        state.num_computed = num_cached
+
+    def _share_hits(self, state: RequestState) -> int:
+        """A request that waits is admitted and shares the blocks that it finds; returns how many."""
+        hits = self._hits(state)
+        self._admit(state, len(hits) * self.block_tokens)
         if hits:
             self._cache.share(hits)
             state.blocks.extend(hits)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["BatchPolicy", "Repeats", "StoppingPolicy"]
+__all__ = ["BatchPolicy", "EngineNeeds", "Portable", "PreemptsBy", "Repeats", "StoppingPolicy"]
 
 Repeats = Literal["always", "while none waits", "never"]
+PreemptsBy = Literal["recompute", "swap"]
+"""What becomes of the blocks of a request that is preempted: it gives them back and its tokens are computed again, and
+which blocks it gets is left to the engine; or they may be moved to the host.
+"""
 
 
 class BatchPolicy(Protocol):
@@ -47,4 +51,28 @@ class StoppingPolicy(BatchPolicy, Protocol):
 
     def stops(self, arrived: RequestState, computed: Sequence[RequestState], state: Any) -> bool:
         """Whether a request that arrives stops the step that runs, which computes tokens of the others."""
+        ...
+
+
+class EngineNeeds(NamedTuple):
+    """What a policy needs of an engine that keeps the blocks of the KV cache itself.
+
+    Attributes
+    ----------
+    preempts_by : what becomes of the blocks of requests that are preempted.
+    max_requests : that run at once, at most.
+    max_tokens : in a step, at most.
+    """
+
+    preempts_by: PreemptsBy
+    max_requests: int
+    max_tokens: int
+
+
+@runtime_checkable
+class Portable(BatchPolicy, Protocol):
+    """A batch policy that says what it needs, so that engines of others can be driven by it."""
+
+    def engine_needs(self, max_model_len: int) -> EngineNeeds:
+        """What it needs where the longest sequence has so many tokens."""
         ...

@@ -44,6 +44,9 @@ _MADE = {
     "mistral with a window": lambda: _mistral(),
 }
 NAMES = tuple(_MADE)
+_MADE["llama with wide heads"] = lambda: LlamaForCausalLM(
+    LlamaConfig(**_LLAMA | {"hidden_size": 128, "head_dim": 32})  # that vLLM has kernels for
+)
 
 
 def _mistral() -> PreTrainedModel:

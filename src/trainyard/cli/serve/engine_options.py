@@ -15,7 +15,9 @@ from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
 if TYPE_CHECKING:
     from trainyard.serve.run.engine_process import EngineSpec
 
-__all__ = ["LocalEngineOptions"]
+__all__ = ["BLOCK_TOKENS", "LocalEngineOptions"]
+
+BLOCK_TOKENS = 16
 
 _MOST_CACHE_BYTES = 4 * 2**30
 _CACHE_SHARE = 0.25
@@ -33,15 +35,22 @@ class LocalEngineOptions:
     """KV cache of each model, such as 2GiB; by default a share of a quarter of the memory that is free, up to 4 GiB."""
     host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """Memory of each model for requests that are swapped out, by policies that swap; by default none."""
-    block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
-    """Tokens per block of the KV cache."""
+    block_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
+    """Tokens per block of the KV cache; by default 16, and of vLLM 32."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
     threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Threads that compute each model, in each process that shares it; by default this machine's processors, shared, but
     one that answers requests."""
 
-    def spec(self, folder: Path, policy: str, num_models: int = 1, tensor_parallel: int = 1) -> EngineSpec:
+    def spec(
+        self,
+        folder: Path,
+        policy: str,
+        num_models: int = 1,
+        tensor_parallel: int = 1,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> EngineSpec:
         """How a model is computed.
 
         Parameters
@@ -50,6 +59,7 @@ class LocalEngineOptions:
         policy : the name of one.
         num_models : that share the machine.
         tensor_parallel : processes that share the model; its KV cache is that of all together.
+        block_tokens : tokens per block where ``--block-tokens`` is not given.
 
         Raises
         ------
@@ -64,7 +74,7 @@ class LocalEngineOptions:
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
-        size = self.block_tokens
+        size = self.block_tokens or block_tokens
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
             num_bytes = _free_bytes() // num_models if num_bytes is None else num_bytes

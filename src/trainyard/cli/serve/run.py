@@ -22,7 +22,7 @@ from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
     from trainyard.serve.run.engine_process import EngineFactory
-    from trainyard.serve.run.server.server import ServerOptions
+    from trainyard.serve.run.server.server import OnReady, ServerOptions
 
 __all__ = ["Options", "act"]
 
@@ -39,9 +39,12 @@ class Options(LocalEngineOptions, Common):
     folder, or by NAME of NAME=FOLDER."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model, as in `trainyard serve simulate`, such as sarathi or vllm+vtc."""
-    engine: Literal["torch", "simulated"] = "torch"
+    engine: Literal["torch", "simulated", "vllm"] = "torch"
     """Computes the models on this machine, or only takes the time that they would take on a --cluster; then MODELS may be
-    names of the zoo, too, and every answer is the same text."""
+    names of the zoo, too, and every answer is the same text. With vllm, vLLM's own engine and server serve one model, in
+    batches that the policy makes; the policy must preempt by recompute."""
+    vllm_python: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Of vLLM: Python of the environment that has it; by default .venv-vllm/bin/python, which `make vllm` makes."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a simulated engine: its first devices serve each model, such as 1xH100."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
@@ -89,8 +92,25 @@ def act(options: Options, screen: Screen) -> Outcome:
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
 
+    models = _models(options)
+    if options.engine == "vllm":
+        return _served_by_vllm(options, models, server_options, on_ready)
     with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as folder:
-        return Outcome({"drained": serve(_engine_factories(options, Path(folder)), server_options, on_ready)})
+        engines = _engine_factories(options, models, Path(folder))
+        return Outcome({"drained": serve(engines, server_options, on_ready)})
+
+
+def _served_by_vllm(
+    options: Options, models: Mapping[str, str], server_options: ServerOptions, on_ready: OnReady
+) -> Outcome:
+    from trainyard.cli.serve.vllm_engine import vllm_server
+    from trainyard.serve.run.vllm.server import serve_vllm
+
+    if options.tp != 1:
+        raise ServeError(f"--engine vllm has one process for a model; leave --tp {options.tp} out")
+    server = vllm_server(options, options.policy, models, server_options, options.vllm_python)
+    length = server.spec.options.max_model_len
+    return Outcome({"drained": serve_vllm(server, lambda url: on_ready(url, {server.name: length or 0}))})
 
 
 def _server_options(options: Options) -> ServerOptions:
@@ -119,8 +139,8 @@ def _server_options(options: Options) -> ServerOptions:
     return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts, parser)
 
 
-def _engine_factories(options: Options, folder: Path) -> Mapping[str, EngineFactory]:
-    """How each model is computed, by its name."""
+def _models(options: Options) -> dict[str, str]:
+    """Folders of the models, or their names of the zoo, by the names that requests call them by."""
     given: dict[str, str] = {}
     for text in options.models:
         before, _, after = text.partition("=")
@@ -133,14 +153,23 @@ def _engine_factories(options: Options, folder: Path) -> Mapping[str, EngineFact
         raise ServeError("no model is given; give a folder in Hugging Face form")
     if (options.engine == "simulated") != (options.cluster is not None):
         raise ServeError("--engine simulated and --cluster go together; give both or neither")
+    if options.engine != "vllm" and options.vllm_python is not None:
+        raise ServeError("--vllm-python goes with --engine vllm; leave it out")
+    return given
+
+
+def _engine_factories(
+    options: Options, models: Mapping[str, str], folder: Path
+) -> Mapping[str, EngineFactory]:
+    """How each model is computed, by its name."""
     if options.cluster is None:
-        num = len(given)
+        num = len(models)
         return {
-            name: options.spec(Path(model), options.policy, num, options.tp) for name, model in given.items()
+            name: options.spec(Path(model), options.policy, num, options.tp) for name, model in models.items()
         }
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {
         name: simulated_spec(options, model, options.policy, options.cluster, options.tp, folder)
-        for name, model in given.items()
+        for name, model in models.items()
     }

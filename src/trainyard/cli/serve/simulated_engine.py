@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
-from trainyard.cli.serve.engine_options import LocalEngineOptions
+from trainyard.cli.serve.engine_options import BLOCK_TOKENS, LocalEngineOptions
 
 if TYPE_CHECKING:
     from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
@@ -48,7 +48,7 @@ def simulated_spec(
         num_replicas=1,
         cache_blocks=options.cache_blocks,
         cache_bytes=cache_bytes(options.cache_memory, options.cache_blocks),
-        block_tokens=options.block_tokens,
+        block_tokens=options.block_tokens or BLOCK_TOKENS,
         host_cache_bytes=host_cache_bytes(options.host_cache_memory),
         max_model_len=options.max_model_len,
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
-from trainyard.serve.policy import Repeats
+from trainyard.serve.policy import EngineNeeds, Repeats
 
 __all__ = ["MAX_REQUESTS", "MAX_TOKENS", "NO_BLOCKS", "PREEMPTED", "SWAPPED", "AdmittingPolicy"]
 
@@ -47,6 +47,10 @@ class AdmittingPolicy(ABC):
         self.admission.begin(draft, state)
         self.make(draft, state)
         self.admission.end(draft, state)
+
+    @abstractmethod
+    def engine_needs(self, max_model_len: int) -> EngineNeeds:
+        """What it needs of an engine whose longest sequence has so many tokens."""
 
     @abstractmethod
     def make(self, draft: BatchDraft, state: Any) -> None:

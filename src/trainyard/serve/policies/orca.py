@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import MAX_REQUESTS, NO_BLOCKS, AdmittingPolicy
+from trainyard.serve.policy import EngineNeeds
 
 __all__ = ["Orca"]
 
@@ -39,6 +40,10 @@ class Orca(AdmittingPolicy):
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "max_requests")
+
+    def engine_needs(self, max_model_len: int) -> EngineNeeds:
+        """All of its requests may begin in one step, with whole prompts."""
+        return EngineNeeds("recompute", self.max_requests, self.max_requests * max_model_len)
 
     def make(self, draft: BatchDraft, state: Any) -> None:
         """Algorithm 1, `Select`: those that run came before all that wait."""

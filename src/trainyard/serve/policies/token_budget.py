@@ -16,6 +16,7 @@ from trainyard.serve.policies.admitting import (
     AdmittingPolicy,
 )
 from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
+from trainyard.serve.policy import EngineNeeds, PreemptsBy
 
 __all__ = ["TokenBudget"]
 
@@ -45,6 +46,11 @@ class TokenBudget(AdmittingPolicy):
         check_preempt(self.preempt)
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
+
+    def engine_needs(self, max_model_len: int) -> EngineNeeds:
+        preempts_by: PreemptsBy = "recompute" if self.preempt == "recompute" else "swap"
+        longest = 0 if self.chunked else max_model_len
+        return EngineNeeds(preempts_by, self.max_requests, max(self.max_tokens, longest))
 
     def make(self, draft: BatchDraft, state: Any) -> None:
         running, left = draft.running, self.max_tokens

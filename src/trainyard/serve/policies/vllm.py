@@ -29,6 +29,7 @@ from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import MAX_REQUESTS, MAX_TOKENS, NO_BLOCKS, SWAPPED, AdmittingPolicy
 from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
 from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.policy import EngineNeeds, PreemptsBy
 
 __all__ = ["PrefillFirst", "vllm"]
 
@@ -54,6 +55,12 @@ class PrefillFirst(AdmittingPolicy):
         check_preempt(self.preempt)
         require_at_least(self, 1, "max_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
+
+    def engine_needs(self, max_model_len: int) -> EngineNeeds:
+        preempts_by: PreemptsBy = "recompute" if self.preempt == "recompute" else "swap"
+        return EngineNeeds(
+            preempts_by, self.max_requests, max(self.max_tokens, max_model_len, self.max_requests)
+        )
 
     def make(self, draft: BatchDraft, state: Any) -> None:
         if draft.num_swapped:

@@ -31,6 +31,11 @@ from trainyard.cli.main import main
         (["--tp", "3"], "cannot be served in 3 shards"),
         (["--engine", "simulated"], "--engine simulated and --cluster go together"),
         (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
+        (["--engine", "vllm", "--policy", "vllm_v0"], "vllm_v0 does not drive vLLM: it swaps"),
+        (["--engine", "vllm", "--deadline", "1s"], "does not do"),
+        (["--engine", "vllm", "--host-cache-memory", "1GB"], "leave --host-cache-memory out"),
+        (["--engine", "vllm", "--vllm-python", "no/python"], "make vllm"),
+        (["--vllm-python", "no/python"], "goes with --engine vllm"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -42,6 +47,11 @@ def test_what_cannot_be_is_refused_before_anything_starts(folder, capsys, option
 def test_models_have_names_of_their_own(folder, capsys):
     assert main(["serve", "run", str(folder), str(folder)]) == 2
     assert "two models are called 'tiny'" in capsys.readouterr().err
+
+
+def test_vllm_serves_one_model(folder, capsys):
+    assert main(["serve", "run", str(folder), f"other={folder}", "--engine", "vllm"]) == 2
+    assert "serves one model; given are tiny, other" in capsys.readouterr().err
 
 
 def test_a_server_from_begin_to_end(folder):
