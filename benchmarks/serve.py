@@ -1,14 +1,22 @@
 """Tokens per processor-second of an engine beside `generate` of transformers, for 1, 8 and 32 requests at once.
 
-Run `python benchmarks/serve.py`. A model of 45 million parameters with random weights in float32; prompts and answers of
-128 tokens; one thread. The two take turns; told are the medians, and the median of the ratios pair by pair.
+Run `python benchmarks/serve.py`. Where `make vllm` made its environment, or `--vllm-python` names another one, vLLM takes
+its turns, too. A model of 45 million parameters with random weights in float32; prompts and answers of
+128 tokens; one thread. They take turns; told are the medians, and the median of the ratios pair by pair.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -107,13 +115,46 @@ def served(model: CausalModel, prompts: Tensor, sampling: SamplingParams) -> dic
     }
 
 
+@contextmanager
+def vllm_peer(python: Path) -> Iterator[Callable[[Tensor], dict[str, float]] | None]:
+    """What generates for prompts with vLLM in a process of its environment; None where that is not there."""
+    if not python.exists():
+        yield None
+        return
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(read) as answers:
+        made().save_pretrained(folder)
+        cores = sorted(os.sched_getaffinity(0))
+        command = [str(python), str(Path(__file__).parent / "serve_vllm.py"), folder, str(write)]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": str(cores[-1])}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, pass_fds=[write], env=env) as peer:
+            os.close(write)
+            assert peer.stdin is not None
+
+            def generate(prompts: Tensor) -> dict[str, float]:
+                print(json.dumps(prompts.tolist()), file=peer.stdin, flush=True)
+                return {"all": json.loads(answers.readline())}
+
+            yield generate
+            peer.stdin.close()
+
+
 def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     """Of every part."""
     return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vllm-python", type=Path, default=Path(".venv-vllm/bin/python"))
+    given = parser.parse_args()
     torch.set_num_threads(1)
+    with vllm_peer(given.vllm_python) as peer:
+        write_record("serve", {"rows": measured(peer)})
+
+
+def measured(peer: Callable[[Tensor], dict[str, float]] | None) -> list[dict[str, Any]]:
+    """What was measured for each number of requests."""
     plain, model = made(), CausalModel(made())
     rows = []
     for num in (1, 8, 32):
@@ -123,32 +164,43 @@ def main() -> None:
             "engine": lambda: served(model, prompts, _GREEDY),  # noqa: B023
             "engine, drawn": lambda: served(model, prompts, _DRAWN),  # noqa: B023
         }
+        if peer is not None:
+            ways["vllm"] = partial(peer, prompts)
         for run in ways.values():
             run()
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         for _ in range(_PAIRS):
             for name, run in ways.items():
                 taken[name].append(run())
-        ratio = [a["all"] / b["all"] for a, b in zip(taken["generate"], taken["engine"], strict=True)]
-        drawn = [a["all"] / b["all"] for a, b in zip(taken["engine"], taken["engine, drawn"], strict=True)]
+        to_peer = {
+            f"engine_to_{name}": _ratio(taken[name], taken["engine"])
+            for name in ("generate", "vllm")
+            if name in taken
+        }
+        drawn = _ratio(taken["engine"], taken["engine, drawn"])
         found = {name: medians(runs) for name, runs in taken.items()}
         rates = {name: num * _TOKENS / each["all"] for name, each in found.items()}
         print(
             f"{num} requests, tokens per CPU-second: " + ", ".join(f"{n} {r:,.0f}" for n, r in rates.items())
         )
-        print(f"  engine to generate {median(ratio):.2f}, drawn to greedy {median(drawn):.2f}")
+        print("  " + ", ".join(f"{n} {r:.2f}" for n, r in to_peer.items()) + f", drawn to greedy {drawn:.2f}")
         print("  " + ", ".join(f"{name} {s * 1e3:,.2f} ms" for name, s in found["engine"].items()))
         rows.append(
             {
                 "requests": num,
                 "tokens_per_cpu_s": rates,
-                "engine_to_generate": median(ratio),
-                "drawn_to_greedy": median(drawn),
+                **to_peer,
+                "drawn_to_greedy": drawn,
                 "engine_parts_s": found["engine"],
                 "drawn_parts_s": found["engine, drawn"],
             }
         )
-    write_record("serve", {"rows": rows})
+    return rows
+
+
+def _ratio(others: Sequence[dict[str, float]], own: Sequence[dict[str, float]]) -> float:
+    """By how much the second takes less, pair by pair."""
+    return median(a["all"] / b["all"] for a, b in zip(others, own, strict=True))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ END = 0  # the token <|end|>
 _ROOT = Path(__file__).resolve().parents[4]
 
 
-def save_tiny(folder: Path, *, template: str | None = TEMPLATE) -> Path:
+def save_tiny(folder: Path, *, template: str | None = TEMPLATE, head_dim: int = 16) -> Path:
     """Save a model with random weights, and a byte-level tokenizer that is trained on pages of the repository."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -55,7 +55,7 @@ def save_tiny(folder: Path, *, template: str | None = TEMPLATE) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=64,
+        hidden_size=4 * head_dim,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,

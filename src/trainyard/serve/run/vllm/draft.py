@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.request import Request
@@ -102,11 +103,11 @@ class VllmDraft(BatchDraft):
         self.new_blocks[state.number] = new
         return True
 
-    def _hold(self, kind: str, state: RequestState, blocks: KVCacheBlocks) -> None:
+    def _hold(self, kind: Literal["share", "allocate"], state: RequestState, blocks: KVCacheBlocks) -> None:
         ids = blocks.get_block_ids()[0]
         if ids:
             state.blocks.extend(ids)
-            self._ops.append(CacheOp("share" if kind == "share" else "allocate", state.number, tuple(ids)))
+            self._ops.append(CacheOp(kind, state.number, tuple(ids)))
 
     def _free(self, state: RequestState) -> None:
         self._ops.append(CacheOp("free", state.number, tuple(reversed(state.blocks))))

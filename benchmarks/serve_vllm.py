@@ -1,0 +1,43 @@
+"""vLLM for `serve.py`: generates for prompts that come as lines of JSON, and answers the processor-seconds of each.
+
+It runs in vLLM's environment: `python serve_vllm.py FOLDER FD`, with the folder of a model and a file descriptor to write
+to, as vLLM writes to its output whatever it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+
+import torch
+from vllm import LLM, SamplingParams
+
+
+def main() -> None:
+    answers = os.fdopen(int(sys.argv[2]), "w")
+    llm = LLM(
+        sys.argv[1],
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=512,
+        block_size=32,
+        kv_cache_memory_bytes=2**30,
+        enable_prefix_caching=False,
+    )
+    torch.set_num_threads(1)
+    sampling = SamplingParams(temperature=0.0, max_tokens=128, ignore_eos=True, detokenize=False)
+    for line in sys.stdin:
+        prompts = [{"prompt_token_ids": ids} for ids in json.loads(line)]
+        start_s = time.process_time()
+        found = llm.generate(prompts, sampling, use_tqdm=False)
+        taken_s = time.process_time() - start_s
+        assert all(len(each.outputs[0].token_ids) == sampling.max_tokens for each in found)
+        print(json.dumps(taken_s), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
