@@ -217,7 +217,10 @@ class Executor:
         return StepResult(losses, norm, is_finite)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> None:
-        """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``."""
+        """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``.
+
+        Its last messages may be under way still: who does not go on with the update waits for them (`wait_sends`).
+        """
         self.sums = {}
         self._compute_totals(batch, torch.tensor([self.seed, step, 0]))
         for call in self.calls:
