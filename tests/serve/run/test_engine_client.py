@@ -94,12 +94,12 @@ def test_an_answer_ends_where_its_client_says_so_and_the_others_go_on(folder: Pa
     assert [len(each) for each in found.values()] == [30, 5]
 
 
-@pytest.mark.parametrize("retries", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
+@pytest.mark.parametrize("max_retries", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_process_that_is_killed_is_started_again(folder: Path, max_retries: int):
     prompts = tuple(drawn_prompts(1))
 
     async def run() -> tuple[list[int], list[int]]:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine, retries=retries)
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine, max_retries=max_retries)
         await client.start()
         request = Request("r", 0.0, len(prompts[0]), 190, prompt_ids=prompts[0])
         found = []
@@ -110,7 +110,7 @@ def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
                 if len(found) == 5:
                     os.kill(client.process_id, signal.SIGKILL)
 
-        if retries:
+        if max_retries:
             await read()
         else:
             with pytest.raises(EngineLostError, match="send it again"):
@@ -124,7 +124,51 @@ def test_a_process_that_is_killed_is_started_again(folder: Path, retries: bool):
     ((tokens, _),) = generated("llama", prompts, 190)
     assert after == tokens[:10]
     assert found == tokens[: len(found)]
-    assert (len(found) == 190) == retries
+    assert (len(found) == 190) == bool(max_retries)
+
+
+@pytest.mark.slow
+def test_a_request_that_ends_every_process_is_given_up(folder: Path):
+    (prompt,) = drawn_prompts(1)
+
+    async def run() -> None:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine, max_retries=2)
+        await client.start()
+        request = Request("r", 0.0, len(prompt), 190, prompt_ids=prompt)
+
+        async def read() -> None:
+            async for _ in client.generate(request, _GREEDY):
+                os.kill(client.process_id, signal.SIGKILL)
+
+        with pytest.raises(EngineLostError, match="send it again"):
+            await read()
+        assert client.num_restarts == 3
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_has_ended_goes_on_in_no_later_process(folder: Path):
+    """Of two samples, one ends by what its client says, then the process is killed: only the other is needed."""
+    (prompt,) = drawn_prompts(1)
+
+    async def run() -> dict[int, int]:
+        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine, max_retries=1)
+        await client.start()
+        request = Request("r", 0.0, len(prompt), 190, prompt_ids=prompt, num_samples=2)
+        num = {0: 0, 1: 0}
+        async for each in client.generate(
+            request, SamplingParams(seed=1), is_last=lambda new: num[new.sample] == (39, 3)[new.sample]
+        ):
+            num[each.sample] += 1
+            if num[0] == 20 and not client.num_restarts:
+                os.kill(client.process_id, signal.SIGKILL)
+        await _tokens(client, prompt, 3)
+        assert client.state == EngineState()
+        await client.close()
+        return num
+
+    assert asyncio.run(run()) == {0: 40, 1: 4}
 
 
 def test_what_cannot_start_says_why(tmp_path: Path):

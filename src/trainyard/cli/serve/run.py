@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from trainyard.cli.bounds import DEVICES, PORT, TOKENS
+from trainyard.cli.bounds import COUNT, DEVICES, PORT, TOKENS
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
@@ -65,6 +65,9 @@ class Options(LocalEngineOptions, Common):
     """Largest body of a request; larger ones are refused with status 413."""
     deadline: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
     """Time for a whole request, such as 2min; what takes longer is cancelled. By default there is none."""
+    max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
+    """If the process of a model ends, it is started again; begin its requests anew then, each up to so many times. With 0
+    they end with an error."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
     """Time for requests that run when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -136,7 +139,16 @@ def _server_options(options: Options) -> ServerOptions:
     parser = options.tool_call_parser or ""
     if parser and parser not in TOOL_CALL_FORMATS:
         raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_FORMATS)}")
-    return ServerOptions(options.host, options.port, keys, limits, drain_s, options.log_prompts, parser)
+    return ServerOptions(
+        options.host,
+        options.port,
+        keys,
+        limits,
+        drain_s,
+        options.log_prompts,
+        parser,
+        options.max_retries,
+    )
 
 
 def _models(options: Options) -> dict[str, str]:

@@ -48,12 +48,14 @@ class _Open:
     ----------
     num_told : tokens of each sample that were told.
     num_to_skip : of these, how many come again, since the request was begun anew.
+    num_retries : how often it was.
     """
 
     message: AddRequest
     queue: asyncio.Queue[NewToken | ServeError] = field(default_factory=asyncio.Queue)
     num_told: dict[int, int] = field(default_factory=dict)
     num_to_skip: dict[int, int] = field(default_factory=dict)
+    num_retries: int = 0
 
 
 class EngineClient:
@@ -62,12 +64,12 @@ class EngineClient:
     Parameters
     ----------
     make_engine : makes the engine in the other process; it is pickled.
-    retries : whether requests of a process that ended are begun anew in the next one; their clients see no token twice.
-        Otherwise they end with an error.
+    max_retries : how often a request whose process ended is begun anew in the next one, so that one that ends processes
+        does not do so forever; its client sees no token twice. Then it ends with an error.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], *, retries: bool = False) -> None:
-        self._make_engine, self._retries = make_engine, retries
+    def __init__(self, make_engine: Callable[[], Engine], *, max_retries: int = 0) -> None:
+        self._make_engine, self._max_retries = make_engine, max_retries
         self._open: dict[int, _Open] = {}
         self._next_id = 0
         self._ready = asyncio.Event()
@@ -136,7 +138,10 @@ class EngineClient:
                 if isinstance(found, ServeError):
                     is_served = False
                     raise found
-                if found.sample not in left:  # it came before the engine heard that its answer has ended
+                if (
+                    found.sample not in left
+                ):  # the engine has not heard that its answer has ended, or is a new one
+                    self._send(EndSample(request_id, found.sample))
                     continue
                 ends = is_last(found)
                 if ends or found.finish_reason:
@@ -146,7 +151,7 @@ class EngineClient:
                 yield found
         finally:
             self._open.pop(request_id, None)
-            if left and is_served:
+            if is_served and (left or mine.num_retries):
                 self._send(CancelRequest(request_id))
 
     async def close(self) -> None:
@@ -234,10 +239,11 @@ class EngineClient:
                 f"the engine ended before it could serve, with status {code}; its messages say why"
             )
         for mine in self._open.values():
-            if self._failure or not self._retries:
+            if self._failure or mine.num_retries == self._max_retries:
                 why = self._failure or "the engine stopped while it served the request; send it again"
                 mine.queue.put_nowait(EngineLostError(why))
             else:
+                mine.num_retries += 1
                 mine.num_to_skip = dict(mine.num_told)
         if self._failure:
             self._ready.set()

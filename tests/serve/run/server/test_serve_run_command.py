@@ -6,8 +6,12 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import httpx2
+import psutil
 import pytest
 from tests.serve.run.server.served_api import COMPLETION
 
@@ -54,22 +58,62 @@ def test_vllm_serves_one_model(folder, capsys):
     assert "serves one model; given are tiny, other" in capsys.readouterr().err
 
 
-def test_a_server_from_begin_to_end(folder):
-    command = [sys.executable, "-c", "from trainyard.cli.main import run; run()"]
-    options = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1", "--policy", "sarathi+vtc"]
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server, and what it says once it can be asked."""
+    command = [sys.executable, "-c", "from trainyard.cli.main import run; run()", "serve", "run"]
+    small = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1"]
     with subprocess.Popen(
-        [*command, "serve", "run", f"own={folder}", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*command, *options, *small], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         try:
-            ready = json.loads(server.stdout.readline())
-            body = COMPLETION | {"model": "own", "prompt": "very secret"}
-            found = httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=60)
+            assert server.stdout is not None
+            yield server, json.loads(server.stdout.readline())
         finally:
-            server.send_signal(signal.SIGTERM)
-        out, err = server.communicate(timeout=60)
+            server.kill()
+
+
+def stopped(server: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a server says that is told to stop."""
+    server.send_signal(signal.SIGTERM)
+    return server.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_requests_of_a_process_that_is_killed_go_on_in_the_next_one(folder):
+    body = COMPLETION | {"temperature": 0, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with serving(str(folder), "--max-retries", "1") as (server, ready):
+        url = f"{ready['address']}/v1/completions"
+
+        def text(kills: bool) -> str:
+            parts = []
+            with httpx2.stream("POST", url, json=body, timeout=60) as answer:
+                for line in answer.iter_lines():
+                    if kills and len(parts) == 3:
+                        (engine,) = [p for p in psutil.Process(server.pid).children() if is_engine(p)]
+                        engine.kill()
+                        kills = False
+                    if line.startswith("data: {"):
+                        parts.append(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
+            return "".join(parts)
+
+        found = text(kills=True), text(kills=False)
+        restarts = httpx2.get(f"{ready['address']}/metrics").text
+        stopped(server)
+    assert found[0] == found[1] != ""
+    assert 'trainyard:engine_restarts_total{model_name="tiny"} 1.0' in restarts
+
+
+def is_engine(process: psutil.Process) -> bool:
+    """Whether it is none of those that multiprocessing itself has."""
+    return any("spawn_main" in word for word in process.cmdline())
+
+
+def test_a_server_from_begin_to_end(folder):
+    with serving(f"own={folder}", "--policy", "sarathi+vtc") as (server, ready):
+        body = COMPLETION | {"model": "own", "prompt": "very secret"}
+        found = httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=60)
+        out, err = stopped(server)
     assert ready["max_model_len"] == {"own": 512}
     assert found.status_code == 200
     assert json.loads(out) == {"drained": True}

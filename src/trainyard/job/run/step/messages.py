@@ -70,7 +70,7 @@ class StageMessages:
         return value
 
     def send(self, delivery: Delivery, value: torch.Tensor) -> None:
-        """Send this rank's pieces of a value; they are held until they have arrived, as gloo drops what is freed before."""
+        """Send this rank's pieces of a value; they are held until they have arrived: gloo drops what is freed."""
         self.sending[delivery] = []
         for tag, piece, _, receiver in self._pieces(delivery, self.sent):
             part = narrowed(value, piece.sent, piece.sizes).contiguous()

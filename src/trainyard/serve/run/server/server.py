@@ -43,6 +43,7 @@ class ServerOptions:
     drain_s : at its end, for requests that run.
     logs_prompts : whether what clients send is logged.
     tool_call_parser : name of the format in which the models write calls of tools; "" if that is not known.
+    max_retries : how often a request is begun anew whose engine ended.
     """
 
     host: str = "127.0.0.1"
@@ -52,6 +53,7 @@ class ServerOptions:
     drain_s: float = 30.0
     logs_prompts: bool = False
     tool_call_parser: str = ""
+    max_retries: int = 0
 
 
 class HttpServer(uvicorn.Server):
@@ -118,7 +120,10 @@ async def _serve(
     listener: socket.socket,
     on_ready: OnReady,
 ) -> bool:
-    clients = {name: EngineClient(factory.make_engine) for name, factory in models.items()}
+    retries = options.max_retries
+    clients = {
+        name: EngineClient(factory.make_engine, max_retries=retries) for name, factory in models.items()
+    }
     served = {
         name: HostedModel(name, tokenizers[name], client, options.tool_call_parser)
         for name, client in clients.items()
