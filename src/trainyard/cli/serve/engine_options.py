@@ -13,6 +13,7 @@ from trainyard.cli.bounds import PROCESSES, TOKENS
 from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
 
 if TYPE_CHECKING:
+    from trainyard.serve.run.embedding_engine import EmbeddingEngineSpec
     from trainyard.serve.run.engine_process import EngineSpec
 
 __all__ = ["BLOCK_TOKENS", "LocalEngineOptions"]
@@ -73,7 +74,7 @@ class LocalEngineOptions:
         from trainyard.serve.run.model_shards import model_shards
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
-        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        dtype = getattr(torch, self.dtype)
         size = self.block_tokens or block_tokens
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
@@ -83,11 +84,28 @@ class LocalEngineOptions:
         if host_bytes := host_cache_bytes(self.host_cache_memory):
             num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
-        num_processes = num_models * tensor_parallel
-        threads = self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_processes)
+        threads = self._threads(num_models * tensor_parallel)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)
         shards = model_shards(folder, tensor_parallel) if tensor_parallel > 1 else None
         return EngineSpec(folder, policy, engine, dtype, threads, shards)
+
+    def embedding_spec(self, folder: Path, num_models: int = 1) -> EmbeddingEngineSpec:
+        """How a model that gives embeddings is computed; it has no cache.
+
+        Parameters
+        ----------
+        folder : of the model, in the form of sentence-transformers.
+        num_models : that share the machine.
+        """
+        import torch
+
+        from trainyard.serve.run.embedding_engine import EmbeddingEngineSpec
+
+        dtype = getattr(torch, self.dtype)
+        return EmbeddingEngineSpec(folder, self.max_model_len, dtype, self._threads(num_models))
+
+    def _threads(self, num_processes: int) -> int:
+        return self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_processes)
 
 
 def _free_bytes() -> int:

@@ -36,9 +36,10 @@ class Options(LocalEngineOptions, Common):
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
     """Folders of models in Hugging Face form, with weights as safetensors. Requests call a model by the name of its
-    folder, or by NAME of NAME=FOLDER."""
+    folder, or by NAME of NAME=FOLDER. One with a modules.json, as sentence-transformers has it, gives embeddings."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
-    """Batch policy of every model, as in `trainyard serve simulate`, such as sarathi or vllm+vtc."""
+    """Batch policy of every model that generates text, as in `trainyard serve simulate`, such as sarathi or vllm+vtc.
+    Models that give embeddings have turbotransformers."""
     engine: Literal["torch", "simulated", "vllm"] = "torch"
     """Computes the models on this machine, or only takes the time that they would take on a --cluster; then MODELS may be
     names of the zoo, too, and every answer is the same text. With vllm, vLLM's own engine and server serve one model, in
@@ -176,12 +177,23 @@ def _engine_factories(
     """How each model is computed, by its name."""
     if options.cluster is None:
         num = len(models)
-        return {
-            name: options.spec(Path(model), options.policy, num, options.tp) for name, model in models.items()
-        }
+        return {name: _local_spec(options, Path(model), num) for name, model in models.items()}
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {
         name: simulated_spec(options, model, options.policy, options.cluster, options.tp, folder)
         for name, model in models.items()
     }
+
+
+def _local_spec(options: Options, folder: Path, num_models: int) -> EngineFactory:
+    """How a model is computed on this machine: for embeddings, if its folder says how these are made."""
+    from trainyard.serve.run.pooling import has_pooling
+
+    if not has_pooling(folder):
+        return options.spec(folder, options.policy, num_models, options.tp)
+    if options.tp > 1:
+        raise ServeError(
+            f"--tp {options.tp}; {folder.name} gives embeddings, which one process does; leave it out"
+        )
+    return options.embedding_spec(folder, num_models)

@@ -164,6 +164,9 @@ class EmbeddingEngine:
         self._seen(StepRecord(start_s, self._clock(), batch))
         return found
 
+    def close(self) -> None:
+        """Nothing but the engine itself is to be ended."""
+
     def _compute(self, batch: Batch) -> list[Embedding | Refused]:
         for number, start, stop in batch.items:
             if (start, stop) != (0, self._states[number].num_tokens):

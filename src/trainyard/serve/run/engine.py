@@ -118,6 +118,10 @@ class Engine:
         self._adapters: dict[str, bool] = {}  # whether it is still loaded
 
     @property
+    def embedding_form(self) -> None:
+        """It gives tokens, and no embeddings."""
+
+    @property
     def has_work(self) -> bool:
         """Whether a request waits or runs."""
         return bool(self._entries)

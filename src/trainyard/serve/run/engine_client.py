@@ -1,4 +1,4 @@
-"""The side of an engine's process that asyncio sees: requests go in, their tokens come back one by one."""
+"""The side of an engine's process that asyncio sees: requests go in, their tokens or embeddings come back."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from threading import Thread
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import Engine
+from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_process import (
     AddRequest,
     CancelRequest,
     EndSample,
     EngineFailed,
     EngineReady,
+    ServingEngine,
     StepOutputs,
     StopEngine,
     engine_main,
 )
-from trainyard.serve.run.outputs import EngineState, NewToken, Refused
+from trainyard.serve.run.outputs import Embedding, EngineState, Floats, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams, seed_of
 
 __all__ = ["EngineClient", "EngineLostError"]
@@ -52,7 +53,7 @@ class _Open:
     """
 
     message: AddRequest
-    queue: asyncio.Queue[NewToken | ServeError] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[NewToken | Embedding | ServeError] = field(default_factory=asyncio.Queue)
     num_told: dict[int, int] = field(default_factory=dict)
     num_to_skip: dict[int, int] = field(default_factory=dict)
     num_retries: int = 0
@@ -68,7 +69,7 @@ class EngineClient:
         does not do so forever; its client sees no token twice. Then it ends with an error.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], *, max_retries: int = 0) -> None:
+    def __init__(self, make_engine: Callable[[], ServingEngine], *, max_retries: int = 0) -> None:
         self._make_engine, self._max_retries = make_engine, max_retries
         self._open: dict[int, _Open] = {}
         self._next_id = 0
@@ -77,6 +78,7 @@ class EngineClient:
         self._failure = ""
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self.max_model_len = 0
+        self.embedding_form: EmbeddingForm | None = None
         self.num_restarts = 0
         self.state = EngineState()
 
@@ -122,14 +124,9 @@ class EngineClient:
         EngineLostError
             If the process of the engine ends.
         """
-        if self._failure:
-            raise EngineLostError(self._failure)
-        request_id, self._next_id = self._next_id, self._next_id + 1
         # With a seed that is known here, a request that is begun anew has the same tokens.
-        message = AddRequest(request_id, request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
-        mine = self._open[request_id] = _Open(message)
-        if self._ready.is_set():
-            self._send(message)
+        mine = self._add(request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
+        request_id = mine.message.request_id
         left = set(range(request.num_samples))
         is_served = True
         try:
@@ -138,6 +135,7 @@ class EngineClient:
                 if isinstance(found, ServeError):
                     is_served = False
                     raise found
+                assert isinstance(found, NewToken)
                 if (
                     found.sample not in left
                 ):  # the engine has not heard that its answer has ended, or is a new one
@@ -152,6 +150,32 @@ class EngineClient:
         finally:
             self._open.pop(request_id, None)
             if is_served and (left or mine.num_retries):
+                self._send(CancelRequest(request_id))
+
+    async def embed(self, request: Request) -> Floats:
+        """The embedding of a text, by an engine that gives these; shape ``(width,)``.
+
+        If the task is cancelled, the request is, too.
+
+        Raises
+        ------
+        ServeError
+            If the request is refused.
+        EngineLostError
+            If the process of the engine ends.
+        """
+        mine = self._add(request)
+        request_id, is_served = mine.message.request_id, True
+        try:
+            found = await mine.queue.get()
+            is_served = False
+            if isinstance(found, ServeError):
+                raise found
+            assert isinstance(found, Embedding)
+            return found.vector
+        finally:
+            self._open.pop(request_id, None)
+            if is_served:
                 self._send(CancelRequest(request_id))
 
     async def close(self) -> None:
@@ -176,6 +200,22 @@ class EngineClient:
     def _kill(self) -> None:
         """At the end of this process; one that is a daemon could have no others that share its model."""
         self._process.kill()
+
+    def _add(
+        self,
+        request: Request,
+        sampling: SamplingParams | None = None,
+        stop_token_ids: frozenset[int] = frozenset(),
+    ) -> _Open:
+        """Let a request be served as soon as the engine can."""
+        if self._failure:
+            raise EngineLostError(self._failure)
+        message = AddRequest(self._next_id, request, sampling, stop_token_ids)
+        self._next_id += 1
+        mine = self._open[message.request_id] = _Open(message)
+        if self._ready.is_set():
+            self._send(message)
+        return mine
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -205,7 +245,7 @@ class EngineClient:
             self._failure = message.why
             self._ready.set()
         elif isinstance(message, EngineReady):
-            self.max_model_len = message.max_model_len
+            self.max_model_len, self.embedding_form = message.max_model_len, message.embedding_form
             self._ready.set()
             for mine in self._open.values():
                 self._send(mine.message)
@@ -214,12 +254,14 @@ class EngineClient:
             for request_id, each in message.outputs:
                 self._tell(request_id, each)
 
-    def _tell(self, request_id: int, found: NewToken | Refused) -> None:
+    def _tell(self, request_id: int, found: NewToken | Embedding | Refused) -> None:
         mine = self._open.get(request_id)
         if mine is None:
             return
         if isinstance(found, Refused):
             mine.queue.put_nowait(ServeError(found.why))
+        elif isinstance(found, Embedding):
+            mine.queue.put_nowait(found)
         elif mine.num_to_skip.get(found.sample, 0):
             mine.num_to_skip[found.sample] -= 1
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,9 +20,10 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
+from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.model_shards import ModelShards
-from trainyard.serve.run.outputs import EngineState, NewToken, Refused
+from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
@@ -36,11 +37,45 @@ __all__ = [
     "EngineFailed",
     "EngineReady",
     "EngineSpec",
+    "ServingEngine",
     "StepOutputs",
     "StopEngine",
     "engine_main",
     "warm_up",
 ]
+
+
+class ServingEngine(Protocol):
+    """What the process of an engine needs of it; `Engine` and `EmbeddingEngine` are such."""
+
+    @property
+    def embedding_form(self) -> EmbeddingForm | None: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def state(self) -> EngineState: ...
+
+    def add(
+        self,
+        request: Request,
+        sampling: SamplingParams | None = None,
+        stop_token_ids: Set[int] = frozenset(),
+    ) -> int: ...
+
+    def cancel(self, number: int) -> None: ...
+
+    def end_sample(self, number: int, sample: int) -> None: ...
+
+    def serves(self, number: int) -> bool: ...
+
+    def step(self) -> Sequence[NewToken | Embedding | Refused]: ...
+
+    def close(self) -> None: ...
 
 
 class EngineFactory(Protocol):
@@ -54,7 +89,7 @@ class EngineFactory(Protocol):
     @property
     def folder(self) -> Path: ...
 
-    def make_engine(self) -> Engine:
+    def make_engine(self) -> ServingEngine:
         """Make the engine."""
         ...
 
@@ -116,11 +151,11 @@ def _structured_outputs(folder: Path) -> StructuredOutputs:
 
 
 class AddRequest(NamedTuple):
-    """Serve a request; its tokens come back under the same id."""
+    """Serve a request; its tokens come back under the same id, or its embedding if no sampling is given."""
 
     request_id: int
     request: Request
-    sampling: SamplingParams
+    sampling: SamplingParams | None
     stop_token_ids: frozenset[int]
 
 
@@ -142,9 +177,10 @@ class StopEngine(NamedTuple):
 
 
 class EngineReady(NamedTuple):
-    """The engine can serve: sequences of at most so many tokens."""
+    """The engine can serve: sequences of at most so many tokens. It gives embeddings of a form, or generates text."""
 
     max_model_len: int
+    embedding_form: EmbeddingForm | None
 
 
 class EngineFailed(NamedTuple):
@@ -156,11 +192,11 @@ class EngineFailed(NamedTuple):
 class StepOutputs(NamedTuple):
     """What became of requests in a step, by id, and the state of the engine after it."""
 
-    outputs: tuple[tuple[int, NewToken | Refused], ...]
+    outputs: tuple[tuple[int, NewToken | Embedding | Refused], ...]
     state: EngineState
 
 
-def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> None:
+def engine_main(connection: Connection, make_engine: Callable[[], ServingEngine]) -> None:
     """Serve what comes through a connection until its other end is closed.
 
     Parameters
@@ -171,7 +207,7 @@ def engine_main(connection: Connection, make_engine: Callable[[], Engine]) -> No
     try:
         engine = make_engine()
         with closing(engine):
-            connection.send(EngineReady(engine.max_model_len))
+            connection.send(EngineReady(engine.max_model_len, engine.embedding_form))
             _Loop(connection, engine).run()
     except ServeError as error:
         connection.send(EngineFailed(str(error)))
@@ -191,7 +227,7 @@ def warm_up(engine: Engine) -> None:
 class _Loop:
     """Takes what has come, computes a step, tells what it gave, and again; waits while there is nothing to do."""
 
-    def __init__(self, connection: Connection, engine: Engine) -> None:
+    def __init__(self, connection: Connection, engine: ServingEngine) -> None:
         self._connection, self._engine = connection, engine
         self._id_of: dict[int, int] = {}
         self._number_of: dict[int, int] = {}

@@ -77,13 +77,21 @@ class ModelTokenizer:
         """Whether conversations can be written as a prompt."""
         return bool(self._pretrained.chat_template)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None
+    ) -> tuple[int, ...]:
         """Tokens of a text.
 
         Parameters
         ----------
         add_special_tokens : whether those are added that the tokenizer puts around a text, such as at its beginning.
+        max_tokens : how many are kept: the first ones of the text with all that are put around it; None for all.
         """
+        if max_tokens is not None:
+            found = self._tokenizer.encode(text, add_special_tokens=False)
+            around = self._tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
+            found.truncate(max(0, max_tokens - around))
+            return tuple(self._tokenizer.post_process(found, None, add_special_tokens).ids)
         return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Sequence[int], shown: Set[int] = frozenset()) -> str:

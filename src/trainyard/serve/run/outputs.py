@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainyard.serve.batch import Batch
 from trainyard.serve.run.sampling import TokenLogprobs
 
-__all__ = ["Embedding", "EngineState", "FinishReason", "NewToken", "Refused", "StepRecord"]
+__all__ = ["Embedding", "EngineState", "FinishReason", "Floats", "NewToken", "Refused", "StepRecord"]
 
 Floats = NDArray[np.float32]
 

@@ -33,6 +33,7 @@ class CountingEngine:
     """Says one word again and again, until the answer is as long as it may be."""
 
     max_model_len = _LONGEST
+    embedding_form = None
     num_restarts = 0
     state = EngineState()
     is_ready = True

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tests.serve.run.tiny_encoders import ENCODER_VOCABULARY, save_encoder
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_client import EngineClient
-from trainyard.serve.run.engine_process import EngineSpec
+from trainyard.serve.run.engine_process import EngineFactory
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.outputs import EngineState, NewToken
+from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
@@ -27,7 +29,6 @@ from trainyard.serve.run.server.server import HttpServer, listening
 T = TypeVar("T")
 
 VOCABULARY, CONTEXT = 1000, 512
-NUM_BLOCKS, BLOCK_TOKENS = 600, 8
 TEMPLATE = (
     "{% if tools %}<|start|>tools\n{{ tools | tojson }}<|end|>{% endif %}"
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}{{ (m.tool_calls or '') | string }}<|end|>{% endfor %}"
@@ -69,16 +70,34 @@ def save_tiny(folder: Path, *, template: str | None = TEMPLATE, head_dim: int = 
     return folder
 
 
+def save_tiny_encoder(folder: Path) -> Path:
+    """Save an encoder whose first 16 or 32 numbers are an embedding, too, with a tokenizer as BERT has it."""
+    save_encoder(folder, matryoshka_dimensions=[16, 32])
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=ENCODER_VOCABULARY,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
+        show_progress=False,
+    )
+    tokenizer.train([str(_ROOT / "docs" / "guide-serve-run.md")], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(folder)
+    return folder
+
+
 class Servers:
     """Servers in a thread, with one engine behind all of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, factory: EngineFactory) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        options = EngineOptions(NUM_BLOCKS, BLOCK_TOKENS)
-        self.client = EngineClient(EngineSpec(folder, "vllm", options).make_engine)
+        self.client = EngineClient(factory.make_engine)
         self.call(self.client.start())
-        self.model = HostedModel("tiny", ModelTokenizer(folder), self.client, "hermes")
+        self.model = HostedModel("tiny", ModelTokenizer(factory.folder), self.client, "hermes")
         self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -108,7 +127,7 @@ class Servers:
 
 
 class FakeEngine:
-    """Answers every request with the same tokens, when it may.
+    """Answers every request with the same tokens or the same embedding, when it may.
 
     Attributes
     ----------
@@ -117,8 +136,13 @@ class FakeEngine:
     failure : is raised after the tokens, if there is one.
     """
 
-    def __init__(self, tokens: Sequence[int], failure: Exception | None = None) -> None:
-        self._tokens, self.failure = tokens, failure
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        failure: Exception | None = None,
+        embedding_form: EmbeddingForm | None = None,
+    ) -> None:
+        self._tokens, self.failure, self.embedding_form = tokens, failure, embedding_form
         self.gate = asyncio.Event()
         self.gate.set()
         self.cancelled: list[str] = []
@@ -153,6 +177,18 @@ class FakeEngine:
         finally:
             if not is_over:
                 self.cancelled.append(request.name)
+
+    async def embed(self, request: Request) -> Floats:
+        self.requests.append(request)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request.name)
+            raise
+        if self.failure:
+            raise self.failure
+        assert self.embedding_form is not None
+        return np.full(self.embedding_form.width, 0.5, np.float32)
 
 
 def call_api(

@@ -263,7 +263,7 @@ def test_what_is_not_there_and_who_may_not_come(tokenizer):
         asks = (
             ("GET", "/nope"),
             ("GET", "/v1/completions"),
-            ("POST", "/v1/embeddings"),
+            ("POST", "/v1/images/generations"),
             ("GET", "/v1/models/no/where"),
         )
         found = [await client.request(method, path) for method, path in asks]

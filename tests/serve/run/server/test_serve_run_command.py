@@ -120,3 +120,35 @@ def test_a_server_from_begin_to_end(folder):
     assert server.returncode == 0
     assert "secret" not in err
     assert "POST '/v1/completions' 200" in err
+
+
+@pytest.mark.slow
+def test_a_server_of_embeddings_and_of_text(folder, encoder):
+    command = [sys.executable, "-c", "from trainyard.cli.main import run; run()", "serve", "run"]
+    options = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1"]
+    with subprocess.Popen(
+        [*command, str(folder), str(encoder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            ready = json.loads(server.stdout.readline())
+            url, body = ready["address"], {"model": "tiny-encoder", "input": ["very secret", "x"]}
+            found = httpx2.post(f"{url}/v1/embeddings", json=body, timeout=60)
+            text = httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=60)
+        finally:
+            server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+    assert ready["max_model_len"] == {"tiny": 512, "tiny-encoder": 96}
+    assert [len(each["embedding"]) for each in found.json()["data"]] == [64, 64]
+    assert text.status_code == 200
+    assert json.loads(out) == {"drained": True}
+    assert server.returncode == 0
+    assert "secret" not in err
+
+
+@pytest.mark.slow
+def test_a_text_longer_than_an_encoder_takes_is_refused(encoder, capsys):
+    assert main(["serve", "run", str(encoder), "--max-model-len", "97", "--port", "0"]) == 2
+    assert "at most 96 tokens" in capsys.readouterr().err

@@ -6,6 +6,9 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.engine_client import EngineLostError
+
 __all__ = ["ApiError"]
 
 _TYPES = {
@@ -44,6 +47,19 @@ class ApiError(Exception):
     def of_server(cls) -> ApiError:
         """What a client is told of a defect."""
         return cls(500, "something went wrong in the server; its log says what")
+
+    @classmethod
+    def of_engine(cls, error: ServeError, param: str) -> ApiError:
+        """Why an engine did not serve a request whose text is in a field."""
+        if isinstance(error, EngineLostError):
+            return cls(503, str(error), code="engine_lost", retry_after_s=1)
+        return cls(400, str(error), param=param)
+
+    @classmethod
+    def of_deadline(cls, deadline_s: float) -> ApiError:
+        """What a client is told whose request takes too long."""
+        told = f"the answer is not complete after {deadline_s:g} s, the deadline of this server; ask for less"
+        return cls(504, told, code="deadline")
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -3,6 +3,7 @@
 =============================== ======================================================================================
 POST /v1/chat/completions       the next message of a conversation
 POST /v1/completions            what follows a text or tokens
+POST /v1/embeddings             vectors of texts, of models that have a pooling configuration
 GET /v1/models, /v1/models/NAME the models that are served
 POST /tokenize, /detokenize     tokens of a text or a conversation; the text of tokens
 GET /version                    of Trainyard
@@ -43,6 +44,13 @@ from trainyard.serve.run.server.api_requests import (
     TokenizeRequest,
     read_request,
 )
+from trainyard.serve.run.server.embedding_requests import (
+    EmbeddingRequest,
+    check_dimensions,
+    embedding_texts,
+    to_embedding_requests,
+)
+from trainyard.serve.run.server.embedding_response import EmbeddingResponse
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
     check_constraint,
@@ -131,6 +139,7 @@ class ApiServer:
         """POST /v1/chat/completions."""
         body = await self._read_body(request, ChatRequest)
         model = self._ready_model(body.model)
+        model.require_text()
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
         prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model, tools)
         return self._generate(request, body, model, prompts, ChatResponseWriter, tools)
@@ -139,6 +148,7 @@ class ApiServer:
         """POST /v1/completions."""
         body = await self._read_body(request, CompletionRequest)
         model = self._ready_model(body.model)
+        model.require_text()
         prompts = await run_in_threadpool(
             _prompt_tokens, completion_prompt_tokens, body, model, ToolAnswers()
         )
@@ -146,6 +156,18 @@ class ApiServer:
         return self._generate(
             request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed), ToolAnswers()
         )
+
+    async def embed(self, request: Request) -> Response:
+        """POST /v1/embeddings."""
+        body = await self._read_body(request, EmbeddingRequest)
+        model = self._ready_model(body.model)
+        check_dimensions(body, model.require_embeddings(), model.name)
+        texts = await run_in_threadpool(embedding_texts, body, model.tokenizer, model.engine.max_model_len)
+        self._log_prompts(request, model, texts)
+        given = to_embedding_requests(texts, model.name, request.state.client or body.user, uuid.uuid4().hex)
+        queue, deadline_s = self._queues[model.name], self._limits.deadline_s
+        response = EmbeddingResponse(model, body, given, queue, self.metrics, deadline_s)
+        return _CountedResponse(self, response)
 
     async def models(self) -> Response:
         """GET /v1/models."""
@@ -215,6 +237,7 @@ class ApiServer:
         for method, path, act in (
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/v1/completions", self.complete),
+            ("POST", "/v1/embeddings", self.embed),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{name:path}", self.model),
             ("POST", "/tokenize", self.tokenize),
@@ -249,10 +272,7 @@ class ApiServer:
             response_id,
             tools,
         )
-        if self._logs_prompts:
-            _LOG.info(
-                "id=%s prompts=%r", request.state.request_id, [model.tokenizer.decode(p) for p in prompts]
-            )
+        self._log_prompts(request, model, prompts)
         generation = GenerationStream(
             model, given, self._queues[model.name], self.metrics, self._limits.deadline_s
         )
@@ -264,7 +284,14 @@ class ApiServer:
             body.num_logprobs is not None,
             body.includes_usage,
         )
-        return _CountedResponse(self, generation, writer, streams=body.stream)
+        return _CountedResponse(self, GenerationResponse(generation, writer, streams=body.stream))
+
+    def _log_prompts(
+        self, request: Request, model: HostedModel, prompts: tuple[tuple[int, ...], ...]
+    ) -> None:
+        if self._logs_prompts:
+            texts = [model.tokenizer.decode(prompt) for prompt in prompts]
+            _LOG.info("id=%s prompts=%r", request.state.request_id, texts)
 
     async def _read_body(self, request: Request, kind: Any) -> Any:
         """Read the body.
@@ -328,19 +355,17 @@ class ApiServer:
         return ApiError.of_server().response()
 
 
-class _CountedResponse(GenerationResponse):
+class _CountedResponse(Response):
     """Counts as open until it is answered."""
 
-    def __init__(
-        self, api: ApiServer, generation: GenerationStream, writer: ResponseWriter, *, streams: bool
-    ) -> None:
-        super().__init__(generation, writer, streams=streams)
-        self._api = api
+    def __init__(self, api: ApiServer, response: Response) -> None:
+        super().__init__()
+        self._api, self._response = api, response
         api.num_open += 1
 
     async def __call__(self, *given: Any) -> None:
         try:
-            await super().__call__(*given)
+            await self._response(*given)
         finally:
             self._api.num_open -= 1
 

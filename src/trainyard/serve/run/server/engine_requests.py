@@ -20,9 +20,11 @@ __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
     "check_constraint",
+    "check_tokens",
     "completion_prompt_tokens",
     "echoed_prompts",
     "to_engine_requests",
+    "tokens_of_texts",
 ]
 
 _MOST_CHOICES = 1024
@@ -92,15 +94,36 @@ def completion_prompt_tokens(
     ApiError
         If they are no text, tokens, or list of one of these.
     """
-    given: Any = body.prompt
-    prompts = [given] if isinstance(given, str) or _is_tokens(given) else given
-    if not isinstance(prompts, list) or not prompts:
-        raise _wrong_prompt(given)
-    if all(isinstance(each, str) for each in prompts):
-        return tuple(tokenizer.encode(each) for each in prompts)
-    if all(_is_tokens(each) for each in prompts):
-        return tuple(tuple(each) for each in prompts)
-    raise _wrong_prompt(given)
+    return tokens_of_texts(body.prompt, "prompt", tokenizer.encode)
+
+
+def tokens_of_texts(
+    given: Any, param: str, encode: Callable[[str], tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Texts of a request in tokens.
+
+    Parameters
+    ----------
+    given : a text, tokens, or a list of one of these.
+    param : field of the request that has them.
+    encode : gives tokens of a text.
+
+    Raises
+    ------
+    ApiError
+        If they are something else.
+    """
+    texts = [given] if isinstance(given, str) or _is_tokens(given) else given
+    if isinstance(texts, list) and texts:
+        if all(isinstance(each, str) for each in texts):
+            return tuple(encode(each) for each in texts)
+        if all(_is_tokens(each) for each in texts):
+            return tuple(tuple(each) for each in texts)
+    raise ApiError(
+        400,
+        f"{param} is {shown(given)}; allowed is a text, tokens (numbers), a list of texts or a list of tokens",
+        param=param,
+    )
 
 
 def echoed_prompts(
@@ -232,23 +255,26 @@ def _is_tokens(given: Any) -> bool:
     return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
 
 
-def _wrong_prompt(given: Any) -> ApiError:
-    return ApiError(
-        400,
-        f"prompt is {shown(given)}; allowed is a text, tokens (numbers), a list of texts or a list of tokens",
-        param="prompt",
-    )
+def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
+    """Whether a text has tokens, and the model knows them.
+
+    Raises
+    ------
+    ApiError
+        If not.
+    """
+    if not tokens:
+        raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
+    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise ApiError(
+            400,
+            f"{param} has tokens from {min(tokens)} to {max(tokens)}; allowed are 0 to {vocabulary - 1}",
+            param=param,
+        )
 
 
 def _check_prompt(prompt: tuple[int, ...], tokenizer: ModelTokenizer, max_model_len: int) -> None:
-    if not prompt:
-        raise ApiError(400, "the prompt has no tokens; give at least one", param="prompt")
-    if not 0 <= min(prompt) <= max(prompt) < tokenizer.vocabulary:
-        raise ApiError(
-            400,
-            f"prompt has tokens from {min(prompt)} to {max(prompt)}; allowed are 0 to {tokenizer.vocabulary - 1}",
-            param="prompt",
-        )
+    check_tokens(prompt, "prompt", tokenizer.vocabulary)
     if len(prompt) >= max_model_len:
         raise ApiError(
             400,

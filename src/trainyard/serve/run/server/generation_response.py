@@ -15,7 +15,7 @@ from trainyard.serve.run.server.choice_decoder import ChoiceDelta
 from trainyard.serve.run.server.generation_stream import GenerationStream
 from trainyard.serve.run.server.response_writer import ResponseWriter
 
-__all__ = ["GenerationResponse"]
+__all__ = ["GenerationResponse", "until_disconnect"]
 
 _MOST_UNREAD_S = 60.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -37,7 +37,7 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         serve = self._stream if self._streams else self._whole
-        await _until_disconnect(lambda: serve(scope, receive, send), receive)
+        await until_disconnect(lambda: serve(scope, receive, send), receive)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         deltas: list[ChoiceDelta] = []
@@ -78,7 +78,7 @@ async def _send_event(send: Send, document: dict[str, Any]) -> None:
         await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
 
 
-async def _until_disconnect(work: Callable[[], Awaitable[None]], receive: Receive) -> None:
+async def until_disconnect(work: Callable[[], Awaitable[None]], receive: Receive) -> None:
     """Do something until it is done, or the client goes away."""
 
     async def gone() -> None:

@@ -11,7 +11,6 @@ from typing import Self
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.engine_client import EngineLostError
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta
@@ -118,10 +117,8 @@ class GenerationStream:
         """Take the tokens of one prompt, and tell what goes wrong."""
         try:
             await self._take_tokens(place, request)
-        except EngineLostError as error:
-            self._found.put_nowait(ApiError(503, str(error), code="engine_lost", retry_after_s=1))
         except ServeError as error:
-            self._found.put_nowait(ApiError(400, str(error), param="prompt"))
+            self._found.put_nowait(ApiError.of_engine(error, "prompt"))
         except Exception as error:  # a defect: who waits for the answer is told, and the log has it
             self._found.put_nowait(error)
         else:
@@ -174,5 +171,4 @@ class GenerationStream:
             return
         for task in self._tasks:
             task.cancel()
-        told = f"the answer is not complete after {self._deadline_s:g} s, the deadline of this server; ask for less"
-        self._found.put_nowait(ApiError(504, told, code="deadline"))
+        self._found.put_nowait(ApiError.of_deadline(self._deadline_s))

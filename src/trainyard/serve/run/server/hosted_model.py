@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainyard.serve.requests.request import Request
+from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.outputs import EngineState, NewToken
+from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.server.api_error import ApiError
 
 __all__ = ["AsyncEngine", "HostedModel"]
 
@@ -19,6 +21,7 @@ class AsyncEngine(Protocol):
     """What the server needs of an engine; `EngineClient` is one."""
 
     max_model_len: int
+    embedding_form: EmbeddingForm | None
     num_restarts: int
     state: EngineState
 
@@ -32,6 +35,8 @@ class AsyncEngine(Protocol):
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
     ) -> AsyncGenerator[NewToken, None]: ...
+
+    async def embed(self, request: Request) -> Floats: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +57,29 @@ class HostedModel:
     engine: AsyncEngine
     tool_call_parser: str = ""
     created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def require_text(self) -> None:
+        """Refuse to generate text with a model that does not.
+
+        Raises
+        ------
+        ApiError
+            If it gives embeddings.
+        """
+        if self.engine.embedding_form is not None:
+            told = f"{self.name} gives embeddings and generates no text; use /v1/embeddings, or another model"
+            raise ApiError(400, told, param="model", code="no_text")
+
+    def require_embeddings(self) -> EmbeddingForm:
+        """What its embeddings are.
+
+        Raises
+        ------
+        ApiError
+            If it generates text.
+        """
+        if self.engine.embedding_form is None:
+            told = f"{self.name} generates text and gives no embeddings: its folder has no pooling configuration "
+            told += "(modules.json); use /v1/completions, or another model"
+            raise ApiError(400, told, param="model", code="no_embeddings")
+        return self.engine.embedding_form

@@ -66,6 +66,12 @@ class Metrics:
         if after_s is not None:
             self._between.labels(model).observe(after_s)
 
+    def embedded(self, model: str, prompt_tokens: int, after_s: float) -> None:
+        """A text has its embedding."""
+        self._prompt_tokens.labels(model).inc(prompt_tokens)
+        self.answered(model, "stop")
+        self.ended(model, after_s)
+
     def answered(self, model: str, reason: str) -> None:
         """An answer ended."""
         self._success.labels(model, reason).inc()
