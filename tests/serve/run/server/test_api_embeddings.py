@@ -30,7 +30,7 @@ from trainyard.serve.run.engine_client import EngineLostError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_server import ServerLimits
 
-_TEXTS = ("A train yard", "Cars are sorted into trains here, and shards onto devices.", "x", "where " * 30)
+_TEXTS = ("A train yard", "Cars are sorted into trains here, and shards onto devices.", "x", "where " * 12)
 _ASKED = {"model": "tiny", "input": "How many devices?"}
 _FORM = EmbeddingForm(4, is_normalized=True)
 
