@@ -357,6 +357,22 @@ def test_messages_of_tools_that_cannot_be_are_refused(tokenizer, message, says):
     assert says in refusal(post(tokenizer, _PATH, CHAT | {"messages": [message]}), 400)["message"]
 
 
+def nested(num):
+    return {"type": "object"} if num < 2 else {"type": "object", "a": nested(num - 1)}
+
+
+@pytest.mark.parametrize("num", [64, 65, 300])
+@pytest.mark.parametrize("choice", ["required", "auto", "none"])
+def test_nothing_is_nested_too_deeply(tokenizer, num, choice):
+    deep = {"type": "function", "function": {"name": "f", "parameters": nested(num)}}
+    found = post(tokenizer, _PATH, CHAT | {"tools": [deep], "tool_choice": choice}, tool_call_parser="hermes")
+    called = post(tokenizer, _PATH, CHAT | {"messages": [called_with(json.dumps(nested(num)))]})
+    for each in (found, called):
+        told = each[2]["error"]["message"] if each[0] != 200 else ""
+        assert each[0] in (200, 400)
+        assert ("at most 64" in told) == (num > 64)
+
+
 def test_a_template_without_tools_is_told(tmp_path):
     plain_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = ModelTokenizer(save_tiny(tmp_path, template=plain_template))

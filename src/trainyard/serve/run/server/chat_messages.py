@@ -14,6 +14,7 @@ __all__ = ["ChatMessage", "Tool", "ToolChoice", "ToolChoiceField"]
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_MOST_DEPTH = 64
 _CHOICES = ("none", "auto", "required")
 
 
@@ -22,6 +23,16 @@ def _without_nulls(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_depth(given: dict[str, Any]) -> None:
+    """Refuse what is nested so deeply that templates and grammars cannot be made of it."""
+    level: list[Any] = [given]
+    for _ in range(_MOST_DEPTH):
+        values = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
+        level = [value for value in values if isinstance(value, dict | list)]
+    if level:
+        raise ValueError(f"allowed are at most {_MOST_DEPTH} objects and lists within each other")
 
 
 class _TextPart(RequestBody):
@@ -44,11 +55,12 @@ class _CalledFunction(RequestBody):
     @classmethod
     def _is_object(cls, given: str) -> str:
         try:
-            is_object = isinstance(json.loads(given or "{}"), dict)
+            found = json.loads(given or "{}")
         except ValueError:
-            is_object = False
-        if not is_object:
+            found = None
+        if not isinstance(found, dict):
             raise ValueError("allowed is the text of a JSON object")
+        _check_depth(found)
         return given
 
 
@@ -111,6 +123,7 @@ class _Function(RequestBody):
     def _is_of_objects(cls, given: dict[str, Any]) -> dict[str, Any]:
         if given and given.get("type") != "object":
             raise ValueError('allowed is a JSON schema with "type": "object"')
+        _check_depth(given)
         return given
 
 
