@@ -74,7 +74,7 @@ def test_when_a_process_is_killed_all_are_started_again(tmp_path: Path, whom: st
     spec = EngineSpec(tmp_path, "vllm", options, shards=model_shards(tmp_path, 2))
 
     async def run() -> list[int]:
-        client = EngineClient(spec.make_engine, retries=True)
+        client = EngineClient(spec.make_engine, max_retries=1)
         await client.start()
         first = psutil.Process(client.process_id)
         (other,) = (each for each in first.children() if "spawn_main" in " ".join(each.cmdline()))
