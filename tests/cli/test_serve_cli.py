@@ -181,3 +181,16 @@ def test_public_traces_are_those_that_are_known(name: str, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert TRACES[name].about in out
     assert f"trainyard serve simulate --requests {path} " in out
+
+
+def test_requests_for_other_models_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "two.csv").write_text(
+        "name,arrival_s,prompt_tokens,output_tokens,model\na,0,10,2,llama3-8b\nb,0.1,10,2,mistral-7b\nc,0.2,10,2,\n"
+    )
+    assert cli.main(("serve", "simulate", "--requests", "two.csv", *PLACE)) == 0
+    assert (
+        "warning: requests of the trace are for mistral-7b; all are served by llama3-8b"
+        in capsys.readouterr().err
+    )
+    assert cli.main(traced()) == 0
+    assert "served by" not in capsys.readouterr().err

@@ -48,6 +48,17 @@ class GivenRequests:
     document: Mapping[str, Any]
     left_out: LeftOut | None = None
 
+    def other_models(self, model: str) -> str:
+        """A warning, if requests are for another model than the one that serves all; "" otherwise."""
+        from trainyard.reading import listed
+
+        others = sorted({each.request.model for each in self.requests} - {"", model})
+        return (
+            f"warning: requests of the trace are for {listed(others)}; all are served by {model}"
+            if others
+            else ""
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(Common):

@@ -62,7 +62,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         require_request(options.follow, given.requests)
     with screen.waiting(f"working out the steps of {options.model}"):
         deployment = options.deployment()
-    _warn(screen, deployment)
+    _warn(screen, deployment, given)
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out
     if left_out is not None and left_out.warning:
@@ -108,8 +108,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
 
 
-def _warn(screen: Screen, deployment: Deployment) -> None:
-    """Of a cache for which there is no memory."""
+def _warn(screen: Screen, deployment: Deployment, given: GivenRequests) -> None:
+    """Of a cache for which there is no memory, and of requests for other models."""
     from trainyard.report.units import bytes_text
 
     if deployment.lacking_bytes > 0:
@@ -117,6 +117,8 @@ def _warn(screen: Screen, deployment: Deployment) -> None:
             f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
             "weights"
         )
+    if told := given.other_models(deployment.model.name):
+        screen.say(told)
 
 
 def _simulated(
