@@ -121,8 +121,9 @@ def serve_tables(
 
 
 def refusal_lines(runs: Sequence[PolicyRun], cannot: Sequence[CannotRun] = ()) -> tuple[str, ...]:
-    """Lines about policies that cannot serve, and about refused requests: how many, and why the first of them."""
-    return (*(f"{each.name} cannot serve: {each.why}" for each in cannot), *_refused(runs))
+    """Lines about policies that cannot serve, about refused requests (how many, and why the first of them), and about cut
+    answers."""
+    return (*(f"{each.name} cannot serve: {each.why}" for each in cannot), *_refused(runs), *_cut(runs))
 
 
 def run_document(run: PolicyRun, baseline: PolicyRun | None = None) -> dict[str, Any]:
@@ -139,6 +140,7 @@ def run_document(run: PolicyRun, baseline: PolicyRun | None = None) -> dict[str,
         "to_baseline": None if baseline is None else run.summary.e2e.mean_s / baseline.summary.e2e.mean_s,
         "fairness": run.summary.fairness,
         "utilisation": run.summary.utilisation,
+        "num_cut": run.summary.num_cut,
         "num_steps": run.results.num_steps,
         "busy_s": run.results.busy_s,
         "clients": [
@@ -167,7 +169,7 @@ def has_objectives(runs: Sequence[PolicyRun]) -> bool:
 def _numbers(summary: Summary) -> dict[str, Any]:
     """What is said of all requests and of those of a client alike."""
     found = asdict(summary)
-    del found["fairness"], found["utilisation"]
+    del found["fairness"], found["utilisation"], found["num_cut"]
     for name in ("ttft", "tpot", "e2e"):
         of: Distribution = getattr(summary, name)
         found |= {f"{name}_{key}": value for key, value in asdict(of).items()}
@@ -186,6 +188,12 @@ def _refused(runs: Sequence[PolicyRun]) -> Iterator[str]:
             policies.setdefault(what, []).append(run.name)
     for what, names in policies.items():
         yield f"{', '.join(names)} refused {what}"
+
+
+def _cut(runs: Sequence[PolicyRun]) -> Iterator[str]:
+    num = max((run.summary.num_cut for run in runs), default=0)
+    if num:
+        yield f"answers of {num:,} request{'s' if num > 1 else ''} are cut at the max sequence length"
 
 
 def _time(seconds: float) -> str:

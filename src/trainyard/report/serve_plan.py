@@ -60,7 +60,7 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
         ("policy", plan.policy),
         ("router", plan.best.router),
         ("KV cache per replica", f"{place.cached_tokens:,} tokens"),
-        ("max sequence length", f"{place.max_model_len:,} tokens"),
+        ("max sequence length", f"{place.max_model_len:,} tokens{_cut(plan)}"),
         (
             "bottleneck",
             plan.bottlenecks[0].name if plan.bottlenecks else "none: no smaller deployment was simulated",
@@ -68,6 +68,11 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
         ("step time", model.source),
         ("simulated", f"{plan.num_trials} deployments"),
     )
+
+
+def _cut(plan: ServingPlan) -> str:
+    num = plan.summary.num_cut
+    return f", which cuts answers of {num:,} request{'s' if num > 1 else ''}" if num else ""
 
 
 def evidence(trials: Sequence[Trial], most: int = _MOST_SHOWN) -> tuple[tuple[str, ...], Rows]:

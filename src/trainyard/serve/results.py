@@ -99,6 +99,7 @@ class Results:
     ----------
     served : finished requests, in the order in which they finished.
     refused : refused requests, in the order of refusal.
+    num_cut : number of requests of which the longest sequence that is served cuts an answer.
     num_steps : steps of all replicas.
     busy_s : seconds in which a replica computed, summed over all replicas.
     """
@@ -107,6 +108,7 @@ class Results:
     refused: list[Refused] = field(default_factory=list)
     num_steps: int = 0
     busy_s: float = 0.0
+    num_cut: int = 0
 
     def finish(self, state: RequestState) -> None:
         """Record a finished request."""

@@ -37,6 +37,7 @@ class Summary:
     Attributes
     ----------
     num_served, num_refused : number of requests.
+    num_cut : number of requests of which the longest sequence that is served cuts an answer.
     ttft, tpot, e2e : time to the first token, per token after it (of requests with more than one), and to the last one.
     slo_attainment : share of all requests, refused ones included, that met all of their objectives.
     requests_per_s, tokens_per_s : requests served and tokens generated, from the first arrival to the last end.
@@ -48,6 +49,7 @@ class Summary:
 
     num_served: int
     num_refused: int
+    num_cut: int
     ttft: Distribution
     tpot: Distribution
     e2e: Distribution
@@ -69,6 +71,7 @@ class Summary:
         return cls(
             len(served),
             len(results.refused),
+            results.num_cut,
             Distribution.of(served, lambda each: each.ttft_s),
             Distribution.of([each for each in served if each.longest_tokens > 1], lambda each: each.tpot_s),
             Distribution.of(served, lambda each: each.e2e_s),

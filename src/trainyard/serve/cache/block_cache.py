@@ -53,21 +53,19 @@ class BlockCache:
             raise ServeError(f"a cache with {num_host_blocks} blocks on the host; allowed is 0 or more")
         self.num_blocks, self.block_tokens = num_blocks, block_tokens
         self.host = BlockCache(num_host_blocks, block_tokens, 0, eviction) if num_host_blocks else None
-        self._ref_counts = [0] * num_blocks
+        self._ref_counts: list[int] = []  # of the blocks that were ever used: the first ones
         self._free: FreeBlocks = eviction()
-        for block in range(num_blocks):
-            self._free.add(block, None)
         self._block_of: dict[Hashable, int] = {}
         self._key_of: dict[int, Hashable] = {}
 
     @property
     def num_free(self) -> int:
         """Number of free blocks."""
-        return len(self._free)
+        return len(self._free) + self.num_blocks - len(self._ref_counts)
 
     def ref_count(self, block: int) -> int:
         """Number of requests that hold a block."""
-        return self._ref_counts[block]
+        return self._ref_counts[block] if block < len(self._ref_counts) else 0
 
     def find(self, keys: Sequence[Hashable]) -> list[int]:
         """The blocks with these keys, up to the first key that is not in the cache."""
@@ -84,22 +82,25 @@ class BlockCache:
         return sum(self._ref_counts[block] > 0 for block in blocks)
 
     def next_free(self, num: int) -> list[int]:
-        """The free blocks that are to be allocated next, in this order.
+        """The free blocks that are to be allocated next, in this order: first those that were never used.
 
         Raises
         ------
         ServeError
             If there are fewer free blocks.
         """
-        if num > len(self._free):
-            raise ServeError(
-                f"{num} blocks are to be allocated; {len(self._free)} of {self.num_blocks} are free"
-            )
-        return self._free.first(num)
+        if num > self.num_free:
+            raise ServeError(f"{num} blocks are to be allocated; {self.num_free} of {self.num_blocks} are free")
+        num_used = len(self._ref_counts)
+        found = list(range(num_used, min(num_used + num, self.num_blocks)))
+        return found + self._free.first(num - len(found)) if len(found) < num else found
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        """Allocate free blocks to a request, for new tokens: their old content is lost."""
+        """Allocate the next free blocks to a request, for new tokens: their old content is lost."""
         for block in blocks:
+            if block == len(self._ref_counts):
+                self._ref_counts.append(1)
+                continue
             self._free.remove(block)
             self._ref_counts[block] = 1
             key = self._key_of.pop(block, None)

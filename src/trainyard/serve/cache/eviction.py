@@ -31,7 +31,7 @@ class FreeBlocks(Protocol):
 
 
 EvictionOrder = Callable[[], FreeBlocks]
-"""Makes the empty set of free blocks of a new cache."""
+"""Makes the empty set of free blocks of a new cache; those that were never used are allocated before those of the set."""
 
 
 class LeastRecentlyUsed(OrderedDict[int, Hashable]):
