@@ -12,9 +12,7 @@ import pytest
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.eviction import EvictionOrder, LeastRecentlyUsed
-from trainyard.serve.check import BatchChecker
-from trainyard.serve.handover import Handover
-from trainyard.serve.instance import Instance
+from trainyard.serve.checked_instance import CheckedInstance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
@@ -63,7 +61,7 @@ class Checked:
         eviction: EvictionOrder = LeastRecentlyUsed,
         **more: Any,
     ) -> None:
-        self.instance = _Watched(
+        self.instance = _Recording(
             policy, BlockCache(num_blocks, block_tokens, num_host_blocks, eviction), **more
         )
         self.batches = self.instance.batches
@@ -82,80 +80,11 @@ class Checked:
         return results
 
 
-class _Watched(Instance):
+class _Recording(CheckedInstance):
     def __init__(self, policy: BatchPolicy, cache: BlockCache, **more: Any) -> None:
         super().__init__(policy, cache, **more)
-        num_host_blocks = cache.host.num_blocks if cache.host else 0
-        self.checker = BatchChecker(
-            cache.num_blocks,
-            cache.block_tokens,
-            num_host_blocks,
-            more.get("max_loras"),
-            more.get("num_layers"),
-        )
-        self.known: set[int] = set()
         self.batches: list[Batch] = []
 
-    def arrive(self, state: RequestState) -> str:
-        why = super().arrive(state)
-        if not why:
-            self._know(state)
-        return why
-
-    def _know(self, state: RequestState) -> None:
-        self.known.add(state.number)
-        self.checker.arrive(state.number, state.num_tokens, state.tokens, state.request.adapter)
-
-    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
-        for each in states:
-            self.checker.leave(each.number)
-        return super().hand_over(states, number)
-
-    def decide(self, now_s: float) -> Batch:
-        batch = super().decide(now_s)
-        for handover in self.moves:
-            for each in handover.states:
-                self.known |= {sample.number for sample in each.sequences}
-                self.checker.take_over(
-                    each.number, each.num_tokens, each.num_computed, each.tokens, each.request.adapter
-                )
-        for state in (*self.queues.waiting.values(), *self.queues.running.values()):
-            if state.number not in self.known:  # samples that were split
-                self._know(state)
-        if not batch.launches or self.num_stages > 1:  # batches that are never repeated
-            self._check(batch)
-        return batch
-
-    def repeated(self, batch: Batch, num: int) -> Batch:
-        batch = super().repeated(batch, num)
-        if self.num_stages == 1:
-            self._check(batch)
-        return batch
-
-    def stop(self, batch: Batch) -> Batch:
-        stopped = super().stop(batch)
-        self._check(stopped)
-        return stopped
-
-    def _check(self, batch: Batch) -> None:
-        self.checker.check(batch)
+    def check(self, batch: Batch) -> None:
+        super().check(batch)
         self.batches.append(batch)
-        for number, _ in batch.refused:
-            self.checker.leave(number)
-
-    def complete(self, batch: Batch, now_s: float, generated: Any) -> list[RequestState]:
-        before = {number: state.num_generated for number, state in self.queues.running.items()}
-        states = dict(self.queues.running)
-        done = super().complete(batch, now_s, generated)
-        for number, state in list(states.items()):
-            for each in state.samples:
-                if each.number not in self.known:
-                    self.known.add(each.number)
-                    self.checker.fork(number, each.number)
-                    before[each.number], states[each.number] = 0, each
-        for number, num in before.items():
-            if states[number].num_generated > num:
-                self.checker.generate(number, states[number].tokens[-1] if states[number].tokens else None)
-        for state in done:
-            self.checker.leave(state.number)
-        return done

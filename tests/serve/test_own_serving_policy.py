@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from deployments import deployment
+from served import request
 
 from trainyard.serve.catalog import parse_policies
+from trainyard.serve.compare import compare_policies
 from trainyard.serve.errors import ServeError
 
 _FILE = """
@@ -19,6 +24,21 @@ class Alone:
 
     def decide(self, draft, state):
         pass
+
+
+class Skips:
+    # says that prompts are computed when they are not
+    repeats = "never"
+
+    def start(self):
+        return None
+
+    def decide(self, draft, state):
+        for each in list(draft.waiting):
+            draft.compute(each, 1)
+        for each in draft.running:
+            each.num_computed = each.num_tokens - 1
+            draft.compute(each, 1)
 
 
 class LastCome:
@@ -36,6 +56,11 @@ class Lame:
 
 
 MADE = Alone(3)
+
+
+class Kept(LastCome):
+    def next(self, draft, state):
+        return draft.first_waiting
 """
 
 
@@ -60,9 +85,22 @@ def test_an_admission_goes_with_a_policy_of_the_catalog(file):
 def test_what_is_no_policy_is_told(file):
     with pytest.raises(ServeError, match="is no policy: Lame has no repeats, no start; a batch policy has"):
         parse_policies(f"{file}:Lame")
-    with pytest.raises(ServeError, match="does not define 'Other'; it defines Alone, LastCome, Lame, MADE"):
+    with pytest.raises(
+        ServeError, match="does not define 'Other'; it defines Alone, Skips, LastCome, Lame, MADE"
+    ):
         parse_policies(f"{file}:Other")
     with pytest.raises(ServeError, match="admits requests itself; leave vtc out"):
         parse_policies(f"{file}:Alone + vtc")
     with pytest.raises(ValueError, match="is not a Python file"):
         parse_policies("nowhere.py:Alone")
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_batches_are_checked(file, num_ranks):
+    requests = [request(n, 0.1 * n, 100, 5) for n in range(6)]
+    place = deployment(2)
+    place = replace(place, model=replace(place.model, data_parallel=num_ranks))
+    runs, (cannot,) = compare_policies(f"{file}:Skips, vllm, vllm + {file}:Kept", requests, place)
+    assert [run.name for run in runs] == ["vllm", f"vllm + {file}:Kept"]
+    assert cannot.name == f"{file}:Skips"
+    assert "computes tokens from 99 on; the next one to be computed is 1" in cannot.why

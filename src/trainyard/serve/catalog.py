@@ -25,7 +25,7 @@ from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import BatchPolicy
 
-__all__ = ["CATALOG", "Entry", "parse_policies"]
+__all__ = ["CATALOG", "Entry", "is_own", "parse_policies"]
 
 Decides = Literal["batches", "admission", "encoder batches", "placement", "deployment"]
 
@@ -235,6 +235,11 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
     ['vllm', 'sarathi(chunk_tokens=256) + vtc']
     """
     return tuple((" + ".join(name for name, _ in each), _composed(each)) for each in _NAMES.parse_sums(text))
+
+
+def is_own(name: str) -> bool:
+    """Whether a name of `parse_policies` is, or has in it, something of the user's own."""
+    return ".py:" in name
 
 
 def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:

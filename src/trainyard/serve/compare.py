@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainyard.reading import listed
-from trainyard.serve.catalog import parse_policies
+from trainyard.serve.catalog import is_own, parse_policies
+from trainyard.serve.checked_instance import CheckedInstance
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
 from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
@@ -68,7 +69,7 @@ def compare_policies(
     *,
     records_load: bool = False,
 ) -> tuple[tuple[PolicyRun, ...], tuple[CannotRun, ...]]:
-    """Simulate the same requests under each policy.
+    """Simulate the same requests under each policy. Of a policy of the user's own, every batch is checked before.
 
     Parameters
     ----------
@@ -93,6 +94,8 @@ def compare_policies(
         make: Callable[..., Instance] = Instance if load is None else partial(LoadRecordingInstance, load)
         coming = _told(requests, partial(tell, name))
         try:
+            if is_own(name):
+                _simulated(requests, deployment, policy, router, CheckedInstance)
             results = _simulated(coming, deployment, policy, router, make)
         except ServeError as error:
             cannot.append(CannotRun(name, str(error)))

@@ -90,7 +90,9 @@ class BlockCache:
             If there are fewer free blocks.
         """
         if num > self.num_free:
-            raise ServeError(f"{num} blocks are to be allocated; {self.num_free} of {self.num_blocks} are free")
+            raise ServeError(
+                f"{num} blocks are to be allocated; {self.num_free} of {self.num_blocks} are free"
+            )
         num_used = len(self._ref_counts)
         found = list(range(num_used, min(num_used + num, self.num_blocks)))
         return found + self._free.first(num - len(found)) if len(found) < num else found
