@@ -123,6 +123,19 @@ class EmbeddingEngine:
         self._checker.arrive(state.number, state.num_tokens, state.tokens)
         return state.number
 
+    def load_adapter(self, adapter: str, folder: Path) -> None:
+        """Not done.
+
+        Raises
+        ------
+        ServeError
+            Always.
+        """
+        raise ServeError(f"{self._model.name} gives embeddings; adapters are for models that generate text")
+
+    def unload_adapter(self, adapter: str) -> None:
+        """There are none."""
+
     def cancel(self, number: int) -> None:
         """Serve a request no longer. Nothing happens if it has ended."""
         if number in self._states:

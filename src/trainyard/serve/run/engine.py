@@ -171,19 +171,13 @@ class Engine:
         self._adapters[adapter] = True
 
     def unload_adapter(self, adapter: str) -> None:
-        """Forget an adapter. Nothing happens if it is not loaded.
+        """Take no more requests with an adapter, and forget it when those that wait and run have ended.
 
-        Raises
-        ------
-        ServeError
-            If requests with it wait or run.
+        Nothing happens if it is not loaded.
         """
-        if not self._adapters.get(adapter):
-            return
-        if any(entry.state.request.adapter == adapter for entry in self._entries.values()):
-            raise ServeError(f"requests use the adapter {adapter!r}; unload it when they have ended")
-        self._model.unload_adapter(adapter)
-        self._adapters[adapter] = False
+        if self._adapters.get(adapter):
+            self._adapters[adapter] = False
+            self._forget_unused(adapter)
 
     def add(
         self,
@@ -215,9 +209,7 @@ class Engine:
                 f"allowed are 0 to {self._model.vocabulary - 1}"
             )
         if request.adapter and not self._adapters.get(request.adapter):
-            raise ServeError(
-                f"request {request.name!r} has the adapter {request.adapter!r}, which is not loaded"
-            )
+            raise ServeError(f"request {request.name!r}: the adapter {request.adapter!r} is not loaded")
         params = sampling or SamplingParams()
         if params.min_tokens and len(stop_token_ids) >= self._model.vocabulary:
             raise ServeError(
@@ -244,6 +236,7 @@ class Engine:
         self._instance.cancel(entry.state, self._clock())
         for each in entry.checked:
             self._checker.leave(each)
+        self._forget_unused(entry.state.request.adapter)
 
     def end_sample(self, number: int, sample: int) -> None:
         """Generate no more tokens of one sample: its blocks are free at once. Nothing happens if it has ended.
@@ -311,6 +304,7 @@ class Engine:
             entry = self._entries.pop(state.sequences[0].number)
             for each in entry.checked:
                 self._checker.leave(each)
+            self._forget_unused(entry.state.request.adapter)
             found.append((entry.state.number, why))
         return found
 
@@ -384,4 +378,12 @@ class Engine:
         entry.checked.remove(state.number)
         if not entry.checked and state.has_ended:
             del self._entries[first]
+            self._forget_unused(entry.state.request.adapter)
             self._finished(entry.state)
+
+    def _forget_unused(self, adapter: str) -> None:
+        """Forget an adapter that was unloaded, if no request has it any more."""
+        if self._adapters.get(adapter) is False and not any(
+            entry.state.request.adapter == adapter for entry in self._entries.values()
+        ):
+            self._model.unload_adapter(adapter)

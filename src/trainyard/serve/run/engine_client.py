@@ -9,12 +9,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
+from trainyard.serve.run.engine_adapters import AdapterLoaded, EngineAdapters, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.engine_process import (
     AddRequest,
     CancelRequest,
@@ -34,7 +36,7 @@ __all__ = ["EngineClient", "EngineLostError"]
 
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
-_Message = AddRequest | CancelRequest | EndSample | StopEngine
+_Message = AddRequest | CancelRequest | EndSample | LoadAdapter | UnloadAdapter | StopEngine
 
 
 class EngineLostError(ServeError):
@@ -77,6 +79,7 @@ class EngineClient:
         self._is_closing, self._num_failed_starts = False, 0
         self._failure = ""
         self._messages: SimpleQueue[_Message] = SimpleQueue()
+        self._adapters = EngineAdapters(self._send_if_ready)
         self.max_model_len = 0
         self.embedding_form: EmbeddingForm | None = None
         self.num_restarts = 0
@@ -152,6 +155,33 @@ class EngineClient:
             if is_served and (left or mine.num_retries):
                 self._send(CancelRequest(request_id))
 
+    async def load_adapter(self, name: str, folder: Path) -> str:
+        """Read an adapter; a process that is started again reads it again.
+
+        Returns
+        -------
+        By which name requests choose it: one that no other adapter of this engine had.
+
+        Raises
+        ------
+        ServeError
+            If it cannot be read, or is not for the model of the engine.
+        EngineLostError
+            If the process of the engine cannot be started.
+        """
+        if self._failure:
+            raise EngineLostError(self._failure)
+        return await self._adapters.load(name, folder)
+
+    def unload_adapter(self, adapter: str) -> None:
+        """Take no more requests with an adapter, and forget it when those that wait and run have ended.
+
+        Parameters
+        ----------
+        adapter : as `load_adapter` returned it.
+        """
+        self._adapters.unload(adapter)
+
     async def embed(self, request: Request) -> Floats:
         """The embedding of a text, by an engine that gives these; shape ``(width,)``.
 
@@ -181,6 +211,7 @@ class EngineClient:
     async def close(self) -> None:
         """End the process; requests that are still served end with an error."""
         self._is_closing = True
+        self._adapters.end()
         for mine in self._open.values():
             mine.queue.put_nowait(EngineLostError("the server is stopping; send the request to another one"))
         self._send(StopEngine())
@@ -240,13 +271,20 @@ class EngineClient:
     def _send(self, message: _Message) -> None:
         self._messages.put(message)
 
-    def _take(self, message: EngineReady | EngineFailed | StepOutputs) -> None:
-        if isinstance(message, EngineFailed):
+    def _send_if_ready(self, message: LoadAdapter | UnloadAdapter) -> None:
+        if self._ready.is_set():
+            self._send(message)
+
+    def _take(self, message: EngineReady | EngineFailed | AdapterLoaded | StepOutputs) -> None:
+        if isinstance(message, AdapterLoaded):
+            self._adapters.take(message)
+        elif isinstance(message, EngineFailed):
             self._failure = message.why
             self._ready.set()
         elif isinstance(message, EngineReady):
             self.max_model_len, self.embedding_form = message.max_model_len, message.embedding_form
             self._ready.set()
+            self._adapters.begin_anew()
             for mine in self._open.values():
                 self._send(mine.message)
         else:
@@ -272,6 +310,7 @@ class EngineClient:
         """The process ended."""
         self._num_failed_starts = 0 if self._ready.is_set() else self._num_failed_starts + 1
         self._ready.clear()
+        self._adapters.end()
         if self._is_closing:
             return
         if self._num_failed_starts > (_MOST_FAILED_STARTS if self.max_model_len else 0):

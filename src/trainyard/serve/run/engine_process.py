@@ -22,6 +22,7 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine import Engine, EngineOptions
+from trainyard.serve.run.engine_adapters import AdapterLoaded, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
@@ -66,6 +67,10 @@ class ServingEngine(Protocol):
         sampling: SamplingParams | None = None,
         stop_token_ids: Set[int] = frozenset(),
     ) -> int: ...
+
+    def load_adapter(self, adapter: str, folder: Path) -> None: ...
+
+    def unload_adapter(self, adapter: str) -> None: ...
 
     def cancel(self, number: int) -> None: ...
 
@@ -239,13 +244,28 @@ class _Loop:
                 message = connection.recv()
                 if isinstance(message, StopEngine):
                     return
-                self._take(message)
+                if isinstance(message, LoadAdapter):
+                    connection.send(AdapterLoaded(message.adapter, self._load_adapter(*message)))
+                elif isinstance(message, UnloadAdapter):
+                    engine.unload_adapter(message.adapter)
+                else:
+                    self._take(message)
                 if not engine.has_work:  # it is not told after a step
                     connection.send(StepOutputs((), engine.state))
             found = [(self._id_of[each.request], each) for each in engine.step()]
             for _, each in found:
                 self._forget_ended(each.request)
             connection.send(StepOutputs(tuple(found), engine.state))
+
+    def _load_adapter(self, adapter: str, folder: Path) -> str:
+        """Read an adapter; return why that cannot be, or ""."""
+        try:
+            self._engine.load_adapter(adapter, folder)
+        except ServeError as error:
+            return str(error)
+        except Exception as error:  # what is wrong with an adapter does not end the engine
+            return f"{folder} cannot be read: {error!r}"
+        return ""
 
     def _take(self, message: AddRequest | CancelRequest | EndSample) -> None:
         if not isinstance(message, AddRequest):

@@ -8,7 +8,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -72,6 +72,11 @@ class LoraLayers:
     def __init__(self, model: PreTrainedModel, name: str) -> None:
         self._model, self._name, self._rows = model, name, _StepRows()
 
+    @property
+    def names(self) -> Set[str]:
+        """Of the adapters that it has."""
+        return {name for layer in self._changed().values() for name in layer.updates}
+
     def use_rows(self, rows: Mapping[str, Tensor]) -> None:
         """Let steps from now on have these rows of each adapter; shape of each ``(rows,)``."""
         self._rows.by_adapter = rows
@@ -98,11 +103,15 @@ class LoraLayers:
 
     def remove(self, adapter: str) -> None:
         """Forget an adapter."""
-        layers = [(path, each) for path, each in self._model.named_modules() if isinstance(each, _LoraLinear)]
-        for path, layer in layers:
+        for path, layer in self._changed().items():
             layer.updates.pop(adapter, None)
             if not layer.updates:
                 self._model.set_submodule(path, layer.base)
+
+    def _changed(self) -> Mapping[str, _LoraLinear]:
+        """Layers that adapters change, by their path."""
+        modules = self._model.named_modules()
+        return {path: each for path, each in modules if isinstance(each, _LoraLinear)}
 
     def _layer(self, path: str, update: LoraUpdate) -> nn.Module:
         try:

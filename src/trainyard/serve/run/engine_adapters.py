@@ -1,0 +1,112 @@
+"""The adapters of an engine in another process: which it has to have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.serve.errors import ServeError
+
+__all__ = ["AdapterLoaded", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
+
+_LOG = logging.getLogger("trainyard.server")
+
+
+class LoadAdapter(NamedTuple):
+    """Read an adapter; `AdapterLoaded` comes back."""
+
+    adapter: str
+    folder: Path
+
+
+class UnloadAdapter(NamedTuple):
+    """Forget an adapter, when the requests that use it have ended."""
+
+    adapter: str
+
+
+class AdapterLoaded(NamedTuple):
+    """An adapter can be used, or cannot: why it cannot, in a sentence, or ""."""
+
+    adapter: str
+    failure: str
+
+
+@dataclass
+class _Adapter:
+    """An adapter.
+
+    Attributes
+    ----------
+    failure : why it cannot be used, as soon as the process said so; "" if it can.
+    """
+
+    folder: Path
+    failure: asyncio.Future[str]
+
+
+class EngineAdapters:
+    """Has the process of an engine read and forget adapters, and a new process read them again.
+
+    Parameters
+    ----------
+    send : a message to the process, if it can be asked.
+    """
+
+    def __init__(self, send: Callable[[LoadAdapter | UnloadAdapter], None]) -> None:
+        self._send = send
+        self._adapters: dict[str, _Adapter] = {}
+        self._num_loads = 0
+
+    async def load(self, name: str, folder: Path) -> str:
+        """Have an adapter read.
+
+        Returns
+        -------
+        The name by which requests choose it: one that no other had, as blocks of an older one may still be cached.
+
+        Raises
+        ------
+        ServeError
+            If it cannot be read, or is not for the model of the engine.
+        """
+        adapter, self._num_loads = f"{name}#{self._num_loads}", self._num_loads + 1
+        mine = self._adapters[adapter] = _Adapter(folder, asyncio.get_running_loop().create_future())
+        try:
+            self._send(LoadAdapter(adapter, folder))
+            if failure := await mine.failure:
+                raise ServeError(failure)
+        except BaseException:
+            self.unload(adapter)
+            raise
+        return adapter
+
+    def unload(self, adapter: str) -> None:
+        """Have an adapter forgotten, when the requests that use it have ended."""
+        del self._adapters[adapter]
+        self._send(UnloadAdapter(adapter))
+
+    def take(self, message: AdapterLoaded) -> None:
+        """The process read one, or could not."""
+        mine = self._adapters.get(message.adapter)
+        if mine is None:
+            return
+        if not mine.failure.done():
+            mine.failure.set_result(message.failure)
+        elif message.failure:
+            _LOG.error("an engine that was started again has no adapter %r: %s", *message)
+
+    def begin_anew(self) -> None:
+        """Have a new process read all."""
+        for adapter, mine in self._adapters.items():
+            self._send(LoadAdapter(adapter, mine.folder))
+
+    def end(self) -> None:
+        """The process ended; an adapter that it was reading may be the reason, and is not read again."""
+        for mine in self._adapters.values():
+            if not mine.failure.done():
+                mine.failure.set_result("the engine stopped before it had read the adapter; load it again")
