@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +17,7 @@ from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.engine_options import LocalEngineOptions
+from trainyard.cli.serve.lora_modules import parse_lora_modules
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
@@ -74,6 +75,14 @@ class Options(LocalEngineOptions, Common):
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format in which the models write calls of tools; known is hermes, of Hermes and Qwen models. Without it, tools are
     called only where a request has tool_choice "required" or names one."""
+    lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None
+    """LoRA adapters, in folders as PEFT saves them, separated by commas. Requests call each by its NAME, as a model.
+    Where several models are served, NAME=MODEL:FOLDER."""
+    lora_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Let clients load adapters from folders below this one, and unload all, while the server runs. By default they may
+    do neither."""
+    max_cpu_loras: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 64
+    """Adapters that may be in memory at once; more are refused."""
     log_prompts: bool = False
     """Log what clients send; by default that is never written anywhere."""
 
@@ -97,6 +106,11 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.say(f"serving {told} on {address}/v1")
 
     models = _models(options)
+    if options.lora_modules is not None or options.lora_root is not None:
+        if options.engine != "torch" or options.tp != 1:
+            raise ServeError("adapters are for --engine torch without --tp; leave --lora-modules and --lora-root out")
+        adapters = parse_lora_modules(options.lora_modules or "", models)
+        server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":
         return _served_by_vllm(options, models, server_options, on_ready)
     with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as folder:
@@ -135,11 +149,14 @@ def _server_options(options: Options) -> ServerOptions:
         options.max_num_queued_tokens,
         quantity("--max-body", options.max_body, parse_bytes),
         deadline_s,
+        options.max_cpu_loras,
     )
     drain_s = quantity("--drain", options.drain, parse_seconds)
     parser = options.tool_call_parser or ""
     if parser and parser not in TOOL_CALL_FORMATS:
         raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_FORMATS)}")
+    if options.lora_root is not None and not options.lora_root.is_dir():
+        raise ServeError(f"--lora-root {options.lora_root} is no folder; give one")
     return ServerOptions(
         options.host,
         options.port,
@@ -149,6 +166,7 @@ def _server_options(options: Options) -> ServerOptions:
         options.log_prompts,
         parser,
         options.max_retries,
+        adapter_root=options.lora_root,
     )
 
 

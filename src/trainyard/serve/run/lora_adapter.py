@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def read_lora_config(folder: Path) -> LoraConfig:
         If there is none, or it asks for what is not done.
     """
     path = folder / _CONFIG
-    if not path.is_file():
+    if not isfile(path):  # a name that is too long is none, either
         raise ServeError(f"{folder} has no {_CONFIG}; give the folder of a LoRA adapter, as PEFT saves it")
     with raised_as(ServeError):
         given = parse_json(read_text(path), path)
@@ -146,7 +147,7 @@ def read_lora_adapter(folder: Path, dtype: torch.dtype = torch.float32) -> Mappi
         If the folder has no such adapter, or it has what is not done.
     """
     config, path = read_lora_config(folder), folder / _WEIGHTS
-    if not path.is_file():
+    if not isfile(path):
         raise ServeError(f"{folder} has no {_WEIGHTS}; allowed is this format only")
     try:
         with safe_open(path, framework="pt") as file:

@@ -111,12 +111,12 @@ class Servers:
         """Do something in the thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    def url(self, limits: ServerLimits | None = None) -> str:
+    def url(self, limits: ServerLimits | None = None, **more: Any) -> str:
         """Begin a server; return its address."""
         listener = listening("127.0.0.1", 0)
 
         async def begin() -> None:
-            server = HttpServer(ApiServer({"tiny": self.model}, limits=limits).app)
+            server = HttpServer(ApiServer({"tiny": self.model}, limits=limits, **more).app)
             self._servers.append((server, asyncio.create_task(server.serve(sockets=[listener]))))
 
         self.call(begin())

@@ -24,7 +24,7 @@ _ASKED = [
 ]
 _LOGPROBS = {"chat/completions": {"logprobs": True, "top_logprobs": 3}, "completions": {"logprobs": 3}}
 _BODIES = {"chat/completions": CHAT, "completions": COMPLETION}
-_OWN_KEYS = {"max_model_len"}  # of a model, as vLLM has it
+_OWN_KEYS = {"max_model_len", "parent"}  # of a model, as vLLM has them
 
 
 def unknown_keys(value: Any) -> Iterator[str]:

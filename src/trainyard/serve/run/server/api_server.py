@@ -5,6 +5,7 @@ POST /v1/chat/completions       the next message of a conversation
 POST /v1/completions            what follows a text or tokens
 POST /v1/embeddings             vectors of texts, of models that have a pooling configuration
 GET /v1/models, /v1/models/NAME the models that are served
+POST /v1/load_lora_adapter      a LoRA adapter, as a model of its own; /v1/unload_lora_adapter, too. Only if allowed
 POST /tokenize, /detokenize     tokens of a text or a conversation; the text of tokens
 GET /version                    of Trainyard
 GET /metrics                    for Prometheus
@@ -24,17 +25,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.server.adapter_requests import (
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+    adapter_folder,
+    require_adapter_root,
+)
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_requests import (
@@ -44,6 +51,7 @@ from trainyard.serve.run.server.api_requests import (
     TokenizeRequest,
     read_request,
 )
+from trainyard.serve.run.server.body_reader import read_body
 from trainyard.serve.run.server.embedding_requests import (
     EmbeddingRequest,
     check_dimensions,
@@ -69,12 +77,12 @@ from trainyard.serve.run.server.response_writer import (
     CompletionResponseWriter,
     ResponseWriter,
 )
+from trainyard.serve.run.server.served_models import ServedModels
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
 
 __all__ = ["ApiServer", "ServerLimits"]
 
 _LOG = logging.getLogger("trainyard.server")
-_MOST_BODY_S = 30.0
 _RETRY_AFTER_S = 5
 
 
@@ -87,12 +95,14 @@ class ServerLimits:
     max_queued_requests, max_queued_tokens : that wait for their first token, for each model; None for any number.
     max_body_bytes : of a request.
     deadline_s : for all answers to a request; infinite for none.
+    max_adapters : that are loaded at once.
     """
 
     max_queued_requests: int | None = 1024
     max_queued_tokens: int | None = None
     max_body_bytes: int = 8 * 2**20
     deadline_s: float = float("inf")
+    max_adapters: int = 64
 
 
 class ApiServer:
@@ -102,11 +112,13 @@ class ApiServer:
     ----------
     models : by name.
     keys : who may ask.
+    adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
     logs_prompts : whether what clients send is logged; otherwise it never is.
 
     Attributes
     ----------
     app : the application.
+    served : the models, and the adapters that are loaded on them.
     num_open : requests for text that are not answered yet.
     """
 
@@ -116,9 +128,15 @@ class ApiServer:
         keys: ApiKeys | None = None,
         limits: ServerLimits | None = None,
         *,
+        adapter_root: Path | None = None,
         logs_prompts: bool = False,
     ) -> None:
-        self._models, self._limits, self._logs_prompts = models, limits or ServerLimits(), logs_prompts
+        self._limits, self._adapter_root, self._logs_prompts = (
+            limits or ServerLimits(),
+            adapter_root,
+            logs_prompts,
+        )
+        self.served = ServedModels(models, self._limits.max_adapters)
         self._queues = {
             name: QueueLimit(self._limits.max_queued_requests, self._limits.max_queued_tokens)
             for name in models
@@ -138,7 +156,7 @@ class ApiServer:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = await self._read_body(request, ChatRequest)
-        model = self._ready_model(body.model)
+        model = self.served.find_ready(body.model)
         model.require_text()
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
         prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model, tools)
@@ -147,7 +165,7 @@ class ApiServer:
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = await self._read_body(request, CompletionRequest)
-        model = self._ready_model(body.model)
+        model = self.served.find_ready(body.model)
         model.require_text()
         prompts = await run_in_threadpool(
             _prompt_tokens, completion_prompt_tokens, body, model, ToolAnswers()
@@ -160,7 +178,7 @@ class ApiServer:
     async def embed(self, request: Request) -> Response:
         """POST /v1/embeddings."""
         body = await self._read_body(request, EmbeddingRequest)
-        model = self._ready_model(body.model)
+        model = self.served.find_ready(body.model)
         check_dimensions(body, model.require_embeddings(), model.name)
         texts = await run_in_threadpool(embedding_texts, body, model.tokenizer, model.engine.max_model_len)
         self._log_prompts(request, model, texts)
@@ -171,16 +189,33 @@ class ApiServer:
 
     async def models(self) -> Response:
         """GET /v1/models."""
-        return JSONResponse({"object": "list", "data": [_card(model) for model in self._models.values()]})
+        return JSONResponse({"object": "list", "data": self.served.cards})
 
     async def model(self, name: str) -> Response:
         """GET /v1/models/NAME."""
-        return JSONResponse(_card(self._model(name)))
+        return JSONResponse(self.served.card(name))
+
+    async def load_adapter(self, request: Request) -> Response:
+        """POST /v1/load_lora_adapter."""
+        body = await self._read_body(request, LoadAdapterRequest)
+        folder = adapter_folder(body.lora_path, self._adapter_root)
+        try:
+            await self.served.load_adapter(body.lora_name, folder, body.base_model_name)
+        except ServeError as error:
+            raise ApiError.of_engine(error, "lora_path") from error
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """POST /v1/unload_lora_adapter."""
+        body = await self._read_body(request, UnloadAdapterRequest)
+        require_adapter_root(self._adapter_root)
+        self.served.unload_adapter(body.lora_name)
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
         body = await self._read_body(request, TokenizeRequest)
-        model = self._ready_model(body.model or self._only_name())
+        model = self.served.find_ready(body.model or self.served.only_name())
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
 
@@ -206,7 +241,7 @@ class ApiServer:
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
         body = await self._read_body(request, DetokenizeRequest)
-        tokenizer = self._model(body.model or self._only_name()).tokenizer
+        tokenizer = self.served.find(body.model or self.served.only_name()).tokenizer
         if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
             told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
             raise ApiError(400, told, param="tokens")
@@ -226,7 +261,7 @@ class ApiServer:
 
     async def ready(self) -> Response:
         """GET /ready."""
-        missing = [name for name, model in self._models.items() if not model.engine.is_ready]
+        missing = self.served.missing
         if missing or self.app.is_draining:
             why = "the server is stopping" if self.app.is_draining else f"not ready: {listed(missing)}"
             return JSONResponse({"status": why}, 503, {"Retry-After": str(_RETRY_AFTER_S)})
@@ -240,6 +275,8 @@ class ApiServer:
             ("POST", "/v1/embeddings", self.embed),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{name:path}", self.model),
+            ("POST", "/v1/load_lora_adapter", self.load_adapter),
+            ("POST", "/v1/unload_lora_adapter", self.unload_adapter),
             ("POST", "/tokenize", self.tokenize),
             ("POST", "/detokenize", self.detokenize),
             ("GET", "/version", self.version),
@@ -263,18 +300,10 @@ class ApiServer:
         tools: ToolAnswers,
     ) -> Response:
         response_id = uuid.uuid4().hex
-        given = to_engine_requests(
-            body,
-            prompts,
-            model.tokenizer,
-            model.engine.max_model_len,
-            request.state.client,
-            response_id,
-            tools,
-        )
+        given = to_engine_requests(body, prompts, model, request.state.client, response_id, tools)
         self._log_prompts(request, model, prompts)
         generation = GenerationStream(
-            model, given, self._queues[model.name], self.metrics, self._limits.deadline_s
+            model, given, self._queues[model.base], self.metrics, self._limits.deadline_s
         )
         writer = make_writer(
             response_id,
@@ -301,48 +330,9 @@ class ApiServer:
         ApiError
             If it is too large, comes too slowly, or is none that is allowed.
         """
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if given != "application/json":  # also keeps forms of other pages out, which cannot send such types
-            raise ApiError(415, f"the body is {given or 'nothing'!r}; send Content-Type: application/json")
-        most, content = self._limits.max_body_bytes, bytearray()
-        try:
-            async with asyncio.timeout(_MOST_BODY_S):
-                async for part in request.stream():
-                    content += part
-                    if len(content) > most:
-                        raise ApiError(
-                            413, f"the body has more than {most} bytes, which is allowed; shorten it"
-                        )
-        except TimeoutError:
-            raise ApiError(408, f"the body did not come within {_MOST_BODY_S:g} s; send it at once") from None
-        except ClientDisconnect:
-            raise ApiError(400, "the connection was closed before the end of the body") from None
-        body = read_request(kind, bytes(content))
-        request.state.model_name = body.model if body.model in self._models else ""
+        body = read_request(kind, await read_body(request, self._limits.max_body_bytes))
+        request.state.model_name = self.served.base_of(getattr(body, "model", ""))
         return body
-
-    def _model(self, name: str) -> HostedModel:
-        if name not in self._models:
-            raise ApiError(
-                404,
-                f"no model {shown(name)} is served here; known are {listed(self._models)}",
-                param="model",
-                code="model_not_found",
-            )
-        return self._models[name]
-
-    def _ready_model(self, name: str) -> HostedModel:
-        model = self._model(name)
-        if not model.engine.is_ready:
-            told = f"the engine of {name} is not ready; send the request again later"
-            raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)
-        return model
-
-    def _only_name(self) -> str:
-        """The name of the model, if there is one only."""
-        if len(self._models) > 1:
-            raise ApiError(400, f"model is missing; known are {listed(self._models)}", param="model")
-        return next(iter(self._models))
 
     async def _refused(self, request: Request, error: Any) -> Response:
         found: ApiError = error
@@ -379,16 +369,6 @@ def _prompt_tokens(
     """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
     check_constraint(body, model.tokenizer, tools)
     return prompt_tokens(body, model.tokenizer)
-
-
-def _card(model: HostedModel) -> dict[str, Any]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created_s,
-        "owned_by": "trainyard",
-        "max_model_len": model.engine.max_model_len or None,
-    }
 
 
 def _error_message(request: Request, error: HTTPException) -> str:

@@ -13,6 +13,7 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, GenerationRequest
+from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
 
@@ -171,8 +172,7 @@ def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: 
 def to_engine_requests(
     body: GenerationRequest,
     prompts: tuple[tuple[int, ...], ...],
-    tokenizer: ModelTokenizer,
-    max_model_len: int,
+    model: HostedModel,
     client: str,
     request_id: str,
     tools: ToolAnswers,
@@ -182,7 +182,7 @@ def to_engine_requests(
     Parameters
     ----------
     prompts : in tokens.
-    max_model_len : longest sequence, in tokens.
+    model : that is asked.
     client : who asks; "" for the user that the request names.
     request_id : that no other request has.
     tools : what follows from the tools of the request.
@@ -199,6 +199,7 @@ def to_engine_requests(
             "send several requests",
             param="n",
         )
+    tokenizer, max_model_len = model.tokenizer, model.engine.max_model_len
     for prompt in prompts:
         _check_prompt(prompt, tokenizer, max_model_len)
     requests = tuple(
@@ -207,10 +208,11 @@ def to_engine_requests(
             0.0,
             len(prompt),
             min(max_model_len - len(prompt), body.max_output_tokens or max_model_len),
-            model=body.model,
+            model=model.base,
             client=client or body.user,
             prompt_ids=prompt,
             priority=body.priority,
+            adapter=model.adapter,
             cache_salt=body.cache_salt or "",
             num_samples=body.n,
         )

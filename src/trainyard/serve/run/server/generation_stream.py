@@ -97,7 +97,7 @@ class GenerationStream:
         for request in list(self._waiting.values()):
             self._leave_queue(request)
         for _ in range(self.num_left):
-            self._metrics.answered(self._model.name, "error" if self._has_failed else "abort")
+            self._metrics.answered(self._model.base, "error" if self._has_failed else "abort")
 
     async def next(self) -> ChoiceDelta | None:
         """The next part of any choice; None if all have ended."""
@@ -110,7 +110,7 @@ class GenerationStream:
         if found.finish_reason:
             self.num_left -= 1
             reason = "stop" if found.finish_reason == "tool_calls" else found.finish_reason  # as vLLM has it
-            self._metrics.answered(self._model.name, reason)
+            self._metrics.answered(self._model.base, reason)
         return found
 
     async def _run(self, place: int, request: Request) -> None:
@@ -122,7 +122,7 @@ class GenerationStream:
         except Exception as error:  # a defect: who waits for the answer is told, and the log has it
             self._found.put_nowait(error)
         else:
-            self._metrics.ended(self._model.name, time.monotonic() - self._began_s)
+            self._metrics.ended(self._model.base, time.monotonic() - self._began_s)
 
     async def _take_tokens(self, place: int, request: Request) -> None:
         given, num = self._given, request.num_samples
@@ -151,7 +151,7 @@ class GenerationStream:
                 self._count(request, new, before_s)
 
     def _count(self, request: Request, new: NewToken, before_s: list[float]) -> None:
-        now_s, name = time.monotonic(), self._model.name
+        now_s, name = time.monotonic(), self._model.base
         if request.name in self._waiting:
             self._leave_queue(request)
             self.usage.cached_tokens += new.num_cached_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from trainyard.serve.requests.request import Request
@@ -38,6 +39,10 @@ class AsyncEngine(Protocol):
 
     async def embed(self, request: Request) -> Floats: ...
 
+    async def load_adapter(self, name: str, folder: Path) -> str: ...
+
+    def unload_adapter(self, adapter: str) -> None: ...
+
 
 @dataclass(frozen=True, eq=False)
 class HostedModel:
@@ -49,6 +54,8 @@ class HostedModel:
     tokenizer : of its text.
     engine : that computes it.
     tool_call_parser : name of the format in which it writes calls of tools; "" if that is not known.
+    parent : name of the model whose adapter it is; "" if it is none.
+    adapter : by which name its engine knows it, if it is one.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
@@ -56,7 +63,14 @@ class HostedModel:
     tokenizer: ModelTokenizer
     engine: AsyncEngine
     tool_call_parser: str = ""
+    parent: str = ""
+    adapter: str = ""
     created_s: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def base(self) -> str:
+        """Name of the model, without an adapter."""
+        return self.parent or self.name
 
     def require_text(self) -> None:
         """Refuse to generate text with a model that does not.

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ from trainyard.serve.run.open_files import allow_open_files
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
+from trainyard.serve.run.server.served_models import NamedAdapter, ServedModels
 
 __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 
@@ -44,6 +46,8 @@ class ServerOptions:
     logs_prompts : whether what clients send is logged.
     tool_call_parser : name of the format in which the models write calls of tools; "" if that is not known.
     max_retries : how often a request is begun anew whose engine ended.
+    adapters : that it begins with.
+    adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +58,8 @@ class ServerOptions:
     logs_prompts: bool = False
     tool_call_parser: str = ""
     max_retries: int = 0
+    adapters: tuple[NamedAdapter, ...] = ()
+    adapter_root: Path | None = None
 
 
 class HttpServer(uvicorn.Server):
@@ -128,7 +134,14 @@ async def _serve(
         name: HostedModel(name, tokenizers[name], client, options.tool_call_parser)
         for name, client in clients.items()
     }
-    api = ApiServer(served, options.keys, options.limits, logs_prompts=options.logs_prompts)
+    api = ApiServer(
+        served,
+        options.keys,
+        options.limits,
+        adapter_root=options.adapter_root,
+        logs_prompts=options.logs_prompts,
+    )
+    api.served.awaited.update(each.name for each in options.adapters)
     server = HttpServer(api.app)
     ending = asyncio.Event()
 
@@ -141,7 +154,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    starting = asyncio.create_task(_start(clients))
+    starting = asyncio.create_task(_start(clients, api.served, options.adapters))
     waiting = asyncio.create_task(ending.wait())
     try:
         await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -163,8 +176,12 @@ async def _serve(
         await serving
 
 
-async def _start(clients: Mapping[str, EngineClient]) -> None:
+async def _start(
+    clients: Mapping[str, EngineClient], served: ServedModels, adapters: tuple[NamedAdapter, ...]
+) -> None:
     await asyncio.gather(*(client.start() for client in clients.values()))
+    for adapter in adapters:
+        await served.load_adapter(*adapter)
 
 
 def _address(host: str, port: int) -> str:

@@ -1,0 +1,68 @@
+"""Bodies of requests that load and unload LoRA adapters, as vLLM has them; folders below one only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from trainyard.reading import shown
+from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.request_body import RequestBody
+
+__all__ = ["LoadAdapterRequest", "UnloadAdapterRequest", "adapter_folder", "require_adapter_root"]
+
+_Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[\w.:@/+-]+$")]
+
+
+class LoadAdapterRequest(RequestBody):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: _Name
+    lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    base_model_name: str = ""
+
+
+class UnloadAdapterRequest(RequestBody):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str
+
+
+def require_adapter_root(root: Path | None) -> Path:
+    """The folder below which clients may name adapters.
+
+    Raises
+    ------
+    ApiError
+        If there is none, so that they may neither load nor unload any.
+    """
+    if root is None:
+        told = "clients may not load and unload adapters here; start the server with --lora-root FOLDER"
+        raise ApiError(403, told)
+    return root.resolve()
+
+
+def adapter_folder(given: str, root: Path | None) -> Path:
+    """The folder that a client names.
+
+    Parameters
+    ----------
+    given : a path, from the root on or absolute.
+    root : folder below which clients may name folders; None for none.
+
+    Raises
+    ------
+    ApiError
+        If it may not be named.
+    """
+    root = require_adapter_root(root)
+    try:
+        found = (root / given).resolve()
+    except (OSError, ValueError, RuntimeError):  # it has a zero byte, is too long, or leads in a circle
+        found = root
+    if root not in found.parents:
+        told = f"lora_path is {shown(given)}; allowed are folders below the --lora-root of this server"
+        raise ApiError(400, told, param="lora_path")
+    return found

@@ -1,0 +1,210 @@
+"""LoRA adapters as models of a real server: loaded, asked, listed and unloaded while it runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openai.types import Model
+from tests.serve.run.server.served_api import CHAT, COMPLETION, Servers
+from tests.serve.run.tiny_adapters import merged, save_adapter
+from tests.serve.run.tiny_models import generated_by
+from transformers import AutoModelForCausalLM
+
+from trainyard.cli.main import main
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.server.api_server import ServerLimits
+
+
+@pytest.fixture(scope="module")
+def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two adapters, and a way out of their folder."""
+    path = tmp_path_factory.mktemp("root")
+    for seed, name in enumerate("ab"):
+        save_adapter(path / name, AutoModelForCausalLM.from_pretrained(folder), seed=seed)
+    (path / "way out").symlink_to(folder.parent)
+    return path
+
+
+@pytest.fixture
+def url(servers: Servers, root: Path) -> Iterator[str]:
+    found = servers.url(ServerLimits(max_adapters=2), adapter_root=root)
+    yield found
+    for card in httpx2.get(f"{found}/v1/models").json()["data"]:
+        if card["parent"]:
+            assert _unload(found, card["id"]).status_code == 200
+
+
+def _load(url: str, name: str, path: str, **more: Any) -> httpx2.Response:
+    body = {"lora_name": name, "lora_path": path, **more}
+    return httpx2.post(f"{url}/v1/load_lora_adapter", json=body, timeout=60)
+
+
+def _unload(url: str, name: str) -> httpx2.Response:
+    return httpx2.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
+
+
+def _complete(url: str, model: str, **more: Any) -> httpx2.Response:
+    body = COMPLETION | {"model": model, "max_tokens": 12, "temperature": 0, "ignore_eos": True} | more
+    return httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+
+
+def _text(answer: httpx2.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, root: Path, tokenizer: ModelTokenizer) -> dict[str, str]:
+    """What is answered without an adapter, and with each."""
+
+    def answer(adapter: str) -> str:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        model.generation_config.eos_token_id = None
+        prompt = tokenizer.encode(COMPLETION["prompt"])
+        ((tokens, _),) = generated_by(merged(model, root / adapter) if adapter else model, [prompt], 12)
+        return tokenizer.decode(tokens)
+
+    return {adapter: answer(adapter) for adapter in ("", "a", "b")}
+
+
+def test_adapters_are_models_from_when_they_are_loaded_until_they_are_unloaded(url, root, expected):
+    assert _text(_complete(url, "tiny")) == expected[""]
+    assert _complete(url, "sql").status_code == 404
+    assert _load(url, "sql", "a").text == "Success: LoRA adapter 'sql' added successfully."
+    assert _load(url, "second", str(root / "b"), base_model_name="tiny").status_code == 200
+    cards = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert [(Model.model_validate(card).id, card["parent"]) for card in cards] == [
+        ("tiny", None),
+        ("sql", "tiny"),
+        ("second", "tiny"),
+    ]
+    assert httpx2.get(f"{url}/v1/models/sql").json() == cards[1]
+    answers = {name: _complete(url, model) for name, model in (("a", "sql"), ("b", "second"), ("", "tiny"))}
+    assert {name: _text(answer) for name, answer in answers.items()} == expected
+    assert answers["a"].json()["model"] == "sql"
+    assert _unload(url, "sql").text == "Success: LoRA adapter 'sql' removed successfully."
+    assert _complete(url, "sql").status_code == 404
+    assert (
+        _load(url, "sql", "b").status_code == 200
+    )  # blocks of the same prompt with the other one are cached
+    assert _text(_complete(url, "sql")) == expected["b"]
+
+
+def test_chats_streams_and_tokens_are_those_of_adapters_too(url):
+    assert _load(url, "sql", "a").status_code == 200
+    body = CHAT | {"model": "sql", "max_tokens": 5, "stream": True}
+    with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
+        events = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert json.loads(events[0])["model"] == "sql"
+    assert events[-1] == "[DONE]"
+    found = [
+        httpx2.post(f"{url}/tokenize", json={"prompt": "a b"} | model).json()
+        for model in ({}, {"model": "sql"}, {"model": "tiny"})
+    ]
+    assert found[0] == found[1] == found[2]
+    metrics = httpx2.get(f"{url}/metrics").text
+    assert 'model_name="tiny"' in metrics
+    assert "sql" not in metrics  # adapters come and go, and are counted with their model
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "more", "says"),
+    [
+        ("x", "none", {}, "has no adapter_config.json"),
+        ("x", "..", {}, "allowed are folders below the --lora-root"),
+        ("x", ".", {}, "allowed are folders below the --lora-root"),
+        ("x", "/etc", {}, "allowed are folders below the --lora-root"),
+        ("x", "way out/tiny", {}, "allowed are folders below the --lora-root"),
+        ("x", "a\0", {}, "allowed are folders below the --lora-root"),
+        ("x", "a" * 4000, {}, "has no adapter_config.json"),
+        ("tiny", "a", {}, "'tiny' is served already"),
+        ("a\nb", "a", {}, "lora_name"),
+        ("x", "a", {"base_model_name": "other"}, "no model 'other' is served here"),
+        ("x", "a", {"load_inplace": True}, "load_inplace"),
+        ("x", "a", {"lora_path": 1}, "lora_path is 1"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(url, name, path, more, says):
+    answer = _load(url, name, path, **more)
+    assert answer.status_code in (400, 404)
+    assert says in answer.json()["error"]["message"]
+    assert len(httpx2.get(f"{url}/v1/models").json()["data"]) == 1
+
+
+def test_adapters_are_not_more_than_allowed_and_have_names_of_their_own(url):
+    assert _load(url, "one", "a").status_code == 200
+    assert "'one' is served already" in _load(url, "one", "b").text
+    assert _load(url, "two", "a").status_code == 200
+    assert "2 adapters are loaded, which is the most" in _load(url, "three", "a").text
+    assert _unload(url, "three").status_code == 404
+    assert _unload(url, "tiny").status_code == 404
+
+
+def test_clients_load_and_unload_only_where_that_is_allowed(servers):
+    url = servers.url()
+    for answer in (_load(url, "x", "a"), _unload(url, "x")):
+        assert answer.status_code == 403
+        assert "--lora-root" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--lora-modules", "a"], "NAME=FOLDER"),
+        (["--lora-modules", "a=none"], "none has no adapter_config.json"),
+        (["--lora-modules", "tiny=ROOT/a"], "two models are called 'tiny'"),
+        (["--lora-modules", "x=ROOT/a,x=ROOT/b"], "two models are called 'x'"),
+        (["FOLDER2", "--lora-modules", "x=ROOT/a"], "does not say for which model"),
+        (["--lora-root", "ROOT/none"], "is no folder"),
+        (["--engine", "simulated", "--cluster", "1xH100", "--lora-root", "ROOT"], "has no adapters"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_command_refuses_before_anything_starts(folder, root, capsys, options, says):
+    given = [each.replace("ROOT", str(root)).replace("FOLDER2", f"second={folder}") for each in options]
+    assert main(["serve", "run", str(folder), *given]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_server_begins_with_adapters_or_says_why_not(folder, root, expected, tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "from trainyard.cli.main import run; run()",
+        "serve",
+        "run",
+        f"own={folder}",
+    ]
+    options = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1"]
+    modules = f"a={root}/a,b=own:{root}/b"
+    with subprocess.Popen(
+        [*command, *options, "--lora-modules", modules], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            url = json.loads(server.stdout.readline())["address"]
+            assert {name: _text(_complete(url, name or "own")) for name in expected} == expected
+        finally:
+            server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=60)
+    shutil.copytree(root / "a", tmp_path / "a")
+    (tmp_path / "a" / "adapter_model.safetensors").unlink()
+    failed = subprocess.run(
+        [*command, *options, "--lora-modules", f"a={tmp_path}/a"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert failed.returncode == 2
+    assert "has no adapter_model.safetensors" in failed.stderr
+    assert "Traceback" not in failed.stderr
