@@ -108,7 +108,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     models = _models(options)
     if options.lora_modules is not None or options.lora_root is not None:
         if options.engine != "torch" or options.tp != 1:
-            raise ServeError("adapters are for --engine torch without --tp; leave --lora-modules and --lora-root out")
+            raise ServeError(
+                "adapters are for --engine torch without --tp; leave --lora-modules and --lora-root out"
+            )
         adapters = parse_lora_modules(options.lora_modules or "", models)
         server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":

@@ -165,7 +165,11 @@ def test_clients_load_and_unload_only_where_that_is_allowed(servers):
         (["--lora-modules", "x=ROOT/a,x=ROOT/b"], "two models are called 'x'"),
         (["FOLDER2", "--lora-modules", "x=ROOT/a"], "does not say for which model"),
         (["--lora-root", "ROOT/none"], "is no folder"),
-        (["--engine", "simulated", "--cluster", "1xH100", "--lora-root", "ROOT"], "has no adapters"),
+        (
+            ["--engine", "simulated", "--cluster", "1xH100", "--lora-root", "ROOT"],
+            "adapters are for --engine torch",
+        ),
+        (["--tp", "2", "--lora-modules", "x=ROOT/a"], "without --tp"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
