@@ -122,6 +122,18 @@ def test_a_stream_ends_with_what_was_used_if_asked(url, path):
     assert not any("usage" in chunk for chunk in events(url, path, body))
 
 
+@pytest.mark.parametrize("path", list(_BODIES))
+def test_every_chunk_says_what_was_used_if_asked(url, path):
+    asked = {"include_usage": True, "continuous_usage_stats": True}
+    body = _BODIES[path] | {"max_tokens": 5, "ignore_eos": True, "stream_options": asked}
+    chunks = events(url, path, body)
+    used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert used == sorted(used)
+    assert used[-1] == 5
+    body["stream_options"] = {"continuous_usage_stats": True}  # says nothing without the other
+    assert not any("usage" in chunk for chunk in events(url, path, body))
+
+
 def test_the_client_of_openai_is_content(url):
     client = OpenAI(base_url=f"{url}/v1", api_key="any", _strict_response_validation=True)
     assert [model.id for model in client.models.list()] == ["tiny"]

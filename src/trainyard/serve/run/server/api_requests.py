@@ -23,6 +23,7 @@ __all__ = [
     "DetokenizeRequest",
     "GenerationRequest",
     "TokenizeRequest",
+    "UsageInStream",
     "read_request",
 ]
 
@@ -74,8 +75,13 @@ def _biases(given: Any) -> Any:
     return {int(token): value for token, value in given.items()}
 
 
+UsageInStream = Literal["none", "last", "all"]
+"""Which chunks of a stream say what was used."""
+
+
 class _StreamOptions(RequestBody):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: Literal[False] = False
 
 
@@ -127,9 +133,12 @@ class GenerationRequest(RequestBody, ABC):
         return json.dumps(asked.json_schema.schema_)
 
     @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with what was used."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    def usage_in_stream(self) -> UsageInStream:
+        """Which chunks of a stream say what was used."""
+        asked = self.stream_options
+        if asked is None or not asked.include_usage:
+            return "none"
+        return "all" if asked.continuous_usage_stats else "last"
 
     @property
     @abstractmethod

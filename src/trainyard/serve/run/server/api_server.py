@@ -311,7 +311,7 @@ class ApiServer:
             model.tokenizer,
             int(time.time()),
             body.num_logprobs is not None,
-            body.includes_usage,
+            body.usage_in_stream,
         )
         return _CountedResponse(self, GenerationResponse(generation, writer, streams=body.stream))
 

@@ -54,10 +54,10 @@ class GenerationResponse(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 for document in self._writer.first_chunks(generation.num_choices):
-                    await _send_event(send, document)
+                    await _send_event(send, self._writer.with_usage(document, generation.usage))
                 while delta:
                     for document in self._writer.chunks(delta):
-                        await _send_event(send, document)
+                        await _send_event(send, self._writer.with_usage(document, generation.usage))
                     delta = await generation.next()
             except ApiError as error:
                 await _send_event(send, error.document())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.server.api_requests import UsageInStream
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta, OutputToken
 from trainyard.serve.run.server.generation_stream import Usage
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta
@@ -29,7 +30,7 @@ class ResponseWriter(ABC):
     tokenizer : of the model.
     created_s : when the request came, in seconds since 1970.
     has_logprobs : whether these were asked for.
-    includes_usage : whether a stream ends with what was used.
+    usage_in_stream : which chunks of a stream say what was used.
     """
 
     response_id: str
@@ -37,7 +38,7 @@ class ResponseWriter(ABC):
     tokenizer: ModelTokenizer
     created_s: int
     has_logprobs: bool
-    includes_usage: bool
+    usage_in_stream: UsageInStream
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
         """All choices at once."""
@@ -69,10 +70,14 @@ class ResponseWriter(ABC):
 
     def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
         """What a stream ends with."""
-        return [self._chunk([]) | {"usage": _usage(usage)}] if self.includes_usage else []
+        return [] if self.usage_in_stream == "none" else [self._chunk([]) | {"usage": _usage(usage)}]
+
+    def with_usage(self, chunk: dict[str, Any], usage: Usage) -> dict[str, Any]:
+        """A chunk with what all choices have used so far, if every chunk says it."""
+        return chunk | {"usage": _usage(usage)} if self.usage_in_stream == "all" else chunk
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        more = {"usage": None} if self.includes_usage else {}
+        more = {} if self.usage_in_stream == "none" else {"usage": None}
         return self._head(True) | {"choices": choices} | more
 
     @abstractmethod
