@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainyard.serve.run.open_files import allow_open_files
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
+from trainyard.serve.run.server.http_protocol import BoundedHttpProtocol
 from trainyard.serve.run.server.served_models import NamedAdapter, ServedModels
 
 __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
@@ -28,6 +30,7 @@ __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 _GRACE_S = 3  # for answers that are already written
 _MOST_CONNECTIONS = 4096
 _KEEP_ALIVE_S = 30
+_HEADER_TIMEOUT_S = 10.0
 
 
 OnReady = Callable[[str, Mapping[str, int]], None]
@@ -65,14 +68,22 @@ class ServerOptions:
 class HttpServer(uvicorn.Server):
     """Leaves signals to whoever runs it: uvicorn would raise them again at its end, and that would end the process."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(
+        self,
+        app: Any,
+        max_connections: int = _MOST_CONNECTIONS,
+        header_timeout_s: float = _HEADER_TIMEOUT_S,
+    ) -> None:
+        protocol: Any = partial(
+            BoundedHttpProtocol, max_connections=max_connections, header_timeout_s=header_timeout_s
+        )
         config = uvicorn.Config(
             app,
+            http=protocol,
             log_level="warning",
             lifespan="off",
             access_log=False,
             server_header=False,
-            limit_concurrency=_MOST_CONNECTIONS,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )

@@ -1,0 +1,57 @@
+"""HTTP connections that are bounded in number and in how long they may take to say what they want."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["BoundedHttpProtocol"]
+
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+)
+
+
+class BoundedHttpProtocol(H11Protocol):
+    """A connection of uvicorn; it has no bounds of these kinds of its own.
+
+    Parameters
+    ----------
+    max_connections : of the server; one more is answered with status 503 and closed.
+    header_timeout_s : from the first byte of a request, or from the begin of the connection, to the end of its headers;
+        then the connection is closed.
+    """
+
+    def __init__(self, *args: Any, max_connections: int, header_timeout_s: float, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._max_connections, self._header_timeout_s = max_connections, header_timeout_s
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._max_connections:
+            transport.write(_BUSY)
+            transport.close()
+        self._watch_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_headers()
+
+    def _watch_headers(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_timer()
+        elif self._header_timer is None:
+            self._header_timer = self.loop.call_later(self._header_timeout_s, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
