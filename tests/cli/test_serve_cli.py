@@ -194,3 +194,15 @@ def test_requests_for_other_models_are_told(folder: Path, capsys: pytest.Capture
     )
     assert cli.main(traced()) == 0
     assert "served by" not in capsys.readouterr().err
+
+
+def test_options_without_effect_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swaps, host = ("--policy", "vllm_v0(preempt='swap')"), ("--host-cache-memory", "1GB")
+    for given, said in (
+        (swaps, "without --host-cache-memory nothing is swapped out by vllm_v0(preempt='swap')"),
+        (host, "--host-cache-memory has no effect: no policy of 'vllm' swaps"),
+        ((*swaps, *host), ""),
+    ):
+        assert cli.main(traced(*given)) == 0
+        err = capsys.readouterr().err
+        assert said in err if said else "warning" not in err

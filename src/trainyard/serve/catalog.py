@@ -23,9 +23,9 @@ from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
-from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.policy import BatchPolicy, Portable
 
-__all__ = ["CATALOG", "Entry", "is_own", "parse_policies"]
+__all__ = ["CATALOG", "Entry", "is_own", "parse_policies", "swapping_policies"]
 
 Decides = Literal["batches", "admission", "encoder batches", "placement", "deployment"]
 
@@ -240,6 +240,15 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
 def is_own(name: str) -> bool:
     """Whether a name of `parse_policies` is, or has in it, something of the user's own."""
     return ".py:" in name
+
+
+def swapping_policies(text: str) -> tuple[str, ...]:
+    """Names of those policies of a text that may swap requests out to the host."""
+    return tuple(
+        name
+        for name, policy in parse_policies(text)
+        if isinstance(policy, Portable) and policy.engine_needs(1).preempts_by == "swap"
+    )
 
 
 def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:

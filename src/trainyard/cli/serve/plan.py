@@ -98,6 +98,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     plan = _planned(options, screen, given, cluster, share, choices)
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
+    if told := given.other_models(options.model):
+        screen.say(told)
     title = f"{options.model} on {options.cluster}: {given.title}"
     command = _simulation(options, plan, given)
     if options.html is not None:

@@ -62,7 +62,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         require_request(options.follow, given.requests)
     with screen.waiting(f"working out the steps of {options.model}"):
         deployment = options.deployment()
-    _warn(screen, deployment, given)
+    _warn(options, screen, deployment, given)
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out
     if left_out is not None and left_out.warning:
@@ -108,15 +108,24 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
 
 
-def _warn(screen: Screen, deployment: Deployment, given: GivenRequests) -> None:
-    """Of a cache for which there is no memory, and of requests for other models."""
+def _warn(options: Options, screen: Screen, deployment: Deployment, given: GivenRequests) -> None:
+    """Of a cache for which there is no memory, of requests for other models, and of options without effect."""
     from trainyard.report.units import bytes_text
+    from trainyard.serve.catalog import is_own, swapping_policies
 
     if deployment.lacking_bytes > 0:
         screen.say(
             f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
             "weights"
         )
+    swapping = swapping_policies(options.policy)
+    if swapping and not deployment.num_host_blocks:
+        screen.say(
+            f"warning: without --host-cache-memory nothing is swapped out by {', '.join(swapping)}: requests that are "
+            "preempted are computed again"
+        )
+    if deployment.num_host_blocks and not swapping and not is_own(options.policy):
+        screen.say(f"warning: --host-cache-memory has no effect: no policy of {options.policy!r} swaps")
     if told := given.other_models(deployment.model.name):
         screen.say(told)
 
