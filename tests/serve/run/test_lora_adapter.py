@@ -78,6 +78,7 @@ def test_a_configuration_that_is_not_done_is_refused(tmp_path, config, says):
         ({"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(2, 300)}, "lora_embedding_A'"),
         ({f"{_Q}.lora_A.weight": torch.ones(2, 64, 1)}, "of shape [2, 64, 1]"),
         ({f"{_Q}.lora_A.weight": torch.ones(2, 64, dtype=torch.int8)}, "type torch.int8"),
+        ({name: tensor / 0 for name, tensor in _pair().items()}, "no finite numbers"),
         (
             _pair("base_model.model.model.layers.7.self_attn.q_proj"),
             "has no layer 'model.layers.7.self_attn.q_proj'",

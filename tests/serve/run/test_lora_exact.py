@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.serve.run.tiny_adapters import ATTENTION, merged, save_adapter
+from safetensors.torch import load_file
+from tests.serve.run.tiny_adapters import ATTENTION, WEIGHTS, merged, save_adapter, save_tensors
 from tests.serve.run.tiny_models import drawn_prompts, generated_by, made
 
 from trainyard.serve.catalog import parse_policies
@@ -118,6 +119,39 @@ def test_an_adapter_that_is_loaded_in_the_place_of_another_finds_no_blocks_of_it
     engine.load_adapter("2", second)
     assert _served(engine, ("2",))["2"] != before["1"]
     _check(_served(engine, ("2",))["2"], generated_by(merged(made("llama"), second), _PROMPTS, _TOKENS))
+
+
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_an_adapter_with_values_too_large_ends_its_own_requests_only(folders, tmp_path, num_samples):
+    wild = {name: tensor * 1e30 for name, tensor in load_file(folders["llama"]["all"] / WEIGHTS).items()}
+    engine = _engine("llama", *_RUNS["recomputing"])
+    engine.load_adapter("wild", save_tensors(tmp_path, wild, r=4))
+    places, refused = {}, []
+    for place, prompt in enumerate(_PROMPTS):
+        for adapter, num in (("", 1), ("wild", num_samples)):
+            request = Request(
+                f"{place} {adapter}",
+                0.0,
+                len(prompt),
+                _TOKENS,
+                prompt_ids=prompt,
+                adapter=adapter,
+                num_samples=num,
+            )
+            places[engine.add(request, SamplingParams(temperature=0.0))] = adapter, place
+    found: Tokens = [[] for _ in _PROMPTS]
+    while engine.has_work:
+        for out in engine.step():
+            adapter, place = places[out.request]
+            if isinstance(out, NewToken):
+                assert not adapter
+                found[place].append(out.token)
+            else:
+                refused.append((adapter, place))
+                assert "not finite numbers" in out.why
+    assert sorted(refused) == [("wild", place) for place in range(len(_PROMPTS))]
+    _check(found, generated_by(made("llama"), _PROMPTS, _TOKENS))
+    assert engine.num_free_blocks == _TIGHT.num_blocks
 
 
 def test_a_model_without_adapters_is_as_it_was(folders):

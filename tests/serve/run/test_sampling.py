@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.sampling import SamplingParams, SamplingRow, sample, seed_of
+from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, sample, seed_of
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -216,8 +216,12 @@ def test_parameters_that_are_not_allowed(given, said):
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(), SamplingParams(top_k=3)])
 def test_rows_without_a_token_to_choose(params):
-    with pytest.raises(ServeError, match="row 0 has no token to choose"):
-        sample(torch.zeros(1, 40), [row(params, allowed=np.zeros(2, np.int32))])
+    given = torch.zeros(3, 40)
+    given[2] = torch.nan
+    found = sample(
+        given, [row(params, allowed=np.zeros(2, np.int32)), row(params), row(replace(params, logprobs=1))]
+    )
+    assert [token == NO_TOKEN for token in found.tokens] == [True, False, True]
     with pytest.raises(ServeError, match="vocabulary"):
         sample(torch.zeros(1, 40).double(), [row(params)])
     with pytest.raises(ServeError, match="allowed is 0 to 39"):

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 ALL_LINEAR = r".*\.(\w+_proj|c_attn|c_proj|c_fc)"
+WEIGHTS = "adapter_model.safetensors"
 ATTENTION = r".*\.(q_proj|v_proj|c_attn)"
 
 
@@ -42,7 +43,7 @@ def save_adapter(
 def save_tensors(folder: Path, tensors: Mapping[str, Tensor], **config: Any) -> Path:
     """Save an adapter of these tensors; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), folder / "adapter_model.safetensors")
+    save_file(dict(tensors), folder / WEIGHTS)
     given = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -65,7 +66,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor], **config: Any) -> 
 def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The model, whose weights become those with the adapter."""
     config = json.loads((folder / "adapter_config.json").read_text())
-    tensors = load_file(folder / "adapter_model.safetensors")
+    tensors = load_file(folder / WEIGHTS)
     with torch.no_grad():
         for name, down in tensors.items():
             if ".lora_A." not in name:

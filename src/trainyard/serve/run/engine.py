@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -19,11 +19,14 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.min_tokens import MinTokens
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
-from trainyard.serve.run.sampling import SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
+from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
+from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import TokenConstraint
 
 __all__ = ["Engine", "EngineOptions"]
+
+_NOT_NUMBERS = "scores of tokens are not finite numbers; check the weights of the model and of its adapter"
 
 
 @dataclass(frozen=True)
@@ -44,26 +47,6 @@ class EngineOptions:
     num_host_blocks: int = 0
     max_model_len: int | None = None
     prefix_caching: bool = True
-
-
-@dataclass
-class _Entry:
-    """What the engine keeps of a request.
-
-    Attributes
-    ----------
-    state : of its first sample.
-    seed : of its first sample; the others have the next ones.
-    constraints : of its samples whose tokens are constrained, by number.
-    checked : numbers of its samples that the check of batches knows.
-    """
-
-    state: RequestState
-    sampling: SamplingParams
-    stop_token_ids: Set[int]
-    seed: int
-    checked: set[int]
-    constraints: dict[int, TokenConstraint] = field(default_factory=dict)
 
 
 class Engine:
@@ -113,7 +96,7 @@ class Engine:
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._model, self._clock = model, clock
         self._seen, self._finished, self._constrain = seen, finished, constrain
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, ServedRequest] = {}
         self._next_number, self._num_preemptions, self._batch = 0, 0, Batch()
         self._adapters: dict[str, bool] = {}  # whether it is still loaded
 
@@ -224,7 +207,9 @@ class Engine:
         if why:
             raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
         self._next_number += request.num_samples
-        self._entries[state.number] = _Entry(state, params, stop_token_ids, seed_of(params), {state.number})
+        self._entries[state.number] = ServedRequest(
+            state, params, stop_token_ids, seed_of(params), {state.number}
+        )
         self._checker.arrive(state.number, state.num_tokens, state.tokens)
         return state.number
 
@@ -314,10 +299,14 @@ class Engine:
         logits = self._model.logits(items, running, ends)
         chosen = self._choose([running[items[i].request] for i in ends], logits)
         found: list[NewToken | Refused] = []
+        without = set[int]()
 
         def generated(state: RequestState) -> tuple[int | None, bool]:
             token, logprobs = chosen[state.number]
             first = state.sequences[0].number
+            if token == NO_TOKEN:
+                without.add(first)
+                token = 0  # any one: the request is refused when the step is complete
             for other in range(first + 1, first + 1 + state.num_to_fork):
                 self._checker.fork(first, other)
                 self._entries[first].checked.add(other)
@@ -330,7 +319,10 @@ class Engine:
 
         for state in self._instance.complete(batch, self._clock(), generated):
             self._leave(state)
-        return found
+        for number in without:
+            self.cancel(number)
+        refused = [Refused(number, _NOT_NUMBERS) for number in sorted(without)]
+        return [each for each in found if each.request not in without] + refused
 
     def _choose(
         self, states: Sequence[RequestState], logits: Tensor
@@ -353,11 +345,11 @@ class Engine:
         found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)
         tokens = found.tokens.tolist()
         for constraint, token in zip(constraints, tokens, strict=True):
-            if constraint is not None:
+            if constraint is not None and token != NO_TOKEN:
                 constraint.take(token)
         return dict(zip(numbers, zip(tokens, found.logprobs, strict=True), strict=True))
 
-    def _constraint(self, entry: _Entry, number: int) -> TokenConstraint | None:
+    def _constraint(self, entry: ServedRequest, number: int) -> TokenConstraint | None:
         """What says which tokens a sample may have next; None for all."""
         params, known = entry.sampling, entry.constraints
         if number not in known and params.min_tokens:

@@ -179,7 +179,10 @@ def _update(
             f"{path} has ranks {rank} and {up.shape[1]} of {shown(layer)}; allowed by {_CONFIG} is "
             f"{listed(map(str, sorted(config.ranks)))}"
         )
+    down, up = down.to(dtype), (up.float() * config.scale(rank)).to(dtype)
+    if not (down.isfinite().all() and up.isfinite().all()):
+        raise ServeError(
+            f"{path} has values of {shown(layer)} that are no finite numbers; give another adapter"
+        )
     # Rows of few tokens go through matrices faster as they lie then.
-    return LoraUpdate(
-        down.to(dtype).t().contiguous(), (up.float() * config.scale(rank)).to(dtype).t().contiguous()
-    )
+    return LoraUpdate(down.t().contiguous(), up.t().contiguous())

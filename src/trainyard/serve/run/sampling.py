@@ -19,7 +19,19 @@ from torch import Tensor, float32
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["Sampled", "SamplingParams", "SamplingRow", "TokenLogprobs", "sample", "seed_of", "token_mask"]
+__all__ = [
+    "NO_TOKEN",
+    "Sampled",
+    "SamplingParams",
+    "SamplingRow",
+    "TokenLogprobs",
+    "sample",
+    "seed_of",
+    "token_mask",
+]
+
+NO_TOKEN = -1
+"""In the place of a token where none can be chosen."""
 
 _LEAST_TEMPERATURE = 1e-5
 _RANGES = {
@@ -172,7 +184,7 @@ class Sampled:
 
     Parameters
     ----------
-    tokens : (num_rows,).
+    tokens : (num_rows,); `NO_TOKEN` where no logit is finite, or some are not numbers.
     logprobs : of the rows that ask for them.
     """
 
@@ -212,7 +224,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Sampled:
     Raises
     ------
     ServeError
-        If logits have another shape or dtype, a row has no token to choose, or a token is not in the vocabulary.
+        If logits have another shape or dtype, or a token is not in the vocabulary.
     """
     from trainyard.serve.run.sampling_kernel import choose_likeliest
 
@@ -231,17 +243,12 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Sampled:
             if bases[i] is not None:
                 raw[i] = numbers[i].copy()
             _change(numbers[i], row)
-    tokens = np.full(len(rows), -1, np.int64)
+    tokens = np.full(len(rows), NO_TOKEN, np.int64)
     greedy = np.array([i for i, row in enumerate(rows) if row.params.is_greedy], np.int64)
     if len(greedy):
         choose_likeliest(numbers, greedy, tokens)
     if len(greedy) < len(rows):
         _draw(numbers, rows, tokens)
-    for number in np.flatnonzero(tokens < 0):
-        raise ServeError(
-            f"row {number} has no token to choose: no logit is finite, or some are not numbers. Check "
-            "the allowed tokens and the model's weights"
-        )
     return Sampled(
         tokens,
         tuple(
