@@ -36,6 +36,7 @@ def test_numbers_of_a_run():
     assert found.tpot.mean_s == 1.0  # (5 - 2) / 3 and (11 - 3) / 8; the second has no further token
     assert (found.e2e.mean_s, found.e2e.p99_s) == (5.0, pytest.approx(8.9))
     assert found.slo_attainment == 1 / 4
+    assert found.goodput_per_s == pytest.approx(found.requests_per_s / found.num_served)
     assert (found.requests_per_s, found.tokens_per_s) == (0.3, 1.4)
     assert found.prefix_hit_rate == 50 / 300
     assert found.utilisation == 5 / (10 * 2)

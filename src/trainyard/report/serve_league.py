@@ -68,8 +68,9 @@ def league(
 def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
     """Columns and rows of throughput, cache and load, in the same order.
 
-    "SLO met", the share of all requests that met their objectives, is there where any has objectives, and fairness where
-    there are several clients. "Prefix hits" is the share of prompt tokens that were found in the KV cache.
+    "SLO met", the share of all requests that met their objectives, and the goodput, how many of them there were per
+    second, stand where any has objectives, and fairness where there are several clients. "Prefix hits" is the share of
+    prompt tokens that were found in the KV cache.
     """
     order = ranked_policies(runs)
     cells: list[_Cell] = [
@@ -78,6 +79,7 @@ def server_table(runs: Sequence[PolicyRun]) -> tuple[Columns, Rows]:
     ]
     if has_objectives(runs):
         cells.append(("SLO met", lambda run: _share(run.summary.slo_attainment)))
+        cells.append(("goodput", lambda run: _rate(run.summary.goodput_per_s)))
     cells += [
         ("requests/s", lambda run: _rate(run.summary.requests_per_s)),
         ("tokens/s", lambda run: _rate(run.summary.tokens_per_s)),

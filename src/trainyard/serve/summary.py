@@ -40,6 +40,7 @@ class Summary:
     num_cut : number of requests of which the longest sequence that is served cuts an answer.
     ttft, tpot, e2e : time to the first token, per token after it (of requests with more than one), and to the last one.
     slo_attainment : share of all requests, refused ones included, that met all of their objectives.
+    goodput_per_s : requests that met all of their objectives, from the first arrival to the last end.
     requests_per_s, tokens_per_s : requests served and tokens generated, from the first arrival to the last end.
     prefix_hit_rate : share of the prompt tokens that were found in the KV cache.
     num_preemptions : how often a request lost its blocks.
@@ -54,6 +55,7 @@ class Summary:
     tpot: Distribution
     e2e: Distribution
     slo_attainment: float
+    goodput_per_s: float
     requests_per_s: float
     tokens_per_s: float
     prefix_hit_rate: float
@@ -67,6 +69,7 @@ class Summary:
         served, num = results.served, len(results.served) + len(results.refused)
         begin_s = min((each.arrival_s for each in served), default=0.0)
         span_s = max(results.end_s - begin_s, 0.0)
+        num_met = sum(each.meets_objectives for each in served)
         prompt_tokens = sum(each.request.prompt_tokens for each in served)
         return cls(
             len(served),
@@ -75,7 +78,8 @@ class Summary:
             Distribution.of(served, lambda each: each.ttft_s),
             Distribution.of([each for each in served if each.longest_tokens > 1], lambda each: each.tpot_s),
             Distribution.of(served, lambda each: each.e2e_s),
-            _share(sum(each.meets_objectives for each in served), num),
+            _share(num_met, num),
+            _share(num_met, span_s),
             _share(len(served), span_s),
             _share(sum(each.output_tokens for each in served), span_s),
             _share(sum(each.cached_tokens for each in served), prompt_tokens),
