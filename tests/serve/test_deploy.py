@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from trainyard.hardware.parse import parse_cluster
-from trainyard.serve.batch import CacheOp
+from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.deployment import cache_blocks_of
 from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.requests.request import Request
 
 _A100 = parse_cluster("1x4xA100-80G")
 
@@ -89,10 +91,38 @@ def test_requests_may_be_swapped_out_to_the_host():
 _COPIES = (("copy", "device"), ("swap out", "host"))
 
 
-@pytest.mark.parametrize(("stages", "largest"), [(2, 16), (4, 8), (5, 7), (3, 11)])
-def test_the_stage_with_most_layers_says_what_fits(stages: int, largest: int) -> None:
-    """Of 32 layers, five stages have six or seven; all stages hold the same sequences, so that seven count."""
-    cluster = parse_cluster("1x8xA100-80G")
+_LAYER, _WORDS, _NORM = 218_112_000, 128_256 * 4096, 4096  # weights of a layer of llama3-8b, and of the rest
+
+
+@pytest.mark.parametrize(("stages", "largest"), [(2, 16), (4, 8), (5, 7), (3, 11), (8, 4), (32, 1)])
+def test_the_stage_with_most_says_what_fits(stages: int, largest: int) -> None:
+    """Of 32 layers, five stages have six or seven; the last one has seven, and the final norm and the LM head."""
+    cluster = parse_cluster("4x8xA100-80G")
     whole, split = (served_model("llama3-8b", cluster, pipeline_stages=num) for num in (1, stages))
+    assert whole.weight_bytes == 2 * (32 * _LAYER + 2 * _WORDS + _NORM)
     assert split.cache_bytes_per_token == whole.cache_bytes_per_token * largest // 32
-    assert split.weight_bytes == whole.weight_bytes * largest // 32
+    assert split.weight_bytes == 2 * (largest * _LAYER + _WORDS + _NORM)
+
+
+def test_tied_embeddings_are_in_the_first_and_the_last_stage():
+    """Of gpt2, the first stage has the embeddings of positions, too, which are more than the last norm."""
+    whole, split = (served_model("gpt2", _A100, pipeline_stages=num) for num in (1, 2))
+    words, layer = 50_257 * 768, 12 * 768**2 + 13 * 768
+    assert whole.weight_bytes == 2 * (words + 1024 * 768 + 12 * layer + 2 * 768)
+    assert split.weight_bytes == 2 * (words + 1024 * 768 + 6 * layer)
+
+
+def test_each_stage_takes_as_long_as_its_layers_and_the_last_one_has_the_head():
+    step_time = served_model("llama3-8b", _A100, pipeline_stages=4).step_time
+    state = RequestState(0, Request("0", 0.0, 90, 100), 0.0)
+    state.num_generated, state.num_tokens = 10, 100
+    items = [WorkItem(0, 99, 100)]
+    first, second, third, last = step_time.stage_seconds(items, {0: state}, 4)
+    assert second == third
+    head_s = 2 * _WORDS / _A100.devices[0].memory_bandwidth_bytes_per_s
+    assert 0.9 * head_s < last - second < 1.3 * head_s
+    assert first == pytest.approx(second, rel=0.01)
+    assert step_time.seconds(items, {0: state}) == pytest.approx(first + second + third + last)
+    assert step_time.decode_seconds(items, 2)[0] == pytest.approx(first + second + third + last)
+    with pytest.raises(ServeError, match="the time of 3 stages; this step time is of 4"):
+        step_time.stage_seconds(items, {0: state}, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from served import STEP, Checked, request
 
@@ -277,6 +278,23 @@ def test_a_pipeline_has_a_batch_in_every_stage():
     assert Instance(_OneByOne(), BlockCache(1, 2)).num_stages == 1
     with pytest.raises(ServeError, match="num_stages of Instance is 0; allowed is 1 or more"):
         Instance(_OneByOne(), BlockCache(100, 16), num_stages=0)
+
+
+@dataclass(frozen=True)
+class _Unequal(LinearStepTime):
+    """The first of two stages takes a quarter of a step."""
+
+    def stage_seconds(self, items, requests, num_stages):
+        return self.seconds(items, requests) * np.array([0.25, 0.75])
+
+
+def test_the_slowest_stage_of_a_pipeline_says_how_many_batches_it_computes():
+    instance = Instance(_OneByOne(), BlockCache(100, 16), num_stages=2)
+    results = simulate_requests(
+        [request(number, 0.0, 8, 1) for number in range(3)], [instance], _Unequal(0.0, 1.0, 8.0)
+    )
+    # The first stage: 0 to 2, 2 to 4, and from 8 on, when the first batch has left, 8 to 10; the second: 2 to 8, 8 to 14.
+    assert [each.finished_s for each in results.served] == [8.0, 14.0, 20.0]
 
 
 @pytest.mark.parametrize(

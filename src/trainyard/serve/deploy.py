@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import StepGraph
-from trainyard.serve.costs.model_step_time import ModelStepTime
+from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
-from trainyard.serve.costs.split_plan import largest_stage, split_plan
-from trainyard.serve.costs.step_graph import step_graph, with_shared_experts
+from trainyard.serve.costs.split_plan import split_plan
+from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
 from trainyard.serve.errors import ServeError
+from trainyard.serve.step_time import StepTime
 from trainyard.zoo.decoder import with_heads_for_each
 
 __all__ = ["deploy", "served_model", "usable_bytes"]
@@ -174,44 +175,50 @@ def served_model(
     cluster.require_known()
     program = _program(model, tensor_parallel)
     plan = split_plan(program, cluster.name, tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages)
-    graph = step_graph(program, plan, expert_parallel=expert_parallel)
-    if expert_parallel and not graph.experts:
+    graphs = stage_graphs(program, plan, expert_parallel=expert_parallel)
+    has_experts = any(graph.experts for graph in graphs)
+    if expert_parallel and not has_experts:
         raise ServeError(f"{model} has no experts that could be dealt out; leave out expert_parallel")
     if data_parallel > 1:
-        graph = with_shared_experts(model, graph, data_parallel, tensor_parallel)
-    costs, source = step_costs(
-        model, graph, cluster, tensor_parallel, pipeline_stages, dtype, kernels, data_parallel
+        graphs = (with_shared_experts(model, graphs[0], data_parallel, tensor_parallel),)
+    costs, source = step_costs(model, graphs, cluster, tensor_parallel, dtype, kernels, data_parallel)
+    form = FORMATS[dtype]
+    token_bytes = int(max(graph.cached_per_token for graph in graphs) * form.cache_bytes)
+    lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _ACTIVATION_BYTES)
+    return ServedModel(
+        model,
+        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes),
+        tensor_parallel,
+        pipeline_stages,
+        int(max(graph.num_weights for graph in graphs) * form.num_bytes),
+        token_bytes,
+        usable_bytes(cluster.devices[0]),
+        max(_activation_bytes(graph) for graph in graphs),
+        _context(model),
+        source,
+        data_parallel,
+        plan,
+        has_experts,
+        len(repeated_blocks(program)) or None,
+        max_loras,
+        lora_bytes,
     )
-    form, device = FORMATS[dtype], cluster.devices[0]
-    largest, num_layers = largest_stage(program, pipeline_stages)
-    token_bytes = int(graph.cached_per_token * form.cache_bytes * largest / num_layers)
-    block_bytes = block_tokens * token_bytes
-    lora_bytes = int(lora_rank * graph.lora_width * _ACTIVATION_BYTES * largest / num_layers)
-    step_time = ModelStepTime(
-        costs,
+
+
+def _step_time(costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int) -> StepTime:
+    """Of stages, by the parts of each; a block and an adapter are those of the device that holds most."""
+    device = cluster.devices[0]
+    made = partial(
+        ModelStepTime,
         copied_block_s=2 * block_bytes / device.memory_rate_bytes_per_s(2 * block_bytes),
         swapped_block_s=block_bytes / device.host_bandwidth_bytes_per_s,
         moved_block_s=_moved_s(cluster, block_bytes),
         adapter_s=lora_bytes / device.host_bandwidth_bytes_per_s,
     )
-    return ServedModel(
-        model,
-        step_time,
-        tensor_parallel,
-        pipeline_stages,
-        int(graph.num_weights * form.num_bytes * largest / num_layers),
-        token_bytes,
-        usable_bytes(device),
-        _activation_bytes(graph),
-        _context(model),
-        source,
-        data_parallel,
-        plan,
-        bool(graph.experts),
-        len(repeated_blocks(program)) or None,
-        max_loras,
-        lora_bytes,
-    )
+    if len(costs) == 1:
+        return made(costs[0])
+    kinds = {each: made(each) for each in dict.fromkeys(costs)}
+    return PipelineStepTime([kinds[each] for each in costs])
 
 
 def _check_split(cluster: Cluster, tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> None:

@@ -218,11 +218,17 @@ class _Simulation:
         return True
 
     def _through_stages(self, number: int, batch: Batch) -> float:
-        """When a batch that starts now leaves the last stage; each takes an equal part, one batch after the other."""
-        free_s, at_s = self._stage_free_s[number], self._now_s
-        whole_s = self._before_s(batch) + self._seconds(batch, self.instances[number])
-        for stage, stage_free_s in enumerate(free_s):
-            at_s = free_s[stage] = max(at_s, stage_free_s) + whole_s / len(free_s)
+        """When a batch that starts now leaves the last stage. Each computes one batch after the other."""
+        free_s, at_s, instance = self._stage_free_s[number], self._now_s, self.instances[number]
+        before_s = self._before_s(batch)
+        if len(free_s) == 1:
+            parts_s = [self._seconds(batch, instance)]
+        else:
+            parts_s = self._step_time.stage_seconds(
+                batch.items, instance.queues.running, len(free_s)
+            ).tolist()
+        for stage, part_s in enumerate(parts_s):
+            at_s = free_s[stage] = max(at_s, free_s[stage]) + (before_s + part_s)
         return at_s
 
     def _seconds(self, batch: Batch, instance: Instance) -> float:
@@ -239,7 +245,7 @@ class _Simulation:
         return total_s
 
     def _before_s(self, batch: Batch) -> float:
-        """Copies of blocks and loads of weights, before anything is computed."""
+        """Copies of blocks and loads of weights on each device, before it computes anything."""
         copied_s = self._step_time.cache_seconds(batch.cache_ops) if batch.copies else 0.0
         return copied_s + (self._step_time.weight_seconds(batch.weight_ops) if batch.weight_ops else 0.0)
 

@@ -24,6 +24,12 @@ class StepTime(Protocol):
         """Seconds of a step, by its items and the state of its requests (by number) when it starts."""
         ...
 
+    def stage_seconds(
+        self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
+    ) -> Floats:
+        """Seconds of a step on each of several pipeline stages, shape ``(num_stages,)``."""
+        ...
+
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Seconds of each of ``num`` steps in a row, in which all items decode; they are the items of the first step."""
         ...
@@ -43,7 +49,7 @@ class StepTime(Protocol):
 
 @dataclass(frozen=True)
 class LinearStepTime:
-    """Step time as a linear function of the tokens and requests in it.
+    """Step time as a linear function of the tokens and requests in it; pipeline stages take equal parts of it.
 
     Attributes
     ----------
@@ -86,6 +92,11 @@ class LinearStepTime:
             + self.cached_token_s * num_cached
             + self.attention_s * num_pairs
         )
+
+    def stage_seconds(
+        self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
+    ) -> Floats:
+        return np.full(num_stages, self.seconds(items, requests) / num_stages)
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         num_cached = np.arange(num, dtype=np.float64) * len(items) + sum(item.stop for item in items)

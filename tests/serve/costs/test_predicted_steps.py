@@ -100,6 +100,6 @@ def test_shards_are_faster_and_less_than_as_many_times(llama):
 
 def test_stages_send_what_goes_from_one_to_the_next(llama):
     kernels = PredictedKernels(_H100, 1)
-    one, two = (GraphCosts(step_graph(llama), kernels, n) for n in (1, 2))
+    one, two = (GraphCosts(step_graph(llama), kernels, sends) for sends in (False, True))
     assert two.tokens_s(100) - one.tokens_s(100) == pytest.approx(kernels.send_s(100 * 4096))
     assert np.array_equal(one.attention_s((), 4, np.array([9.0])), two.attention_s((), 4, np.array([9.0])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from trainyard.program.model import Model
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
 from trainyard.serve.costs.split_plan import split_plan
-from trainyard.serve.costs.step_graph import step_graph
+from trainyard.serve.costs.step_graph import stage_graphs, step_graph
 from trainyard.serve.errors import ServeError
 
 
@@ -100,3 +102,25 @@ def test_a_model_of_images_is_refused():
         resnet = load_model("resnet-tiny")
     with pytest.raises(ServeError, match="allowed are language models"):
         forward_program(resnet)
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 4])
+def test_stages_launch_together_what_the_model_does(llama, tensor_parallel):
+    """Ops are not fused over the border of two stages; all else is in one of them."""
+    plan = split_plan(llama, tensor_parallel=tensor_parallel, pipeline_stages=5)
+    whole, stages = step_graph(llama, plan), stage_graphs(llama, plan)
+    for name in ("products", "attention", "all_reduces", "all_gathers"):
+        parts = Counter()
+        for stage in stages:
+            parts.update(dict(getattr(stage, name)))
+        assert parts == dict(getattr(whole, name)), name
+    assert [dict(stage.attention).popitem()[1] for stage in stages] == [6, 6, 7, 6, 7]
+    assert sum(stage.num_weights for stage in stages) == whole.num_weights
+    assert [any(product.is_of_last_tokens for product, _ in stage.products) for stage in stages] == [
+        False, False, False, False, True,
+    ]  # fmt: skip
+    assert stages[1] == stages[3]
+
+
+def test_one_stage_launches_all(llama):
+    assert stage_graphs(llama, split_plan(llama)) == (step_graph(llama),)

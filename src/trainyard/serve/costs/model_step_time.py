@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
+from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["GraphCosts", "ModelStepTime", "StepCosts"]
+__all__ = ["GraphCosts", "ModelStepTime", "PipelineStepTime", "StepCosts"]
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ class GraphCosts:
     ----------
     graph : the kernels that a device launches.
     kernels : the seconds of each.
-    num_stages : pipeline stages, which tokens go through one after the other.
+    sends : whether what it computes goes on to another pipeline stage.
     between_ranks : seconds of collectives between data-parallel ranks; None if there is one rank.
     """
 
@@ -60,10 +61,10 @@ class GraphCosts:
         self,
         graph: StepGraph,
         kernels: KernelTimes,
-        num_stages: int = 1,
+        sends: bool = False,
         between_ranks: KernelTimes | None = None,
     ) -> None:
-        self.graph, self.kernels, self.num_stages = graph, kernels, num_stages
+        self.graph, self.kernels, self.sends = graph, kernels, sends
         self.between_ranks = between_ranks
 
     def tokens_s(self, num: int) -> float:
@@ -84,12 +85,10 @@ class GraphCosts:
         return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
 
     def communication_s(self, num: int) -> float:
-        """Collectives, and sends between stages, for so many tokens."""
+        """Collectives, and the send to the next stage, for so many tokens."""
         graph, kernels = self.graph, self.kernels
         seconds = sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
-        if self.num_stages > 1:
-            seconds += (self.num_stages - 1) * kernels.send_s(num * graph.hidden)
-        return seconds
+        return seconds + kernels.send_s(num * graph.hidden) if self.sends else seconds
 
     def sequences_s(self, num: int) -> float:
         gathered_s = sum(
@@ -177,6 +176,12 @@ class ModelStepTime:
         longest_s = max(map(self._rank_s, by_rank.values()))
         return longest_s + self._experts_of(sum(work.num_tokens for work in by_rank.values()))
 
+    def stage_seconds(
+        self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
+    ) -> Floats:
+        """Of each of several stages, which have equal parts: what each has is not known here."""
+        return np.full(num_stages, self.seconds(items, requests) / num_stages)
+
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Seconds of each of several steps in a row, in which all items decode."""
         count = len(items)
@@ -215,3 +220,50 @@ class ModelStepTime:
         if num_sequences not in self._sequences_s:
             self._sequences_s[num_sequences] = self.costs.sequences_s(num_sequences)
         return self._tokens_s[num_tokens] + self._sequences_s[num_sequences] + self.overhead_s
+
+
+class PipelineStepTime:
+    """The time of each step of a model in pipeline stages, of which each has its own layers.
+
+    Parameters
+    ----------
+    stages : the step time of each, all with the same seconds for blocks and adapters. Stages that are alike may be one
+        object, whose time is computed once.
+    """
+
+    def __init__(self, stages: Sequence[ModelStepTime]) -> None:
+        kinds = list(dict.fromkeys(stages))
+        self.stages, self._kinds = tuple(stages), kinds
+        self._kind_of = np.array([kinds.index(each) for each in stages])
+
+    def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Of a step, from the first stage to the last."""
+        return float(self.stage_seconds(items, requests, len(self.stages)).sum())
+
+    def stage_seconds(
+        self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
+    ) -> Floats:
+        """Of the layers of each stage; the first one looks up tokens, the last one has the LM head."""
+        if num_stages != len(self.stages):
+            raise ServeError(
+                f"the time of {num_stages} stages; this step time is of {len(self.stages)}; simulate as many"
+            )
+        by_kind = np.array([each.seconds(items, requests) for each in self._kinds])
+        return np.asarray(by_kind[self._kind_of])
+
+    def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
+        """Of each of several steps in a row, from the first stage to the last."""
+        by_kind = np.array([each.decode_seconds(items, num) for each in self._kinds])
+        return np.asarray(by_kind[self._kind_of].sum(axis=0))
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        """Of the copies of blocks, in any stage."""
+        return self.stages[0].cache_seconds(ops)
+
+    def move_seconds(self, num_blocks: int) -> float:
+        """Until so many blocks have come from another instance, to all stages at the same time."""
+        return self.stages[0].move_seconds(num_blocks)
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        """Of loading weights, in any stage."""
+        return self.stages[0].weight_seconds(ops)

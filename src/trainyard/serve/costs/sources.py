@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,22 +27,23 @@ __all__ = ["step_costs"]
 
 def step_costs(
     model: str,
-    graph: StepGraph,
+    graphs: Sequence[StepGraph],
     cluster: Cluster,
     tensor_parallel: int,
-    pipeline_stages: int,
     weights: str,
     kernels: Path | None = None,
     data_parallel: int = 1,
-) -> tuple[StepCosts, str]:
-    """The parts of a model's step time, and a few words about their source.
+) -> tuple[tuple[StepCosts, ...], str]:
+    """The parts of a model's step time on each pipeline stage, and a few words about their source.
+
+    Stages that launch the same have one object.
 
     Parameters
     ----------
     model : its name.
-    graph : the kernels that a device launches.
+    graphs : the kernels that a device of each stage launches.
     cluster : its first devices compute the step.
-    tensor_parallel, pipeline_stages : how it is split.
+    tensor_parallel : devices of a stage.
     weights : format of the weights, a key of `FORMATS`.
     kernels : a folder of measured times: layer profiles (`read_layer_profile`), or the tables of an installed
         aiconfigurator; by default times are predicted. ``FOLDER:NAME`` chooses a model of the profiles, or the server
@@ -67,19 +69,22 @@ def step_costs(
         )
 
     between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
-    costs = GraphCosts(graph, times(tensor_parallel), pipeline_stages, between)
+    within, last = times(tensor_parallel), len(graphs) - 1
+    kinds = [(graph, stage < last) for stage, graph in enumerate(graphs)]
+    costs = {kind: GraphCosts(kind[0], within, kind[1], between) for kind in dict.fromkeys(kinds)}
     beside = f"kernels of {tables.named or 'vllm'} measured on {device}, in {tables.folder}" if tables else ""
     if profile is None:
-        return costs, beside or f"predicted from the description of {device}"
-    if pipeline_stages > 1:
+        return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
+    if last:
         raise ServeError(f"{profile.folder} has profiles of layers, which do not cover pipelines; use --pp 1")
     meant = profile.named or _profiled(profile.folder, device, model)
+    ((graph, _), collectives), *_ = costs.items()
     num_layers = sum(num for _, num in graph.attention)
     mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
-    exchange = Exchange(costs.communication_s, costs.dispatched_s, data_parallel)
+    exchange = Exchange(collectives.communication_s, collectives.dispatched_s, data_parallel)
     layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
-    return layers, f"{text}; collectives: {beside}" if tables else text
+    return (layers,), f"{text}; collectives: {beside}" if tables else text
 
 
 class _Source(NamedTuple):

@@ -16,7 +16,7 @@ from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
 from trainyard.serve.errors import ServeError
 
-__all__ = ["largest_stage", "split_plan", "tensor_shards"]
+__all__ = ["split_plan", "tensor_shards"]
 
 
 def split_plan(
@@ -59,14 +59,6 @@ def split_plan(
         return plan
     cut = _tensor_placements(program, tensor_parallel)
     return plan.with_placements(TENSOR, shortened(cut, [entry.path for entry in program.inputs]))
-
-
-def largest_stage(program: Program, num_stages: int) -> tuple[int, int]:
-    """Layers of the stage that has most in a `split_plan`, and those of the whole program; 1 and 1 without stages."""
-    if num_stages == 1:
-        return 1, 1
-    num_layers = len(repeated_blocks(program))
-    return -(-num_layers // num_stages), num_layers
 
 
 def tensor_shards(program: Program, plan: Plan) -> Sharded:

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from trainyard.cost.ops import is_free
+from trainyard.job.lower.cut import Cut, cut, param_stages
 from trainyard.job.plan import Plan
 from trainyard.job.remesh import TENSOR
 from trainyard.job.transformer import FUSED_ATTENTION, PRODUCTS
@@ -29,7 +30,7 @@ from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.costs.split_plan import tensor_shards
 from trainyard.serve.errors import ServeError
 
-__all__ = ["step_graph", "with_shared_experts"]
+__all__ = ["stage_graphs", "step_graph", "with_shared_experts"]
 
 aten = torch.ops.aten
 
@@ -52,12 +53,26 @@ def step_graph(program: Program, plan: Plan | None = None, *, expert_parallel: b
         If the experts cannot be dealt out, or the model is no transformer with fused attention.
     """
     num_devices = 1 if plan is None else plan.mesh.size(TENSOR)
-    if plan is None or num_devices == 1:
-        return _Reader(program, 1).read()
-    sharded = tensor_shards(program, plan)
-    is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
-    graph = _Reader(sharded.program, num_devices if is_gathered else 1).read()
+    graph = _reader(program, plan).read()
     return _with_dealt_experts(program.name, graph, num_devices) if expert_parallel else graph
+
+
+def stage_graphs(program: Program, plan: Plan, *, expert_parallel: bool = False) -> tuple[StepGraph, ...]:
+    """The kernels that one device of each stage launches: those of its own layers.
+
+    The first stage has the look-up of tokens, the last one the final norm and the LM head. Weights that several stages
+    use (tied embeddings) are in each of them. Parameters and errors are those of `step_graph`.
+    """
+    starts = [stage.start for stage in plan.stages[1:]]
+    if not starts:
+        return (step_graph(program, plan, expert_parallel=expert_parallel),)
+    reader = _reader(program, plan)
+    nodes = [reader.program.addresses.find(start)[0] for start in starts]
+    parts = cut(reader.program, tuple(node.name for node in nodes))
+    graphs = [reader.read(parts, stage) for stage in range(len(plan.stages))]
+    if expert_parallel:
+        graphs = [_with_dealt_experts(program.name, each, plan.mesh.size(TENSOR)) for each in graphs]
+    return tuple(graphs)
 
 
 def with_shared_experts(name: str, graph: StepGraph, num_ranks: int, num_devices: int) -> StepGraph:
@@ -101,6 +116,15 @@ def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int, num_ranks
     return replace(graph, experts=dealt)
 
 
+def _reader(program: Program, plan: Plan | None) -> _Reader:
+    """Of a program as one device of a stage has it."""
+    if plan is None or plan.mesh.size(TENSOR) == 1:
+        return _Reader(program, 1)
+    sharded = tensor_shards(program, plan)
+    is_gathered = any(isinstance(each, Shard) for each in sharded.outputs)
+    return _Reader(sharded.program, plan.mesh.size(TENSOR) if is_gathered else 1)
+
+
 class _Reader:
     """Reads one device's graph.
 
@@ -114,16 +138,24 @@ class _Reader:
         batch = [program.nodes[i.node] for i in program.inputs if i.kind == "batch"]
         self.length = next(int(tensor_of(n).shape[1]) for n in batch if tensor_of(n).dim() > 1)
         self.varies = self._depends_on(batch)
-        self.ops = [node for node in program.graph.nodes if node in self.varies and not self._is_passed(node)]
+        self.all_ops = [
+            node for node in program.graph.nodes if node in self.varies and not self._is_passed(node)
+        ]
+        self.ops = self.all_ops
         self.depth: dict[fx.Node, int] = {}
         for node in self.ops:
             before = [self.source(each) for each in node.all_input_nodes if each in self.varies]
             self.depth[node] = max((self.depth.get(n, 0) + _is_kernel(n) for n in before), default=0)
 
-    def read(self) -> StepGraph:
-        """All that is launched."""
-        hidden = next(self._per_token(node) for node in self.ops if node.target in _LOOKS_UP)
-        weights = [self.program.nodes[i.node] for i in self.program.params]
+    def read(self, parts: Cut | None = None, stage: int = 0) -> StepGraph:
+        """All that is launched, or what a stage launches."""
+        hidden = next(self._per_token(node) for node in self.all_ops if node.target in _LOOKS_UP)
+        params = self.program.params
+        if parts is not None:
+            using = param_stages(self.program, parts)
+            params = tuple(entry for entry in params if stage in using[entry.path])
+            self.ops = [node for node in self.all_ops if parts.stage_of[node] == stage]
+        weights = [self.program.nodes[entry.node] for entry in params]
         return StepGraph(
             self._products(),
             self._attention(),
@@ -296,7 +328,7 @@ class _Reader:
 
     def _used_elsewhere(self, group_of: dict[fx.Node, fx.Node]) -> set[fx.Node]:
         found = {self.source(node) for node in output_args(self.program.graph) if node is not None}
-        for node in self.ops:
+        for node in self.all_ops:
             for each in node.all_input_nodes:
                 before = self.source(each)
                 if before in group_of and group_of.get(node) is not group_of[before]:
@@ -316,7 +348,8 @@ class _Reader:
         if self.num_parts == 1:
             return ()
         results = [node for node in output_args(self.program.graph) if node is not None]
-        return tuple((self._per_token(node) * self.num_parts, 1) for node in results)
+        own = [node for node in results if self.source(node) in self.ops]
+        return tuple((self._per_token(node) * self.num_parts, 1) for node in own)
 
 
 def _is_kernel(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from trainyard.serve.step_time import StepTime
 __all__ = ["Bottleneck", "bottlenecks_of"]
 
 Floats = NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, Floats)
 
 _FASTER = 0.5
 
@@ -91,14 +92,15 @@ class ScaledStepTime:
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         """Of a step."""
-        decodes = [item for item in items if requests[item.request].decodes]
-        others = [item for item in items if not requests[item.request].decodes]
-        whole_s = self.step_time.seconds(items, requests)
-        if not decodes or not others:
-            return whole_s * (self.decodes if decodes else self.prompts)
-        prompts_s = whole_s - self.step_time.seconds(decodes, requests)
-        decodes_s = whole_s - self.step_time.seconds(others, requests)
-        return whole_s - (1 - self.prompts) * prompts_s - (1 - self.decodes) * decodes_s
+        return self._scaled(items, requests, lambda some: self.step_time.seconds(some, requests))
+
+    def stage_seconds(
+        self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
+    ) -> Floats:
+        """Of a step on each stage."""
+        return self._scaled(
+            items, requests, lambda some: self.step_time.stage_seconds(some, requests, num_stages)
+        )
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Of several steps in a row, in which all items decode."""
@@ -115,6 +117,21 @@ class ScaledStepTime:
     def weight_seconds(self, ops: Collection[WeightOp]) -> float:
         """Seconds of loading weights."""
         return self.step_time.weight_seconds(ops)
+
+    def _scaled(
+        self,
+        items: Collection[WorkItem],
+        requests: Mapping[int, RequestState],
+        seconds_of: Callable[[Collection[WorkItem]], Seconds],
+    ) -> Seconds:
+        decodes = [item for item in items if requests[item.request].decodes]
+        others = [item for item in items if not requests[item.request].decodes]
+        whole_s = seconds_of(items)
+        if not decodes or not others:
+            return whole_s * (self.decodes if decodes else self.prompts)
+        prompts_s = whole_s - seconds_of(decodes)
+        decodes_s = whole_s - seconds_of(others)
+        return whole_s - (1 - self.prompts) * prompts_s - (1 - self.decodes) * decodes_s
 
 
 def _slo_attainment(trial: Trial, requests: Sequence[TracedRequest]) -> float:

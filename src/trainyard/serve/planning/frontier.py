@@ -80,8 +80,12 @@ def _steady_state(split: PossibleSplit, num: int, prompt: int, output: int) -> F
         state.rank = number % ranks
     decodes = [WorkItem(number, length - 1, length) for number in range(num_in_step)]
     prompts = [WorkItem(number, 0, prompt) for number in range(num_in_step, len(states))]
-    decode_s = model.step_time.seconds(decodes, states)
-    prompts_s = model.step_time.seconds((*decodes, *prompts), states) - decode_s
+    decodes_s, both_s = (
+        model.step_time.stage_seconds(items, states, stages) for items in (decodes, (*decodes, *prompts))
+    )
+    # Each stage computes a batch after the other, so that all wait for the slowest one.
+    decode_s = max(float(decodes_s.sum()), min(num, stages) * float(decodes_s.max()))
+    prompts_s = stages * float(both_s.max() - decodes_s.max())
     token_s = decode_s + num * prompts_s / (num_prompts * stages * output)
     return FrontierPoint(
         model.tensor_parallel, stages, ranks, num, 1 / token_s, num / (token_s * model.num_devices)
