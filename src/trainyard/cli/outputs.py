@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
+
+import tyro
 
 __all__ = ["Output", "check_outputs", "writing"]
 
@@ -22,7 +25,7 @@ class Output(Enum):
 
 
 def check_outputs(options: Any) -> None:
-    """Refuse where nothing can be written.
+    """Refuse where nothing can be written, and files that are read or written already.
 
     Raises
     ------
@@ -40,19 +43,62 @@ def check_outputs(options: Any) -> None:
                 if found:
                     option = "--" + name.replace("_", "-")
                     raise ValueError(f"{option} {path}: {found}; give another {kind.value}")
-    _check_apart(options)
+    written = _written(options)
+    _check_apart(written)
+    _check_not_read(options, written)
 
 
-def _check_apart(options: Any) -> None:
-    """Refuse one file for two things, of which the second would be written over the first."""
-    taken: dict[Path, str] = {}
+def _written(options: Any) -> dict[str, Path]:
+    """Files that will be written, by option; neither devices nor pipes."""
+    found = {}
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         path = getattr(options, name) if Output.FILE in get_args(hint) else None
         if path is not None and (path.is_file() or not path.exists()):
-            option = "--" + name.replace("_", "-")
-            other = taken.setdefault(path.resolve(), option)
-            if other != option:
-                raise ValueError(f"{other} and {option} are both {path}; give each a file of its own")
+            found["--" + name.replace("_", "-")] = path
+    return found
+
+
+def _check_apart(written: dict[str, Path]) -> None:
+    """Refuse one file for two things, of which the second would be written over the first."""
+    taken: dict[Path, str] = {}
+    for option, path in written.items():
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise ValueError(f"{other} and {option} are both {path}; give each a file of its own")
+
+
+def _check_not_read(options: Any, written: dict[str, Path]) -> None:
+    """Refuse to write over a file that another option names, which is read."""
+    there = {option: path for option, path in written.items() if path.exists()}
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        if not there or any(isinstance(kind, Output) for kind in get_args(hint)):
+            continue
+        is_positional = tyro.conf.Positional in get_args(hint)
+        reader = name.upper() if is_positional else "--" + name.replace("_", "-")
+        for read in filter(_is_file, _named_files(getattr(options, name))):
+            for option, path in there.items():
+                if path.samefile(read):
+                    raise ValueError(
+                        f"{option} {path} would overwrite what {reader} reads; give another file"
+                    )
+
+
+def _named_files(value: Any) -> Iterator[Path]:
+    """Paths that an option may name: a path, or a list such as ``own.py:Policy(x=1) + vtc,sarathi`` that has some."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, str):
+        for text in (value, *re.split(r"[,+]", value)):
+            yield Path(text.strip())
+            yield Path(text.strip().partition(":")[0])
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; what cannot be a path is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager
