@@ -142,7 +142,7 @@ class Names(Generic[T_]):
                 raise self.error(f"{term.text}: option {keyword.arg} of {entry.name} must be {kinds}")
         try:
             return factory(**options)
-        except TypeError as error:
+        except (TypeError, self.error) as error:
             raise self.error(f"{term.text}: {error}") from error
 
     def _value(self, name: str, option: str, value: ast.expr) -> Any:

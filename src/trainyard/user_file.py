@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+_PREFIX = "trainyard_user_"
 
 
 def is_file(spec: str) -> bool:
@@ -37,7 +41,7 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
         raise ValueError(f"{path} is not a Python file; give the path of one: {advice}")
-    spec = importlib.util.spec_from_file_location(f"trainyard_user_{file.stem}", file)
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
@@ -79,3 +83,56 @@ def named_in_file(
         raise error(f"{path} does not define {name!r}; it defines {', '.join(own) or 'nothing'}")
     thing = found[name]
     return thing if callable(thing) else lambda: thing
+
+
+def fault_in_user_file(error: BaseException) -> str:
+    """What an error says that arose in a user's file, or in what a user's file called; "" for any other.
+
+    Parameters
+    ----------
+    error : as it was caught; it may have been raised from the one that arose there.
+
+    Returns
+    -------
+    str
+        The innermost place in a file that `user_module` ran, or in one beside it, with the error's type and text:
+        ``own.py, line 7, in decide: ZeroDivisionError: division by zero``.
+    """
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    if place := _place_in_user_file(error):
+        return f"{place}: {type(error).__name__}" + (f": {said}" if said else "")
+    cause = error.__cause__
+    if cause is not None and (place := _place_in_user_file(cause)):
+        return f"{said} ({place}: {type(cause).__name__})"
+    return ""
+
+
+def _place_in_user_file(error: BaseException) -> str:
+    folders = {
+        Path(loaded.__file__).parent
+        for name, loaded in sys.modules.items()
+        if name.startswith(_PREFIX) and loaded.__file__ is not None
+    }
+    places = [
+        (frame.filename, frame.lineno, "" if frame.name == "<module>" else f", in {frame.name}")
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        places.append((error.filename, error.lineno, ""))
+    for file, line, function in reversed(places):
+        if any(Path(file).is_relative_to(folder) for folder in folders) and not _is_installed(file):
+            return f"{_from_here(Path(file))}, line {line}{function}"
+    return ""
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is of this package, of an installed one, or of Python; they may lie below a user's folder."""
+    paths = sysconfig.get_paths()
+    folders = (str(Path(__file__).parent), *(paths[name] for name in ("stdlib", "purelib", "platlib")))
+    return any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _from_here(file: Path) -> str:
+    """A path as a user in the current folder would type it."""
+    here = Path.cwd()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)

@@ -55,6 +55,10 @@ class Lame:
     def decide(self, draft, state): ...
 
 
+class Sometimes(Alone):
+    repeats = "sometimes"
+
+
 MADE = Alone(3)
 
 
@@ -86,9 +90,13 @@ def test_what_is_no_policy_is_told(file):
     with pytest.raises(ServeError, match="is no policy: Lame has no repeats, no start; a batch policy has"):
         parse_policies(f"{file}:Lame")
     with pytest.raises(
-        ServeError, match="does not define 'Other'; it defines Alone, Skips, LastCome, Lame, MADE"
+        ServeError, match="does not define 'Other'; it defines Alone, Skips, LastCome, Lame, Sometimes, MADE"
     ):
         parse_policies(f"{file}:Other")
+    with pytest.raises(
+        ServeError, match="Sometimes: repeats is 'sometimes'; allowed are 'always', 'while none"
+    ):
+        parse_policies(f"{file}:Sometimes")
     with pytest.raises(ServeError, match="admits requests itself; leave vtc out"):
         parse_policies(f"{file}:Alone + vtc")
     with pytest.raises(ValueError, match="is not a Python file"):

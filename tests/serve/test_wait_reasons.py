@@ -53,11 +53,16 @@ def test_every_reason_is_said(policy, sizes, num_blocks, why):
     assert _first_reason(policy, _requests(*sizes), num_blocks) == why
 
 
-def test_a_reason_is_put_into_words_when_it_is_asked_for_and_no_part_of_a_decision():
+def test_a_reason_is_formatted_when_it_is_shown_and_no_part_of_a_decision():
     reason = WaitReason("needs {} of {}", (3, 2))
     assert str(reason) == "needs 3 of 2"
     assert Batch(wait_reason=reason) == Batch()
     assert str(Batch(wait_reason=reason)).endswith("others wait: needs 3 of 2")
+
+
+@pytest.mark.parametrize("text", ["{} {} {}", "{blocks}", "{0.free}", "{:d}", "{", 7])
+def test_a_reason_that_cannot_be_formatted_is_shown_as_it_is(text):
+    assert str(WaitReason(text, (0.5,))) == f"{text} (0.5,)"
 
 
 def test_a_request_that_is_followed_knows_why_it_waited():

@@ -17,6 +17,7 @@ from trainyard.cli.bounds import check_bounds
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 from trainyard.reading import shown, visible
+from trainyard.user_file import fault_in_user_file
 
 __all__ = ["UsageError", "help_text", "main", "run"]
 
@@ -54,11 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if not _is_users(error):
+        fault = fault_in_user_file(error)
+        if not fault and not _is_users(error):
             raise
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
-        print(f"error: {visible(_one_line(error))}", file=sys.stderr)
+        said = fault or str(error) or type(error).__name__
+        print(f"error: {visible(_one_line(said))}", file=sys.stderr)
         return _FAILED if _has_failed(error) else _USER_ERROR
 
 
@@ -173,16 +176,16 @@ def _has_failed(error: Exception) -> bool:
     return isinstance(error, FailedRunError)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(text: str) -> str:
     """An error's message on one line: what happened, then what to do.
 
     Messages of several lines quote, between their first and their last, what a worker process said; of that the
     last line is kept, which names the cause. The rest is in the worker's log.
     """
-    rows = [row.strip() for row in str(error).splitlines() if row.strip()]
+    rows = [row.strip() for row in text.splitlines() if row.strip()]
     if len(rows) > _MOST_ROWS:
         rows = [rows[0], *rows[-2:]]
-    return " ".join(rows) or type(error).__name__
+    return " ".join(rows)
 
 
 def run() -> None:

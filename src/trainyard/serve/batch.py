@@ -106,7 +106,7 @@ class WeightOp(NamedTuple):
 
 
 class WaitReason(NamedTuple):
-    """Why no further waiting request is in a batch; put into words when it is printed.
+    """Why no further waiting request is in a batch; formatted only when it is shown.
 
     Attributes
     ----------
@@ -118,7 +118,12 @@ class WaitReason(NamedTuple):
     numbers: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        return self.text.format(*self.numbers)
+        try:
+            return self.text.format(*self.numbers)
+        except (
+            Exception
+        ):  # whatever the two are, a policy of the user's own gave them: they are shown as they are
+            return f"{self.text} {self.numbers}"
 
 
 class CopiedBlocks(NamedTuple):

@@ -191,7 +191,7 @@ class BatchDraft(ReplicaView):
 
         Parameters
         ----------
-        text : with a place for each number, such as ``"needs {} blocks"``; it is put into words only when someone asks.
+        text : with a place for each number, such as ``"needs {} blocks"``; it is formatted only when it is shown.
         """
         self._wait_reason = WaitReason(text, numbers)
 

@@ -20,4 +20,4 @@ def require_at_least(who: object, least: float, *names: str) -> None:
     for name in names:
         given = getattr(who, name)
         if not given >= least:  # NaN is not, either
-            raise ServeError(f"{name} of {type(who).__name__} is {given}; allowed is {least:g} or more")
+            raise ServeError(f"{name} is {given}; allowed is {least:g} or more")

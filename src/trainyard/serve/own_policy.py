@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.policy import Repeats
 from trainyard.user_file import named_in_file
 
 __all__ = ["OwnPolicy", "decision_of"]
@@ -51,9 +52,12 @@ def decision_of(name: str, made: Any) -> Literal["batches", "admission"]:
     Raises
     ------
     ServeError
-        If it is neither.
+        If it is neither, or does not say when it repeats a batch.
     """
     if all(hasattr(made, part) for part in _BATCHES):
+        if made.repeats not in get_args(Repeats):
+            allowed = ", ".join(map(repr, get_args(Repeats)))
+            raise ServeError(f"{name}: repeats is {made.repeats!r}; allowed are {allowed}")
         return "batches"
     if all(hasattr(made, part) for part in _ADMISSION):
         return "admission"

@@ -35,5 +35,5 @@ def sarathi(
         If there is room for no token.
     """
     if chunk_tokens < 1:
-        raise ServeError(f"chunk_tokens of sarathi is {chunk_tokens}; allowed is 1 or more")
+        raise ServeError(f"chunk_tokens is {chunk_tokens}; allowed is 1 or more")
     return TokenBudget(chunk_tokens, max_requests, decodes_first=True, watermark=0.01, admission=admission)

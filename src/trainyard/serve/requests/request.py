@@ -11,6 +11,7 @@ __all__ = ["MAX_TOKENS", "PrefixBlocks", "Request", "TracedRequest"]
 
 _INF = float("inf")
 _MOST_SAMPLES = 1024
+_LARGEST_ID = 2**63 - 1  # blocks are known by their tokens, of 64 bits each
 _LATEST_S = 1e10  # three hundred years; much later, a number of seconds has no room for milliseconds
 
 MAX_TOKENS = 4096
@@ -95,6 +96,8 @@ class Request:
                 raise self._error(name, getattr(self, name), "above 0")
         if self.prompt_ids and len(self.prompt_ids) != self.prompt_tokens:
             raise self._error("prompt_ids", len(self.prompt_ids), f"{self.prompt_tokens}, one for each token")
+        for wrong in (each for each in self.prompt_ids if not 0 <= each <= _LARGEST_ID):
+            raise self._error("one of prompt_ids", wrong, f"0 to {_LARGEST_ID}")
         if self.prefix is not None:
             self._check_prefix(self.prefix)
 

@@ -103,6 +103,8 @@ def test_csv_and_defaults(tmp_path: Path) -> None:
         ({"max_tokens": 0}, "field 'max_tokens': got '0', allowed is a whole number of at least 1"),
         ({"weight": 0}, "field 'weight': got '0', allowed is a finite number above 0"),
         ({"priority": 1.5}, "field 'priority': got '1.5', allowed is a whole number"),
+        ({"prompt_ids": [1, -5]}, "request 'a': one of prompt_ids is -5; allowed is 0 to 9223372036854775807"),
+        ({"prompt_ids": [2**63, 1]}, "request 'a': one of prompt_ids is 9223372036854775808; allowed is 0 to"),
         ({"prompt_ids": [1]}, "request 'a': prompt_ids is 1; allowed is 2, one for each token"),
         ({"prompt_ids": [1, True]}, "field 'prompt_ids': got '[1, true]', allowed is a list of whole numbers"),
         ({"prompt_ids": "[1"}, "field 'prompt_ids': got '[1', allowed is a list of whole numbers"),
