@@ -15,7 +15,13 @@ from tests.serve.run.tiny_models import drawn_prompts, generated_by, made
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
-from trainyard.serve.run.engine_adapters import AdapterLoaded, EngineAdapters, LoadAdapter, UnloadAdapter
+from trainyard.serve.run.engine_adapters import (
+    AdapterLoaded,
+    AdapterUnloadedError,
+    EngineAdapters,
+    LoadAdapter,
+    UnloadAdapter,
+)
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.sampling import SamplingParams
@@ -71,7 +77,7 @@ def test_adapters_come_and_go_and_names_are_used_again(folders, expected):
         assert found == expected["a"]  # who uses it is served to the end
         second = await client.load_adapter("x", folders["b"])
         assert await _tokens(client, second) == expected["b"]
-        with pytest.raises(ServeError, match="is not loaded"):
+        with pytest.raises(AdapterUnloadedError, match="'x' was unloaded"):
             await _tokens(client, first)
         with pytest.raises(ServeError, match="has no adapter_config"):
             await client.load_adapter("y", folders["model"])
@@ -93,7 +99,7 @@ def test_a_process_that_is_started_again_has_its_adapters(folders, expected):
             expected["b"],
             expected["a"],
         ]
-        with pytest.raises(ServeError, match="is not loaded"):
+        with pytest.raises(AdapterUnloadedError, match="'a' was unloaded"):
             await _tokens(client, gone)
         assert client.num_restarts == 1
 

@@ -54,6 +54,13 @@ def test_requests_that_continue_others_are_not_served(model: CausalModel):
         serve_trace(requests, model, policy, _OPTIONS)
 
 
+def test_requests_with_adapters_are_not_served(model: CausalModel):
+    requests = [TracedRequest(Request("b", 0.0, 2, 5, adapter="a", prompt_ids=(1, 2)), 5)]
+    ((_, policy),) = parse_policies("vllm")
+    with pytest.raises(ServeError, match="has the adapter 'a'"):
+        serve_trace(requests, model, policy, _OPTIONS)
+
+
 def test_equal_prefix_blocks_get_equal_tokens():
     def traced(name: str, keys: tuple[int, ...]) -> TracedRequest:
         return TracedRequest(Request(name, 0.0, 20, 9, prefix=PrefixBlocks(keys, 8)), 4)

@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["AdapterLoaded", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
+__all__ = ["AdapterLoaded", "AdapterUnloadedError", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
 
 _LOG = logging.getLogger("trainyard.server")
+
+
+class AdapterUnloadedError(ServeError):
+    """A request has an adapter that was unloaded before it came to the engine."""
 
 
 class LoadAdapter(NamedTuple):
@@ -89,6 +93,19 @@ class EngineAdapters:
         """Have an adapter forgotten, when the requests that use it have ended."""
         del self._adapters[adapter]
         self._send(UnloadAdapter(adapter))
+
+    def require(self, adapter: str) -> None:
+        """Refuse an adapter that was unloaded; "" is none.
+
+        Raises
+        ------
+        AdapterUnloadedError
+            If it was.
+        """
+        if adapter and adapter not in self._adapters:
+            raise AdapterUnloadedError(
+                f"the adapter {adapter.rpartition('#')[0]!r} was unloaded; use another model"
+            )
 
     def take(self, message: AdapterLoaded) -> None:
         """The process read one, or could not."""

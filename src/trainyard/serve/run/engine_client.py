@@ -241,6 +241,7 @@ class EngineClient:
         """Let a request be served as soon as the engine can."""
         if self._failure:
             raise EngineLostError(self._failure)
+        self._adapters.require(request.adapter)
         message = AddRequest(self._next_id, request, sampling, stop_token_ids)
         self._next_id += 1
         mine = self._open[message.request_id] = _Open(message)

@@ -31,7 +31,8 @@ def serve_trace(
 
     Parameters
     ----------
-    requests : in the order of their arrival, with the tokens of their prompts; none continues another one.
+    requests : in the order of their arrival, with the tokens of their prompts; none continues another one or has an
+        adapter.
     seen : is told of every step.
     tell : is told how many requests have come.
 
@@ -42,7 +43,7 @@ def serve_trace(
     Raises
     ------
     ServeError
-        If a request continues another one.
+        If a request continues another one, or has an adapter.
     """
     results, began_s = Results(), time.perf_counter()
 
@@ -58,11 +59,7 @@ def serve_trace(
         now_s = time.perf_counter() - began_s
         while coming and coming[-1].request.arrival_s <= now_s:
             request = coming.pop().request
-            if request.parent:
-                raise ServeError(
-                    f"request {request.name!r} continues {request.parent!r}; allowed are requests that come at a time of "
-                    "their own"
-                )
+            _require_servable(request)
             tell(num_come := num_come + 1)
             try:
                 by_number[engine.add(request, _GREEDY, arrival_s=request.arrival_s)] = request
@@ -74,3 +71,15 @@ def serve_trace(
             if not isinstance(each, NewToken):
                 results.refuse(by_number[each.request], each.why)
     return results
+
+
+def _require_servable(request: Request) -> None:
+    why = ""
+    if request.parent:
+        why = f"continues {request.parent!r}; allowed are requests that come at a time of their own"
+    elif request.adapter:
+        why = (
+            f"has the adapter {request.adapter!r}, and none is loaded here; allowed are requests without one"
+        )
+    if why:
+        raise ServeError(f"request {request.name!r} {why}")

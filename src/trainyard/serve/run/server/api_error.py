@@ -7,6 +7,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.engine_adapters import AdapterUnloadedError
 from trainyard.serve.run.engine_client import EngineLostError
 
 __all__ = ["ApiError"]
@@ -53,6 +54,8 @@ class ApiError(Exception):
         """Why an engine did not serve a request whose text is in a field."""
         if isinstance(error, EngineLostError):
             return cls(503, str(error), code="engine_lost", retry_after_s=1)
+        if isinstance(error, AdapterUnloadedError):
+            return cls(404, str(error), param="model", code="model_not_found")
         return cls(400, str(error), param=param)
 
     @classmethod
