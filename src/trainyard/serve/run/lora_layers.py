@@ -48,7 +48,7 @@ class _LoraLinear(nn.Module):
         found: Tensor = self.base(x)
         if not self._rows.by_adapter:
             return found
-        inputs, outputs = x.view(-1, x.shape[-1]), found.view(-1, found.shape[-1])
+        inputs, outputs = x.reshape(-1, x.shape[-1]), found.view(-1, found.shape[-1])
         for adapter, rows in self._rows.by_adapter.items():
             update = self.updates.get(adapter)
             if update is None:

@@ -14,14 +14,14 @@ from typing import Any
 import httpx2
 import pytest
 from openai.types import Model
-from tests.serve.run.server.served_api import CHAT, COMPLETION, Servers
+from tests.serve.run.server.served_api import CHAT, COMPLETION, FakeEngine, Servers, call_api
 from tests.serve.run.tiny_adapters import merged, save_adapter
 from tests.serve.run.tiny_models import generated_by
 from transformers import AutoModelForCausalLM
 
 from trainyard.cli.main import main
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.server.api_server import ServerLimits
+from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +154,17 @@ def test_clients_load_and_unload_only_where_that_is_allowed(servers):
     for answer in (_load(url, "x", "a"), _unload(url, "x")):
         assert answer.status_code == 403
         assert "--lora-root" in answer.json()["error"]["message"]
+
+
+def test_a_server_is_ready_when_it_has_what_it_begins_with(tokenizer, root):
+    async def work(client: httpx2.AsyncClient, api: ApiServer) -> list[httpx2.Response]:
+        api.served.awaited.add("first")
+        body = {"lora_name": "first", "lora_path": "a"}
+        return [await client.get("/ready"), await client.post("/v1/load_lora_adapter", json=body)]
+
+    for answer in call_api(tokenizer, FakeEngine([5]), work, adapter_root=root):
+        assert answer.status_code == 503
+        assert "first" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ class ApiServer:
         """POST /v1/load_lora_adapter."""
         body = await self._read_body(request, LoadAdapterRequest)
         folder = adapter_folder(body.lora_path, self._adapter_root)
+        self.served.require_begun()
         try:
             await self.served.load_adapter(body.lora_name, folder, body.base_model_name)
         except ServeError as error:

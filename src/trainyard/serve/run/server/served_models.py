@@ -93,6 +93,18 @@ class ServedModels:
             raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)
         return model
 
+    def require_begun(self) -> None:
+        """Refuse what needs the adapters that the server is to begin with.
+
+        Raises
+        ------
+        ApiError
+            If they are not loaded yet.
+        """
+        if self.awaited:
+            told = f"the adapters {listed(sorted(self.awaited))} are not loaded yet; send the request again later"
+            raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)
+
     def only_name(self) -> str:
         """The name of the model, if there is one only.
 
