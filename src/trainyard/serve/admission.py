@@ -19,6 +19,11 @@ class Admission(Protocol):
         """Whether the next request stays the next one when others arrive or are served."""
         ...
 
+    @property
+    def reads_priority(self) -> bool:
+        """Whether the order depends on the priorities of requests."""
+        ...
+
     def start(self) -> Any:
         """Return its own state for one replica, or None. The methods below get it, and may change it."""
         ...
@@ -41,7 +46,11 @@ class Admission(Protocol):
 
 
 class AdmissionHooks:
-    """Default methods of an admission: they do nothing, and the order may change."""
+    """Default methods of an admission: they do nothing, the order may change, and priorities do not count."""
+
+    @property
+    def reads_priority(self) -> bool:
+        return False
 
     @property
     def in_order(self) -> bool:

@@ -17,6 +17,7 @@ from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.alpaserve.local import mixed_search
 from trainyard.serve.policies.nexus.packing import pack
 from trainyard.serve.policies.orca import Orca
+from trainyard.serve.policies.priority import Priority
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.sglang import LongestPrefix
 from trainyard.serve.policies.shortest_prompt import ShortestPrompt
@@ -25,7 +26,7 @@ from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import BatchPolicy, Portable
 
-__all__ = ["CATALOG", "Entry", "is_own", "parse_policies", "swapping_policies"]
+__all__ = ["CATALOG", "Entry", "is_own", "parse_policies", "reads_priority", "swapping_policies"]
 
 Decides = Literal["batches", "admission", "encoder batches", "placement", "deployment"]
 
@@ -155,6 +156,16 @@ CATALOG: tuple[Entry, ...] = (
         needs=("clients",),
     ),
     Entry(
+        "priority",
+        "admission",
+        Priority,
+        "The most urgent request first",
+        'Cobham, "Priority Assignment in Waiting Line Problems", J. Operations Research Society of America 2(1), 1954',
+        "exact",
+        f"{_TESTS}/test_priority.py",
+        needs=("priorities of requests",),
+    ),
+    Entry(
         "shortest_prompt",
         "admission",
         ShortestPrompt,
@@ -248,6 +259,14 @@ def swapping_policies(text: str) -> tuple[str, ...]:
         name
         for name, policy in parse_policies(text)
         if isinstance(policy, Portable) and policy.engine_needs(1).preempts_by == "swap"
+    )
+
+
+def reads_priority(text: str) -> bool:
+    """Whether a policy of a text may depend on the priorities of requests; one of the user's own may."""
+    return any(
+        is_own(name) or (isinstance(policy, AdmittingPolicy) and policy.admission.reads_priority)
+        for name, policy in parse_policies(text)
     )
 
 

@@ -136,6 +136,7 @@ def _served_by_vllm(
 def _server_options(options: Options) -> ServerOptions:
     from trainyard.reading import listed
     from trainyard.reading.quantities import parse_bytes, parse_seconds
+    from trainyard.serve.catalog import reads_priority
     from trainyard.serve.run.server.api_keys import ApiKeys
     from trainyard.serve.run.server.api_server import ServerLimits
     from trainyard.serve.run.server.server import ServerOptions
@@ -168,6 +169,7 @@ def _server_options(options: Options) -> ServerOptions:
         options.log_prompts,
         parser,
         options.max_retries,
+        reads_priority=reads_priority(options.policy),
         adapter_root=options.lora_root,
     )
 

@@ -203,12 +203,14 @@ def call_api(
     engine: FakeEngine,
     work: Callable[[httpx2.AsyncClient, ApiServer], Coroutine[Any, Any, T]],
     tool_call_parser: str = "",
+    reads_priority: bool = True,
     **more: Any,
 ) -> T:
     """Let a test ask a server in this process."""
 
     async def run() -> T:
-        api = ApiServer({"tiny": HostedModel("tiny", tokenizer, engine, tool_call_parser)}, **more)
+        model = HostedModel("tiny", tokenizer, engine, tool_call_parser, reads_priority=reads_priority)
+        api = ApiServer({"tiny": model}, **more)
         transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await work(client, api)

@@ -315,6 +315,17 @@ def test_without_keys_the_user_is_the_client(tokenizer):
     assert [(each.client, each.priority) for each in engine.requests] == [("eve", -3)]
 
 
+def test_a_priority_that_no_policy_reads_is_refused(tokenizer):
+    async def work(client, api):
+        plain = await client.post("/v1/completions", json=COMPLETION | {"priority": 0})
+        refused = await client.post("/v1/completions", json=COMPLETION | {"priority": 1})
+        return plain.status_code, refused.status_code, refused.json()["error"]
+
+    plain, refused, error = call_api(tokenizer, FakeEngine([70]), work, reads_priority=False)
+    assert (plain, refused, error["param"]) == (200, 400, "priority")
+    assert "--policy vllm+priority" in error["message"]
+
+
 def test_keys_are_read_from_private_files(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# clients\nann=key-of-ann\n")

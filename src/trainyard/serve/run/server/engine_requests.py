@@ -199,6 +199,7 @@ def to_engine_requests(
             "send several requests",
             param="n",
         )
+    _check_priority(body.priority, model)
     tokenizer, max_model_len = model.tokenizer, model.engine.max_model_len
     for prompt in prompts:
         _check_prompt(prompt, tokenizer, max_model_len)
@@ -223,6 +224,16 @@ def to_engine_requests(
     return EngineRequests(
         requests, _sampling(body, tokenizer, tools), body.stop, stop_token_ids, tools.make_parser
     )
+
+
+def _check_priority(priority: int, model: HostedModel) -> None:
+    if priority and not model.reads_priority:
+        raise ApiError(
+            400,
+            f"priority is {priority}, and the policy of this server does not look at it; leave it out, or start the "
+            "server with --policy vllm+priority",
+            param="priority",
+        )
 
 
 def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:

@@ -56,6 +56,7 @@ class HostedModel:
     tool_call_parser : name of the format in which it writes calls of tools; "" if that is not known.
     parent : name of the model whose adapter it is; "" if it is none.
     adapter : by which name its engine knows it, if it is one.
+    reads_priority : whether the policy of its engine may depend on the priorities of requests.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
@@ -65,6 +66,7 @@ class HostedModel:
     tool_call_parser: str = ""
     parent: str = ""
     adapter: str = ""
+    reads_priority: bool = True
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property

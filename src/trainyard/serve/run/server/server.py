@@ -50,6 +50,7 @@ class ServerOptions:
     tool_call_parser : name of the format in which the models write calls of tools; "" if that is not known.
     max_retries : how often a request is begun anew whose engine ended.
     adapters : that it begins with.
+    reads_priority : whether the policy of the engines may depend on the priorities of requests.
     adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
     """
 
@@ -62,6 +63,7 @@ class ServerOptions:
     tool_call_parser: str = ""
     max_retries: int = 0
     adapters: tuple[NamedAdapter, ...] = ()
+    reads_priority: bool = True
     adapter_root: Path | None = None
 
 
@@ -141,18 +143,7 @@ async def _serve(
     clients = {
         name: EngineClient(factory.make_engine, max_retries=retries) for name, factory in models.items()
     }
-    served = {
-        name: HostedModel(name, tokenizers[name], client, options.tool_call_parser)
-        for name, client in clients.items()
-    }
-    api = ApiServer(
-        served,
-        options.keys,
-        options.limits,
-        adapter_root=options.adapter_root,
-        logs_prompts=options.logs_prompts,
-    )
-    api.served.awaited.update(each.name for each in options.adapters)
+    api = _api(clients, tokenizers, options)
     server = HttpServer(api.app)
     ending = asyncio.Event()
 
@@ -185,6 +176,25 @@ async def _serve(
         await asyncio.gather(*(client.close() for client in clients.values()))
         server.should_exit = True
         await serving
+
+
+def _api(
+    clients: Mapping[str, EngineClient], tokenizers: Mapping[str, ModelTokenizer], options: ServerOptions
+) -> ApiServer:
+    parser, reads_priority = options.tool_call_parser, options.reads_priority
+    models = {
+        name: HostedModel(name, tokenizers[name], client, parser, reads_priority=reads_priority)
+        for name, client in clients.items()
+    }
+    api = ApiServer(
+        models,
+        options.keys,
+        options.limits,
+        adapter_root=options.adapter_root,
+        logs_prompts=options.logs_prompts,
+    )
+    api.served.awaited.update(each.name for each in options.adapters)
+    return api
 
 
 async def _start(
