@@ -148,11 +148,29 @@ def test_of_an_all_reduce_the_time_in_a_recorded_graph_counts(package):
 
 
 @pytest.mark.parametrize(
-    ("version", "seconds"),
-    [("", 5e-6), ("/0.24.0", 5e-6), ("/0.23.9", 50e-6), ("/0.19.0", 50e-6), ("/0.1", 50e-6)],
+    ("version", "seconds"), [("", 5e-6), ("/0.24.0", 5e-6), ("/0.19.0", 50e-6), ("/0.9.0", 50e-6)]
 )
 def test_the_version_that_is_meant_or_the_newest_before_it(package, version, seconds):
     assert _kernels(package, 4, backend=f"vllm{version}").all_reduce_s(1024) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("version", ["9.9", "0.23.9", "../sglang", "."])
+def test_a_version_that_is_not_there_is_told_with_those_that_are(package, version):
+    with pytest.raises(
+        ServeError,
+        match=r"no kernels of vllm/.* on H100; it has vllm/0.9.0, vllm/0.19.0, vllm/0.24.0; name one",
+    ):
+        _kernels(package, backend=f"vllm/{version}")
+
+
+def test_the_source_says_which_version_was_read(package):
+    cluster = parse_cluster("1x4xH100")
+    newest, older = (
+        served_model("llama3-8b", cluster, tensor_parallel=4, kernels=Path(f"{package}{named}")).source
+        for named in ("", ":vllm/0.19.0")
+    )
+    assert newest.startswith("kernels of vllm/0.24.0 measured on H100, in ")
+    assert older.startswith("kernels of vllm (gemm 0.9.0, attention 0.24.0, comm 0.19.0) measured on H100")
 
 
 def test_tables_and_profiles_go_together(package, tmp_path):

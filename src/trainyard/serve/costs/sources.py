@@ -60,19 +60,27 @@ def step_costs(
     form = FORMATS[weights]
     profile, tables = _sources(kernels)
 
-    def times(num_devices: int) -> KernelTimes:
-        predicted = PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
-        if tables is None:
-            return predicted
+    def tables_of(source: _Source, num_devices: int) -> AiconfiguratorKernels:
+        predicted = predicted_of(num_devices)
         return AiconfiguratorKernels(
-            tables.folder, device, num_devices, weights, predicted, tables.named or "vllm"
+            source.folder, device, num_devices, weights, predicted, source.named or "vllm"
         )
+
+    def predicted_of(num_devices: int) -> PredictedKernels:
+        return PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
+
+    def times(num_devices: int) -> KernelTimes:
+        return predicted_of(num_devices) if tables is None else tables_of(tables, num_devices)
 
     between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
     within, last = times(tensor_parallel), len(graphs) - 1
     kinds = [(graph, stage < last) for stage, graph in enumerate(graphs)]
     costs = {kind: GraphCosts(kind[0], within, kind[1], between) for kind in dict.fromkeys(kinds)}
-    beside = f"kernels of {tables.named or 'vllm'} measured on {device}, in {tables.folder}" if tables else ""
+    beside = ""
+    if tables is not None:
+        families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
+        read = tables_of(tables, tensor_parallel).versions(families)
+        beside = f"kernels of {read} measured on {device}, in {tables.folder}"
     if profile is None:
         return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
     if last:
@@ -85,6 +93,14 @@ def step_costs(
     layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
     return (layers,), f"{text}; collectives: {beside}" if tables else text
+
+
+def _families(graphs: Sequence[StepGraph], num_devices: int) -> list[str]:
+    """Of the tables of kernels that a stage launches."""
+    families = ["gemm", "attention"]
+    if any(graph.experts for graph in graphs):
+        families.append("moe")
+    return [*families, "comm"] if num_devices > 1 else families
 
 
 class _Source(NamedTuple):

@@ -49,6 +49,14 @@ _FORMATS_OF_EXPERTS = {
 }
 """Which of their formats ours may be; servers take the kernel that is the fastest."""
 
+_TABLES = {
+    "gemm": "gemm_perf",
+    "attention": "generation_attention_perf",
+    "moe": "moe_perf",
+    "comm": "custom_allreduce_perf",
+}
+"""The table of each family by which its versions are known."""
+
 _MS = 1e-3
 _NO_WINDOW: Wanted = ("window_size", "=", 0)
 
@@ -63,14 +71,14 @@ class AiconfiguratorKernels:
     device : its name.
     num_devices : of a tensor-parallel group.
     weights : how they are held, a key of `trainyard.serve.costs.formats.FORMATS`.
-    backend : the server whose kernels were measured: vllm, sglang or trtllm. Of these the newest, or, where a version
-        follows (``vllm/0.19.0``), that one, or else the newest before it.
+    backend : the server whose kernels were measured: vllm, sglang or trtllm. Of each table the newest version; where a
+        version follows (``vllm/0.19.0``), that one, and of tables without it the newest before it, or else the first.
     others : seconds of what the tables do not have.
 
     Raises
     ------
     ServeError
-        If there are no tables of this device, backend or format.
+        If there are no tables of this device, backend, version or format.
     """
 
     folder: Path
@@ -87,7 +95,31 @@ class AiconfiguratorKernels:
             raise ServeError(
                 f"aiconfigurator has no products of {self.weights}; it has {', '.join(_FORMATS)}"
             )
-        self._path("gemm", "gemm_perf")
+        self._path("gemm")
+        self._check_version()
+
+    def versions(self, families: Sequence[str]) -> str:
+        """The server, and which version of its tables is read: ``vllm/0.24.0``; of each family, if they differ.
+
+        Parameters
+        ----------
+        families : of tables, such as ``gemm``; those that are not there are left out.
+        """
+        found = {each: self._path(each).parent.name for each in families if self._versions_of(each)}
+        backend = self.backend.partition("/")[0]
+        if len(set(found.values())) == 1:
+            return f"{backend}/{next(iter(found.values()))}"
+        return f"{backend} ({', '.join(f'{family} {version}' for family, version in found.items())})"
+
+    def _check_version(self) -> None:
+        backend, _, version = self.backend.partition("/")
+        known = sorted({path for family in _TABLES for path in self._versions_of(family)}, key=_version)
+        names = list(dict.fromkeys(path.name for path in known))
+        if version and version not in names:
+            raise ServeError(
+                f"{self.folder} has no kernels of {self.backend} on {self.device}; it has "
+                f"{', '.join(f'{backend}/{name}' for name in names)}; name one of these, or {backend} for the newest"
+            )
 
     def product_s(self, num_rows: int, product: Product) -> float:
         seconds = self._products(product.columns, product.width, num_rows)
@@ -199,16 +231,21 @@ class AiconfiguratorKernels:
     def _grid(self, family: str, table: str, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
         return _grid(self._path(family, table), sizes, wanted)
 
-    def _path(self, family: str, table: str) -> Path:
-        """A table of the backend."""
+    def _path(self, family: str, table: str = "") -> Path:
+        """A table of the backend; by default that by which the versions of a family are known."""
         backend, _, version = self.backend.partition("/")
-        return self._path_of(family, table, backend, version)
+        return self._path_of(family, table or _TABLES[family], backend, version)
+
+    def _versions_of(self, family: str) -> list[Path]:
+        folder = self._folder_of(family) / self.backend.partition("/")[0]
+        return _with_table(folder, _TABLES[family])
+
+    def _folder_of(self, family: str) -> Path:
+        return systems_folder(self.folder) / "data" / _SYSTEMS[self.device] / family
 
     def _path_of(self, family: str, table: str, backend: str, version: str) -> Path:
-        folder = systems_folder(self.folder) / "data" / _SYSTEMS[self.device] / family / backend
-        found = sorted(
-            (path for path in folder.glob("*") if (path / f"{table}.parquet").exists()), key=_version
-        )
+        folder = self._folder_of(family) / backend
+        found = _with_table(folder, table)
         if not found:
             others = sorted(
                 path.name for path in folder.parent.glob("*") if any(path.glob(f"*/{table}.parquet"))
@@ -219,6 +256,11 @@ class AiconfiguratorKernels:
             )
         older = [path for path in found if not version or _version(path) <= _version(Path(version))]
         return (older or found[:1])[-1] / f"{table}.parquet"
+
+
+def _with_table(folder: Path, table: str) -> list[Path]:
+    """Folders of versions that have a table, the oldest first."""
+    return sorted((path for path in folder.glob("*") if (path / f"{table}.parquet").exists()), key=_version)
 
 
 def _grid(path: Path, sizes: Sequence[str], wanted: list[Wanted]) -> Grid:
