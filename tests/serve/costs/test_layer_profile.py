@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.costs.model_step_time import ModelStepTime
 from trainyard.serve.costs.tables.layer_profile import Exchange, read_layer_profile
+from trainyard.serve.deploy import served_model
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
@@ -100,6 +102,21 @@ def test_a_profile_that_cannot_be_read_is_told(tmp_path, text, why):
     (tmp_path / "profile_attention.csv").write_text(_ATTENTION)
     with pytest.raises(ServeError, match=why):
         read_layer_profile(tmp_path, "G", "a/M", 1, 10)
+
+
+def test_weights_of_another_width_than_was_measured_are_refused(tmp_path):
+    (tmp_path / "profile_layers.csv").write_text(_LAYERS.replace("G,a/M", "H100,gpt-tiny"))
+    (tmp_path / "profile_attention.csv").write_text(_ATTENTION.replace("G,a/M", "H100,gpt-tiny"))
+    cluster = parse_cluster("1x1xH100")
+    for dtype in ("bfloat16", "float16"):
+        assert served_model("gpt-tiny", cluster, kernels=tmp_path, dtype=dtype).source.startswith(
+            "layers of gpt-tiny"
+        )
+    for dtype in ("float32", "float8", "float4"):
+        with pytest.raises(
+            ServeError, match=f"dtype {dtype} with profiles .* allowed are float16, bfloat16; leave"
+        ):
+            served_model("gpt-tiny", cluster, kernels=tmp_path, dtype=dtype)
 
 
 @pytest.mark.skipif(not _SHARED.exists(), reason="the measured runs of real servers are not on this machine")

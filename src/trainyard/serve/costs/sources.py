@@ -54,7 +54,8 @@ def step_costs(
     Raises
     ------
     ServeError
-        If the folder has no times of this model or device.
+        If the folder has no times of this model or device, or has profiles of layers and the weights are not of 16 bits.
+        Files of profiles do not name a format: LLMServingSim measures models in their own, of 16 bits.
     """
     device = cluster.devices[0].name
     form = FORMATS[weights]
@@ -85,6 +86,12 @@ def step_costs(
         return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
     if last:
         raise ServeError(f"{profile.folder} has profiles of layers, which do not cover pipelines; use --pp 1")
+    if form.num_bytes != 2:
+        allowed = ", ".join(name for name, each in FORMATS.items() if each.num_bytes == 2)
+        raise ServeError(
+            f"dtype {weights} with profiles of layers ({profile.folder}), which were measured with weights of 16 bits; "
+            f"allowed are {allowed}; leave out the profiles, to have {weights} predicted"
+        )
     meant = profile.named or _profiled(profile.folder, device, model)
     ((graph, _), collectives), *_ = costs.items()
     num_layers = sum(num for _, num in graph.attention)
