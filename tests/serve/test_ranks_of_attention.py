@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard.hardware.parse import parse_cluster
+from trainyard.program.placement import Shard
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
@@ -111,6 +112,9 @@ def test_ranks_share_the_weights_of_experts_and_nothing_else():
     assert shared.num_devices == 2
     found = deploy("qwen3-30b-a3b", _H100, data_parallel=4, tensor_parallel=2)
     assert str(found) == "1 replica of qwen3-30b-a3b with tp 2, dp 4"
+    plan = found.placement().groups[0].replicas[0].plan
+    assert plan is not None
+    assert plan.placements["blocks.*.mlp.gate"] == {"tensor": Shard(0)}  # whole experts
     [(_, policy)] = parse_policies("vllm")
     assert [len(each.ranks) for each in found.instances(policy)] == [4]
 

@@ -21,7 +21,7 @@ from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
-from trainyard.serve.costs.split_plan import split_plan
+from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
 from trainyard.serve.errors import ServeError
@@ -197,7 +197,7 @@ def served_model(
         _context(model),
         source,
         data_parallel,
-        plan,
+        with_whole_experts(program, plan) if expert_parallel or data_parallel > 1 else plan,
         has_experts,
         len(repeated_blocks(program)) or None,
         max_loras,

@@ -10,10 +10,13 @@ import torch
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.planning import load_model
+from trainyard.job.remesh import TENSOR
+from trainyard.program.placement import Shard
+from trainyard.program.program import tensor_of
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Experts, Product
 from trainyard.serve.costs.predicted import PredictedKernels
-from trainyard.serve.costs.split_plan import split_plan
+from trainyard.serve.costs.split_plan import split_plan, tensor_shards, with_whole_experts
 from trainyard.serve.costs.step_graph import step_graph
 from trainyard.serve.deploy import FORMATS, served_model
 from trainyard.serve.errors import ServeError
@@ -74,6 +77,25 @@ def test_experts_may_be_dealt_out_instead(qwen):
     few = shallow("mixtral-8x7b", 1, mixture=replace(ENTRIES["mixtral-8x7b"].config.mixture, experts=6))
     with pytest.raises(ServeError, match="6 experts cannot be dealt out to 4 devices"):
         step_graph(few, split_plan(few, tensor_parallel=4), expert_parallel=True)
+
+
+def test_a_plan_with_whole_experts_has_as_many_weights_on_a_device(qwen):
+    sliced = split_plan(qwen, tensor_parallel=4)
+    whole = with_whole_experts(qwen, sliced)
+    assert (
+        whole.placements["blocks.*.mlp.gate"] == whole.placements["blocks.*.mlp.down"] == {TENSOR: Shard(0)}
+    )
+    assert sliced.placements["blocks.*.mlp.gate"] == {TENSOR: Shard(2)}
+    others = [{n: p for n, p in plan.placements.items() if ".mlp." not in n} for plan in (sliced, whole)]
+    assert others[0] == others[1] != {}
+    held = [
+        [tensor_of(p.nodes[i.node]) for i in p.params]
+        for p in (tensor_shards(qwen, each).program for each in (sliced, whole))
+    ]
+    assert (32, 2048, 768) in [tuple(tensor.shape) for tensor in held[1]]
+    assert sum(tensor.numel() for tensor in held[0]) == sum(tensor.numel() for tensor in held[1])
+    alone = split_plan(qwen)
+    assert with_whole_experts(qwen, alone) == alone
 
 
 def test_latent_attention_keeps_one_vector_of_each_token(deepseek):

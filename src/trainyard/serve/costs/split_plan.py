@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainyard.job.balance import repeated_blocks
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.shard import Sharded, shard
@@ -9,14 +11,16 @@ from trainyard.job.plan import Mesh, Plan, PlanError, Stage
 from trainyard.job.remesh import TENSOR
 from trainyard.job.schedule import Action, Schedule
 from trainyard.job.strategies.parallel.megatron import tensor_placements
-from trainyard.job.transformer import FUSED_ATTENTION, tensor_parallel_regions
+from trainyard.job.transformer import FUSED_ATTENTION, tensor_parallel_regions, weights_of
+from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.grouped_product import GROUPED_PRODUCT
 from trainyard.program.patterns import shortened
-from trainyard.program.placement import REPLICATE, Placement
+from trainyard.program.placement import REPLICATE, Placement, Shard
 from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
 from trainyard.serve.errors import ServeError
 
-__all__ = ["split_plan", "tensor_shards"]
+__all__ = ["split_plan", "tensor_shards", "with_whole_experts"]
 
 
 def split_plan(
@@ -59,6 +63,25 @@ def split_plan(
         return plan
     cut = _tensor_placements(program, tensor_parallel)
     return plan.with_placements(TENSOR, shortened(cut, [entry.path for entry in program.inputs]))
+
+
+def with_whole_experts(program: Program, plan: Plan) -> Plan:
+    """A `split_plan` in which each device of a stage holds whole experts, instead of a slice of every expert.
+
+    It says where the weights lie. Level 1 has no op that sends tokens to the experts of served mixtures, so the time of a
+    step does not follow from this plan (see `trainyard.serve.costs.step_graph`).
+    """
+    weights = weights_of(program)
+    experts = {
+        weights[tensor_args(node)[2]]: Shard(0)
+        for node in program.graph.nodes
+        if node.target is GROUPED_PRODUCT
+    }
+    if plan.mesh.size(TENSOR) == 1:
+        return plan
+    placed = resolve(program, plan).placed_along(TENSOR) | experts
+    paths = [entry.path for entry in program.inputs]
+    return replace(plan, placements={}).with_placements(TENSOR, shortened(placed, paths))
 
 
 def tensor_shards(program: Program, plan: Plan) -> Sharded:
