@@ -58,20 +58,12 @@ def step_costs(
         Files of profiles do not name a format: LLMServingSim measures models in their own, of 16 bits.
     """
     device = cluster.devices[0].name
-    form = FORMATS[weights]
     profile, tables = _sources(kernels)
 
-    def tables_of(source: _Source, num_devices: int) -> AiconfiguratorKernels:
-        predicted = predicted_of(num_devices)
-        return AiconfiguratorKernels(
-            source.folder, device, num_devices, weights, predicted, source.named or "vllm"
-        )
-
-    def predicted_of(num_devices: int) -> PredictedKernels:
-        return PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
-
     def times(num_devices: int) -> KernelTimes:
-        return predicted_of(num_devices) if tables is None else tables_of(tables, num_devices)
+        if tables is None:
+            return _predicted(cluster, num_devices, weights)
+        return _measured(tables, cluster, num_devices, weights)
 
     between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
     within, last = times(tensor_parallel), len(graphs) - 1
@@ -80,26 +72,43 @@ def step_costs(
     beside = ""
     if tables is not None:
         families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
-        read = tables_of(tables, tensor_parallel).versions(families)
+        read = _measured(tables, cluster, tensor_parallel, weights).versions(families)
         beside = f"kernels of {read} measured on {device}, in {tables.folder}"
     if profile is None:
         return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
-    if last:
-        raise ServeError(f"{profile.folder} has profiles of layers, which do not cover pipelines; use --pp 1")
-    if form.num_bytes != 2:
-        allowed = ", ".join(name for name, each in FORMATS.items() if each.num_bytes == 2)
-        raise ServeError(
-            f"dtype {weights} with profiles of layers ({profile.folder}), which were measured with weights of 16 bits; "
-            f"allowed are {allowed}; leave out the profiles, to have {weights} predicted"
-        )
+    _check_profile(profile.folder, len(graphs), weights)
     meant = profile.named or _profiled(profile.folder, device, model)
-    ((graph, _), collectives), *_ = costs.items()
-    num_layers = sum(num for _, num in graph.attention)
-    mixture = next(((each.num_experts, each.num_used) for each, _ in graph.experts), (0, 0))
+    collectives = costs[kinds[0]]
     exchange = Exchange(collectives.communication_s, collectives.dispatched_s, data_parallel)
+    num_layers = sum(num for _, num in graphs[0].attention)
+    mixture = next(((each.num_experts, each.num_used) for each, _ in graphs[0].experts), (0, 0))
     layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
     return (layers,), f"{text}; collectives: {beside}" if tables else text
+
+
+def _predicted(cluster: Cluster, num_devices: int, weights: str) -> PredictedKernels:
+    """From the description of the devices of a tensor-parallel group."""
+    form = FORMATS[weights]
+    return PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
+
+
+def _measured(tables: _Source, cluster: Cluster, num_devices: int, weights: str) -> AiconfiguratorKernels:
+    """From tables of kernels."""
+    device, others = cluster.devices[0].name, _predicted(cluster, num_devices, weights)
+    return AiconfiguratorKernels(tables.folder, device, num_devices, weights, others, tables.named or "vllm")
+
+
+def _check_profile(folder: Path, num_stages: int, weights: str) -> None:
+    """Refuse what profiles of layers do not cover: pipelines, and weights that are not of 16 bits."""
+    if num_stages > 1:
+        raise ServeError(f"{folder} has profiles of layers, which do not cover pipelines; use --pp 1")
+    if FORMATS[weights].num_bytes != 2:
+        allowed = ", ".join(name for name, each in FORMATS.items() if each.num_bytes == 2)
+        raise ServeError(
+            f"dtype {weights} with profiles of layers ({folder}), which were measured with weights of 16 bits; "
+            f"allowed are {allowed}; leave out the profiles, to have {weights} predicted"
+        )
 
 
 def _families(graphs: Sequence[StepGraph], num_devices: int) -> list[str]:
