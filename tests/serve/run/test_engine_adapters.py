@@ -64,6 +64,7 @@ def _with_client(folder: Path, work: Callable[[EngineClient], Coroutine[None, No
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_adapters_come_and_go_and_names_are_used_again(folders, expected):
     async def work(client: EngineClient) -> None:
         first = await client.load_adapter("x", folders["a"])
