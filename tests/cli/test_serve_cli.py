@@ -67,7 +67,7 @@ BAD = {
     "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
     "page and table in one file": (traced("--html", "x", "--csv", "./x"), ("--html and --csv are both x", "of its own")),
-    "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("chunk_tokens of sarathi is 0; allowed is 1 or more",)),
+    "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("sarathi(chunk_tokens=0): chunk_tokens is 0; allowed",)),
     "a sequence without an answer": (
         (*traced()[:-1], "1"), ("max_model_len 1; allowed is 2 to 6400",)
     ),
@@ -206,3 +206,8 @@ def test_options_without_effect_are_told(folder: Path, capsys: pytest.CaptureFix
         assert cli.main(traced(*given)) == 0
         err = capsys.readouterr().err
         assert said in err if said else "warning" not in err
+
+
+def test_one_request_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(traced("--limit", "1")) == 0
+    assert capsys.readouterr().out.startswith("requests.csv: 1 request; ")

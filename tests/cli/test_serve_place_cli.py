@@ -32,6 +32,9 @@ BAD = {
         ("gpt-tiny:1/s:1s", "--cluster", "1x4xA100-80G+1x4xT4"), ("devices that are not alike",)
     ),
     "dtype": (("gpt-tiny:1/s:1s", "--dtype", "int8"), ("float32, float16, bfloat16",)),
+    "more than the memory": (
+        ("gpt-tiny:1/s:1s", "--weight-memory", "1TB"), ("--weight-memory 1TB", "at most", "a device has, 79.1 GiB")
+    ),
     "page in no folder": (("gpt-tiny:1/s:1s", "--html", "no/page.html"), ("no folder no",)),
 }  # fmt: skip
 
@@ -105,3 +108,15 @@ def test_no_placement_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err.startswith("error: no policy could place the models: nexus: session 'gpt-tiny'")
     assert "cannot place" in out
+
+
+def test_requests_that_are_all_late_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    late = ("resnet-tiny:100/s:1us", "--cluster", "1x2xA100-80G", "--num", "100", "--policy", "replicate")
+    assert cli.main(("serve", "place", *late, "--json")) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("error: no request meets its objective under any policy; give longer objectives")
+    (run,) = json.loads(out)["runs"]
+    assert (run["goodput"], run["mean_latency_s"]) == (0.0, None)
+    assert cli.main(("serve", "place", *late)) == 1
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" replicate "))
+    assert row.split() == ["replicate", "0.0", "%", "2", "of", "2", "2"]

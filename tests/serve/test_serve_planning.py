@@ -10,6 +10,7 @@ import pytest
 from served import request
 from splits_of_tests import drawn, split_of
 
+from trainyard.report.serve_plan import verdict
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import ServeError
 from trainyard.serve.planning.bottlenecks import ScaledStepTime
@@ -19,7 +20,7 @@ from trainyard.serve.planning.plan import ServingPlan, plan_serving
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy_choices import catalog_choices, given_choices
 from trainyard.serve.requests.change import with_objectives
-from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.router import router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import possible_splits
@@ -108,6 +109,24 @@ def test_what_no_number_of_devices_meets_is_told():
         "KV cache size",
         "queueing",
     }
+
+
+def test_requests_that_are_all_refused_are_told():
+    plan = plan_serving(drawn(60, 5.0, ttft_s=1.0), split_of(), 4, given_choices("vllm"), max_model_len=10)
+    assert not plan.is_met
+    why = "all 60 requests are refused; the first: a prompt of "
+    assert why in verdict(plan)
+    assert {each.why.partition(why)[:2] for each in plan.excluded_splits} == {
+        ("even if each request is served alone, ", why)
+    }
+
+
+def test_a_time_that_no_request_has_is_not_told():
+    requests = [TracedRequest(Request(f"{i}", float(i), 100, 1, ttft_s=1e-6), 1) for i in range(5)]
+    plan = plan_serving(requests, split_of(), 1, given_choices("vllm"))
+    (excluded,) = plan.excluded_splits
+    assert "alone, only 0.0% of the requests meet their objectives; TTFT p50 " in excluded.why
+    assert "TPOT" not in excluded.why
 
 
 def test_too_few_devices_are_told():

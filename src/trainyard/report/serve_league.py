@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trainyard.report.serve_requests import request_columns
 from trainyard.report.tables import make_table
-from trainyard.report.units import percent_text, seconds_text
+from trainyard.report.units import count_text, percent_text, seconds_text
 from trainyard.serve.compare import CannotRun, PolicyRun
 from trainyard.serve.summary import Distribution, Summary
 
@@ -195,7 +195,7 @@ def _refused(runs: Sequence[PolicyRun]) -> Iterator[str]:
 def _cut(runs: Sequence[PolicyRun]) -> Iterator[str]:
     num = max((run.summary.num_cut for run in runs), default=0)
     if num:
-        yield f"answers of {num:,} request{'s' if num > 1 else ''} are cut at the max sequence length"
+        yield f"answers of {count_text(num, 'request')} are cut at the max sequence length"
 
 
 def _time(seconds: float) -> str:

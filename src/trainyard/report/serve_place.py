@@ -57,7 +57,7 @@ def league_rows(
         (
             run.name,
             percent_text(run.placed.goodput),
-            seconds_text(run.placed.mean_latency_s),
+            seconds_text(run.placed.mean_latency_s) if sum(run.placed.num_good) else "",
             f"{run.placed.num_devices} of {problem.num_devices}",
             f"{len(run.placed.replicas)}",
         )
@@ -145,6 +145,7 @@ def place_document(
                 "policy": run.name,
                 "goodput": run.placed.goodput,
                 "num_devices": run.placed.num_devices,
+                "mean_latency_s": run.placed.mean_latency_s,
                 **asdict(run.placed),
             }
             for run in runs

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from trainyard.report.tables import facts_table, make_table
-from trainyard.report.units import percent_text, seconds_text
+from trainyard.report.units import count_text, percent_text, seconds_text
 from trainyard.serve.auto import Trial
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
@@ -46,7 +46,7 @@ def verdict(plan: ServingPlan) -> str:
         )
     return (
         f"no deployment on these devices meets the objectives for {wanted} of the requests; {place} with {plan.policy} "
-        f"comes closest, with {met}"
+        f"comes closest, with {met}" + (f": {why}" if (why := plan.runs[0].results.refused_all) else "")
     )
 
 
@@ -66,13 +66,13 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
             plan.bottlenecks[0].name if plan.bottlenecks else "none: no smaller deployment was simulated",
         ),
         ("step time", model.source),
-        ("simulated", f"{plan.num_trials} deployments"),
+        ("simulated", count_text(plan.num_trials, "deployment")),
     )
 
 
 def _cut(plan: ServingPlan) -> str:
     num = plan.summary.num_cut
-    return f", which cuts answers of {num:,} request{'s' if num > 1 else ''}" if num else ""
+    return f", which cuts answers of {count_text(num, 'request')}" if num else ""
 
 
 def evidence(trials: Sequence[Trial], most: int = _MOST_SHOWN) -> tuple[tuple[str, ...], Rows]:
@@ -175,7 +175,7 @@ def _shown(plan: ServingPlan) -> list[Trial]:
 
 
 def _devices_text(place: Deployment) -> str:
-    return f"{place.num_devices} device{'s' if place.num_devices > 1 else ''}"
+    return count_text(place.num_devices, "device")
 
 
 def _trial_row(trial: Trial) -> tuple[str, ...]:

@@ -123,6 +123,18 @@ class Results:
         return np.array([what(each) for each in self.served], np.float64)
 
     @property
+    def refused_all(self) -> str:
+        """Why no request was served, in the words of the first refusal; "" if one was."""
+        if self.served or not self.refused:
+            return ""
+        num, why = len(self.refused), self.refused[0].why
+        return (
+            f"all {num:,} requests are refused; the first: {why}"
+            if num > 1
+            else f"the request is refused: {why}"
+        )
+
+    @property
     def end_s(self) -> float:
         """When the last request finished."""
         return max((each.finished_s for each in self.served), default=0.0)

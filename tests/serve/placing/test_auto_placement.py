@@ -166,7 +166,7 @@ def test_parts_are_served_each_by_itself() -> None:
         alone = type(problem.arrivals)(problem.arrivals.arrival_s[kept], np.zeros(kept.sum(), np.int64))
         parts.append(partition.decision.serve(alone))
     assert placed.num_good == (parts[0].num_good[0], parts[1].num_good[0])
-    total_s = sum(each.mean_latency_s * each.num_good[0] for each in parts)
+    total_s = sum(each.total_latency_s for each in parts)
     assert placed.mean_latency_s == pytest.approx(total_s / sum(placed.num_good))
 
 

@@ -136,5 +136,5 @@ def test_a_shorter_objective_makes_a_device_give_up_what_no_longer_fits() -> Non
     after = repack(before, hurried)
     assert len(after) == 2
     assert placed(after[:1])[0] < placed(before)[0]
-    with pytest.raises(ServeError, match="no batch keeps"):
+    with pytest.raises(ServeError, match="no batch meets its objective of"):
         repack(before, tuple(replace(session, objective_s=0.01) for session in before[0].sessions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -17,6 +18,7 @@ from trainyard.cli.serve.requests import quantity
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
     from trainyard.reading.left_out import LeftOut
+    from trainyard.serve.placing.compare import CannotPlace, PlacementRun
     from trainyard.serve.placing.problem import ModelToPlace
     from trainyard.serve.policies.alpaserve.problem import Arrivals
 
@@ -118,8 +120,16 @@ def act(options: Options, screen: Screen) -> Outcome:
         **place_document(problem, runs, cannot),
     }
     lines = given.left_out.lines() if given.left_out is not None else ()
-    why = "" if runs else f"no policy could place the models: {cannot[0].name}: {cannot[0].why}"
-    return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), why)
+    return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), _failure(runs, cannot))
+
+
+def _failure(runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]) -> str:
+    """Why there is no placement that serves requests; "" if there is one."""
+    if not runs:
+        return f"no policy could place the models: {cannot[0].name}: {cannot[0].why}"
+    if any(sum(run.placed.num_good) for run in runs) or not sum(runs[0].placed.num_asked):
+        return ""
+    return "no request meets its objective under any policy; give longer objectives or more devices"
 
 
 def _asked(options: Options) -> tuple[_Asked, ...]:
@@ -153,6 +163,7 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
 
 def _requests(options: Options, asked: tuple[_Asked, ...]) -> _Given:
     """Those of a trace; or drawn ones, where others are served than those by which is decided."""
+    from trainyard.report.units import count_text
     from trainyard.serve.errors import ServeError
     from trainyard.serve.placing.problem import arrivals_of, drawn_arrivals
     from trainyard.serve.requests.read import read_requests
@@ -173,13 +184,15 @@ def _requests(options: Options, asked: tuple[_Asked, ...]) -> _Given:
         how = {name: getattr(options, name) for name in _DRAWN}
         num, cv, seed = (_DRAWN[name] if value is None else value for name, value in how.items())
         history, served = (drawn_arrivals(rates, int(num), cv, 2 * int(seed) + i) for i in range(2))
-        return _Given(history, served, f"{len(served.model):,} requests drawn at {sum(rates):g}/s")
+        return _Given(
+            history, served, f"{count_text(len(served.model), 'request')} drawn at {sum(rates):g}/s"
+        )
     scale = 1.0 if options.time_scale is None else options.time_scale
     trace = read_requests(
         options.requests, options.format, options.limit, strict=options.strict, time_scale=scale
     )
     arrivals = arrivals_of(list(trace), [each.name for each in asked])
-    title = f"{options.requests.name}: {len(arrivals.model):,} requests"
+    title = f"{options.requests.name}: {count_text(len(arrivals.model), 'request')}"
     return _Given(arrivals, arrivals, title, trace.left_out)
 
 
@@ -203,10 +216,19 @@ def _models(
 
 
 def _weight_bytes(options: Options, cluster: Cluster) -> float:
+    from trainyard.hardware.devices import DeviceSpec
     from trainyard.reading.quantities import parse_bytes
+    from trainyard.report.units import bytes_text
     from trainyard.serve.deploy import usable_bytes
+    from trainyard.serve.errors import ServeError
 
     if options.weight_memory is not None:
-        return float(quantity("--weight-memory", options.weight_memory, parse_bytes))
+        given, device = quantity("--weight-memory", options.weight_memory, parse_bytes), cluster.devices[0]
+        if isinstance(device, DeviceSpec) and given > device.usable_bytes:
+            raise ServeError(
+                f"--weight-memory {options.weight_memory}: allowed is at most what a device has, "
+                f"{bytes_text(device.usable_bytes)}"
+            )
+        return float(given)
     cluster.require_known()
     return float(usable_bytes(cluster.devices[0]))

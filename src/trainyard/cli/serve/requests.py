@@ -130,6 +130,7 @@ class RequestOptions(Common):
         return self._drawn(wanted) if self.requests is None else self._traced(self.requests, wanted)
 
     def _traced(self, path: Path, wanted: Mapping[str, float]) -> GivenRequests:
+        from trainyard.report.units import count_text
         from trainyard.serve.requests.change import with_objectives
         from trainyard.serve.requests.read import read_requests
 
@@ -142,10 +143,11 @@ class RequestOptions(Common):
             time_scale=1.0 if self.time_scale is None else self.time_scale,
         )
         requests = tuple(with_objectives(each, **wanted) for each in trace)
-        title = f"{path.name}: {len(requests):,} requests"
+        title = f"{path.name}: {count_text(len(requests), 'request')}"
         return GivenRequests(requests, title, {"trace": str(path)}, trace.left_out)
 
     def _drawn(self, wanted: Mapping[str, float]) -> GivenRequests:
+        from trainyard.report.units import count_text
         from trainyard.serve.requests.change import with_objectives
         from trainyard.serve.requests.generate import (
             Gamma,
@@ -164,9 +166,8 @@ class RequestOptions(Common):
         arrivals = Poisson(rate) if cv == 1 else Gamma(rate, cv)
         drawn = generate_requests(how["num"], arrivals, lengths, how["seed"], max_tokens=self.max_tokens)
         requests = tuple(with_objectives(each, **wanted) for each in drawn)
-        return GivenRequests(
-            requests, f"{len(requests):,} requests drawn at {rate:g}/s", {"rate_per_s": rate, **how}
-        )
+        title = f"{count_text(len(requests), 'request')} drawn at {rate:g}/s"
+        return GivenRequests(requests, title, {"rate_per_s": rate, **how})
 
 
 def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:

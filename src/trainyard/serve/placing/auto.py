@@ -164,7 +164,7 @@ class _PartitionSearch:
         if partitions is None:
             return _WORST
         num_good = sum(sum(placed.num_good) for _, placed in partitions)
-        total_s = sum(placed.mean_latency_s * sum(placed.num_good) for _, placed in partitions)
+        total_s = sum(placed.total_latency_s for _, placed in partitions)
         num_asked = max(len(self.problem.arrivals.model), 1)
         return -num_good / num_asked, total_s / max(num_good, 1)
 

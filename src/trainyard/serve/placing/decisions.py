@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -62,13 +63,19 @@ class PlacedModels:
     replicas : of all models, by their first device.
     num_asked, num_good : requests of every model, and those of them within their objective; the others were refused or
         dropped.
-    mean_latency_s : of the good ones; 0 if there are none.
+    total_latency_s : of the good ones, added up.
     """
 
     replicas: tuple[ModelOnDevices, ...]
     num_asked: tuple[int, ...]
     num_good: tuple[int, ...]
-    mean_latency_s: float
+    total_latency_s: float
+
+    @property
+    def mean_latency_s(self) -> float:
+        """Of the good ones; NaN if there are none."""
+        num = sum(self.num_good)
+        return self.total_latency_s / num if num else math.nan
 
     @property
     def goodput(self) -> float:
@@ -83,7 +90,7 @@ class PlacedModels:
     @property
     def rank(self) -> tuple[float, float]:
         """By which placements are sorted, the best first: more good requests, then a shorter mean latency."""
-        return -self.goodput, self.mean_latency_s
+        return -self.goodput, self.total_latency_s
 
 
 class PlacementDecision(Protocol):
@@ -126,9 +133,8 @@ class GroupPlacement:
         )
         if not replicas:
             raise ServeError("no model fits on any group of devices; use larger devices")
-        num_good = int(found.good.sum())
-        mean_s = found.mean_latency_s * len(arrivals.model) / max(num_good, 1)
-        return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), mean_s)
+        total_s = found.mean_latency_s * len(arrivals.model)
+        return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), total_s)
 
     def near(self, random: Random) -> GroupPlacement:
         kind = random.random()
@@ -163,7 +169,7 @@ class TimeSharedPlacement:
         good = tuple(outcome[name].num_good for name in names)
         total_s = sum(each.total_s for each in outcome.values())
         asked = tuple(outcome[name].num_asked for name in names)
-        return PlacedModels(replicas, asked, good, total_s / max(sum(good), 1))
+        return PlacedModels(replicas, asked, good, total_s)
 
     def near(self, random: Random) -> TimeSharedPlacement:
         problem = self.problem
@@ -212,8 +218,8 @@ class PartitionedPlacement:
             ]
             for i, model in enumerate(partition.models):
                 asked[model], good[model] = placed.num_asked[i], placed.num_good[i]
-            total_s += placed.mean_latency_s * sum(placed.num_good)
-        return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s / max(sum(good), 1))
+            total_s += placed.total_latency_s
+        return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s)
 
     def near(self, random: Random) -> PartitionedPlacement:
         partitions = list(self.partitions)

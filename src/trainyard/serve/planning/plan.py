@@ -22,6 +22,7 @@ from trainyard.serve.planning.bottlenecks import Bottleneck, bottlenecks_of
 from trainyard.serve.planning.frontier import FrontierPoint, steady_states
 from trainyard.serve.planning.search import DeploymentSearch, order_of, run_of
 from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.results import Results
 from trainyard.serve.splits import ExcludedSplit, MakeSplit, PossibleSplit, possible_splits
 from trainyard.serve.summary import Summary
 
@@ -210,9 +211,10 @@ class _Planning:
             )
             return
         alone = self.search.alone(split)
-        if alone.slo_attainment < self.search.share - 1e-9:
+        summary = Summary.of(alone, 1)
+        if summary.slo_attainment < self.search.share - 1e-9:
             self._slow.add(split)
-            self._rule_out(split, f"even if each request is served alone, only {_met(alone)}")
+            self._rule_out(split, f"even if each request is served alone, {_met(alone, summary)}")
             return
         found = self.search.fewest(split, most)
         if found:
@@ -251,14 +253,15 @@ class _Planning:
         self.excluded_splits.append(split.excluded(why))
 
 
-def _met(summary: Summary) -> str:
+def _met(results: Results, summary: Summary) -> str:
     """How many requests meet their objectives, with the percentiles of TTFT and TPOT."""
-    return (
-        f"{summary.slo_attainment:.1%} of the requests meet their objectives; "
-        f"TTFT p50 {1e3 * summary.ttft.p50_s:.3g} ms, p99 {1e3 * summary.ttft.p99_s:.3g} ms; "
-        f"TPOT p50 {1e3 * summary.tpot.p50_s:.3g} ms, p99 {1e3 * summary.tpot.p99_s:.3g} ms; "
-        f"{summary.num_refused} refused"
-    )
+    if results.refused_all:
+        return results.refused_all
+    said = [f"only {summary.slo_attainment:.1%} of the requests meet their objectives"]
+    for name, times in (("TTFT", summary.ttft), ("TPOT", summary.tpot)):
+        if times.p50_s == times.p50_s:  # not NaN: some request has such a time
+            said.append(f"{name} p50 {1e3 * times.p50_s:.3g} ms, p99 {1e3 * times.p99_s:.3g} ms")
+    return "; ".join((*said, f"{summary.num_refused} refused"))
 
 
 def _first_of_splits(best: Trial, trials: Sequence[Trial]) -> list[Trial]:

@@ -11,6 +11,7 @@ from trainyard.serve.deployment import Deployment, ServedModel
 from trainyard.serve.planning.objectives import results_if_met
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.requests.request import TracedRequest
+from trainyard.serve.results import Results
 from trainyard.serve.router import router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import PossibleSplit
@@ -67,8 +68,8 @@ class DeploymentSearch:
         """How many deployments were simulated, with how many policies each."""
         return len(self._trials)
 
-    def alone(self, split: PossibleSplit) -> Summary:
-        """The latency of requests that are each served alone: no policy and no number of replicas does better."""
+    def alone(self, split: PossibleSplit) -> Results:
+        """What becomes of requests that are each served alone: no policy and no number of replicas does better."""
         self._tell(f"{split}, each request alone")
         apart, num = [], 0
         for each in self.requests:
@@ -79,7 +80,7 @@ class DeploymentSearch:
         whole_prompts = TokenBudget(split.max_model_len, 1)
         # One that is alone is in one stage at a time, on one rank; so decodes are simulated many at once.
         place = replace(split.deployment(1), model=replace(split.model, pipeline_stages=1, data_parallel=1))
-        return Summary.of(simulate_requests(apart, place.instances(whole_prompts), place.model.step_time), 1)
+        return simulate_requests(apart, place.instances(whole_prompts), place.model.step_time)
 
     def fewest(self, split: PossibleSplit, most: int) -> tuple[Trial, ...]:
         """All choices that meet the objectives with the fewest replicas of a split, best first.

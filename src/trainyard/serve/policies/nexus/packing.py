@@ -115,7 +115,9 @@ def _batches_of(session: Session, device_bytes: float) -> tuple[int, ...]:
     """Batches that keep the objective: a request waits for one batch, and then for its own."""
     batches = session.profile.within(session.objective_s / 2)
     if not batches:
-        raise ServeError(f"session {session.name!r}: no batch keeps {session.objective_s} s; allow more time")
+        raise ServeError(
+            f"session {session.name!r}: no batch meets its objective of {session.objective_s:g} s; allow more time"
+        )
     if session.weight_bytes > device_bytes:
         raise ServeError(
             f"session {session.name!r}: its weights have {session.weight_bytes:.6g} bytes, and a device has memory for "
