@@ -253,12 +253,18 @@ def is_own(name: str) -> bool:
     return ".py:" in name
 
 
-def swapping_policies(text: str) -> tuple[str, ...]:
-    """Names of those policies of a text that may swap requests out to the host."""
+def swapping_policies(text: str, *, samples: bool) -> tuple[str, ...]:
+    """Names of those policies of a text that may swap requests out to the host.
+
+    Parameters
+    ----------
+    samples : whether there are requests with several samples, which some policies swap out, and others not.
+    """
+    ways = ("swap", "swap samples") if samples else ("swap",)
     return tuple(
         name
         for name, policy in parse_policies(text)
-        if isinstance(policy, Portable) and policy.engine_needs(1).preempts_by == "swap"
+        if isinstance(policy, Portable) and policy.engine_needs(1).preempts_by in ways
     )
 
 

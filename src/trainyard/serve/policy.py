@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["BatchPolicy", "EngineNeeds", "Portable", "PreemptsBy", "Repeats", "StoppingPolicy"]
+__all__ = ["BatchPolicy", "EngineNeeds", "Portable", "Preempt", "Repeats", "StoppingPolicy"]
 
 Repeats = Literal["always", "while none waits", "never"]
-PreemptsBy = Literal["recompute", "swap"]
-"""What becomes of the blocks of a request that is preempted: it gives them back and its tokens are computed again, and
-which blocks it gets is left to the engine; or they may be moved to the host.
+Preempt = Literal["recompute", "swap", "swap samples"]
+"""Requests that lose their blocks are computed again, or are swapped out to the host; or those of which several samples
+run are swapped out, and others are computed again. Where the host has no room, all are computed again.
 """
 
 
@@ -64,7 +64,7 @@ class EngineNeeds(NamedTuple):
     max_tokens : in a step, at most.
     """
 
-    preempts_by: PreemptsBy
+    preempts_by: Preempt
     max_requests: int
     max_tokens: int
 

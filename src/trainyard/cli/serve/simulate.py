@@ -118,7 +118,8 @@ def _warn(options: Options, screen: Screen, deployment: Deployment, given: Given
             f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
             "weights"
         )
-    swapping = swapping_policies(options.policy)
+    samples = any(each.request.num_samples > 1 for each in given.requests)
+    swapping = swapping_policies(options.policy, samples=samples)
     if swapping and not deployment.num_host_blocks:
         screen.say(
             f"warning: without --host-cache-memory nothing is swapped out by {', '.join(swapping)}: requests that are "

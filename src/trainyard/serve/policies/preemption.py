@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
+from trainyard.serve.policy import Preempt
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["Preempt", "check_preempt", "decode_or_preempt", "next_swapped", "preempt_all"]
-
-Preempt = Literal["recompute", "swap", "swap samples"]
-"""Requests that lose their blocks are computed again, or are swapped out to the host; or those of which several samples
-run are swapped out, and others are computed again. Where the host has no room, all are computed again.
-"""
+__all__ = ["check_preempt", "decode_or_preempt", "next_swapped", "preempt_all"]
 
 
 def check_preempt(given: str) -> None:

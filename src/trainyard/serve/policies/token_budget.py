@@ -15,8 +15,8 @@ from trainyard.serve.policies.admitting import (
     SWAPPED,
     AdmittingPolicy,
 )
-from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
-from trainyard.serve.policy import EngineNeeds, PreemptsBy
+from trainyard.serve.policies.preemption import check_preempt, decode_or_preempt, next_swapped
+from trainyard.serve.policy import EngineNeeds, Preempt
 
 __all__ = ["TokenBudget"]
 
@@ -48,9 +48,8 @@ class TokenBudget(AdmittingPolicy):
         require_at_least(self, 0, "watermark")
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
-        preempts_by: PreemptsBy = "recompute" if self.preempt == "recompute" else "swap"
         longest = 0 if self.chunked else max_model_len
-        return EngineNeeds(preempts_by, self.max_requests, max(self.max_tokens, longest))
+        return EngineNeeds(self.preempt, self.max_requests, max(self.max_tokens, longest))
 
     def make(self, draft: BatchDraft, state: Any) -> None:
         running, left = draft.running, self.max_tokens

@@ -27,9 +27,9 @@ from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import MAX_REQUESTS, MAX_TOKENS, NO_BLOCKS, SWAPPED, AdmittingPolicy
-from trainyard.serve.policies.preemption import Preempt, check_preempt, decode_or_preempt, next_swapped
+from trainyard.serve.policies.preemption import check_preempt, decode_or_preempt, next_swapped
 from trainyard.serve.policies.token_budget import TokenBudget
-from trainyard.serve.policy import EngineNeeds, PreemptsBy
+from trainyard.serve.policy import EngineNeeds, Preempt
 
 __all__ = ["PrefillFirst", "vllm"]
 
@@ -57,9 +57,8 @@ class PrefillFirst(AdmittingPolicy):
         require_at_least(self, 0, "watermark")
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
-        preempts_by: PreemptsBy = "recompute" if self.preempt == "recompute" else "swap"
         return EngineNeeds(
-            preempts_by, self.max_requests, max(self.max_tokens, max_model_len, self.max_requests)
+            self.preempt, self.max_requests, max(self.max_tokens, max_model_len, self.max_requests)
         )
 
     def make(self, draft: BatchDraft, state: Any) -> None:
