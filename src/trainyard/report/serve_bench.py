@@ -82,7 +82,7 @@ def _facts(run: BenchRun, found: Mapping[str, Any]) -> list[tuple[str, str]]:
             "tokens",
             f"{found['total_input_tokens']:,} of prompts, {found['total_output_tokens']:,} of answers",
         ),
-        ("open at once", f"{found['max_concurrent_requests']:,} requests at most"),
+        ("concurrent", f"{found['max_concurrent_requests']:,} requests at most"),
         (
             "sent late by",
             f"{_time(found['p99_lateness_ms'])} (p99), {_time(found['max_lateness_ms'])} at most",

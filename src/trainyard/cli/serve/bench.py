@@ -47,7 +47,7 @@ class Options(RequestOptions):
     api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY")] = None
     """Key for the server; by default what the variable TRAINYARD_API_KEY holds, which other users do not see."""
     max_concurrency: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
-    """Requests that may be open at once; others wait, and count as sent late. By default any number."""
+    """Most concurrent requests; others wait, and count as sent late. By default any number."""
     timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
     """Time for a whole answer; a request that takes longer has failed."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None

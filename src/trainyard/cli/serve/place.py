@@ -34,7 +34,7 @@ class Options(Common):
     """Place many models on a cluster, and simulate how many requests meet their objectives."""
 
     models: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
-    """Models, separated by commas, each with its requests a second and its objective: resnet50:200/s:50ms,gpt2:20/s:80ms.
+    """Models, separated by commas, each as name:rate:objective: resnet50:200/s:50ms,gpt2:20/s:80ms.
     A model is a name of the zoo, a Python file, or a profile of Nexus (FILE.txt)."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """The devices, all of a type: NODESxDEVICESxTYPE, such as 1x4xA100-80G; or a YAML file."""
@@ -47,21 +47,21 @@ class Options(Common):
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first requests of the trace."""
     time_scale: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
-    """Multiply the trace's arrivals: 0.5 is twice the load."""
+    """Multiply the trace's arrival times: 0.5 is twice the load."""
     strict: bool = False
-    """Stop at the first row of the trace that cannot be read; by default these are left out, and counted."""
+    """Stop at the first row of the trace that cannot be read; by default such rows are left out and counted."""
     num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
-    """How many requests are drawn, about, of all models together; by default 5000."""
+    """Number of requests to draw, about, for all models together; by default 5000."""
     burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
-    """Spread of the gaps between drawn requests by their mean: more than 1 is bursts; by default 1, as by chance."""
+    """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
-    """Seed of what is drawn; by default 0."""
+    """Random seed of drawn requests; by default 0."""
     e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Objective, such as 100ms, of models that have none of their own."""
+    """Objective for the end-to-end time, such as 100ms, of models without one of their own."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
-    """Of weights and products: float32, float16 or bfloat16."""
+    """Type of the weights and of the computation: float32, float16 or bfloat16."""
     weight_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Memory of each device for weights, such as 10GB; by default what a server may use of it."""
+    """Memory of each device for weights, such as 10GB; by default what a server may use of the device."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a picture of each placement."""
 
@@ -79,7 +79,7 @@ class _Asked(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """Requests by which is decided, those that are served, and what they are."""
+    """Requests to place by, those to measure by, and what they are."""
 
     history: Arrivals
     served: Arrivals
@@ -162,7 +162,7 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
 
 
 def _requests(options: Options, asked: tuple[_Asked, ...]) -> _Given:
-    """Those of a trace; or drawn ones, where others are served than those by which is decided."""
+    """Those of a trace; or drawn ones, with one set to place by and another to measure by."""
     from trainyard.report.units import count_text
     from trainyard.serve.errors import ServeError
     from trainyard.serve.placing.problem import arrivals_of, drawn_arrivals

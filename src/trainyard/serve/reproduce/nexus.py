@@ -57,7 +57,7 @@ TABLES = (
     ),
     PaperTable(
         "Shen et al., SOSP 2019, section 4.1, 64 requests per second for A and 32 each for B and C",
-        "as said",
+        "batches, models and the cycle",
         "packed, the profiles of table 2",
         _shared_rows,
         tolerance=1e-9,

@@ -49,7 +49,7 @@ class Request:
     ttft_s : objective: time from its arrival to its first token; infinite where there is none.
     tpot_s : objective: mean time between its tokens, after the first.
     e2e_s : objective: time from its arrival to its last token.
-    weight : of its client: one with twice the weight has a right to twice the service.
+    weight : of its client: its share of the service, relative to those of others.
     priority : a smaller one is more urgent.
     parent : name of the request that it continues: it comes ``arrival_s`` after the end of that one; "" for none. If its
         prompt is long enough, and its ``prefix`` has all whole blocks of the parent's prompt, it begins with that prompt

@@ -198,7 +198,7 @@ TABLES = (
     ),
     PaperTable(
         f"{_SOURCE}, latency",
-        "mean latency, s; 0 if refused",
+        "mean latency of all requests, s; a refused one counts as 0",
         _METHOD,
         lambda: _rows(1, CASES),
         tolerance=5e-6,
