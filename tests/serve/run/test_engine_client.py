@@ -8,6 +8,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.serve.run.tiny_models import drawn_prompts, generated, made
 
@@ -117,6 +118,7 @@ def test_a_process_that_is_killed_is_started_again(folder: Path, max_retries: in
                 await read()
         after = await _tokens(client, prompts[0], 10)
         assert client.num_restarts == 1
+        assert not any(each.status() == psutil.STATUS_ZOMBIE for each in psutil.Process().children())
         await client.close()
         return found, after
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -257,15 +258,16 @@ class EngineClient:
         theirs.close()
         loop = asyncio.get_running_loop()
         self._messages = SimpleQueue()
-        Thread(target=self._read, args=(self._connection, loop), daemon=True).start()
+        Thread(target=self._read, args=(self._connection, self._process, loop), daemon=True).start()
         Thread(target=_write, args=(self._connection, self._messages), daemon=True).start()
 
-    def _read(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def _read(self, connection: Connection, process: SpawnProcess, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: hand on what comes, until the process ends."""
         with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
             while True:
                 loop.call_soon_threadsafe(self._take, connection.recv())
         self._send(StopEngine())  # to the thread that writes
+        process.join(1.0)  # its pipe is closed: it is about to end; not waited for, it would stay a zombie
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._lost)
 
@@ -315,7 +317,6 @@ class EngineClient:
         if self._is_closing:
             return
         if self._num_failed_starts > (_MOST_FAILED_STARTS if self.max_model_len else 0):
-            self._process.join(1.0)  # its pipe is closed: it is about to end
             code = self._process.exitcode
             self._failure = (
                 f"the engine ended before it could serve, with status {code}; its messages say why"
