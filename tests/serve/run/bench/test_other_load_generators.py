@@ -12,6 +12,9 @@ import pytest
 from tests.serve.run.server.served_api import Servers, save_tiny
 from tests.serve.run.vllm.vllm_environment import vllm_python
 
+from trainyard.serve.run.engine import EngineOptions
+from trainyard.serve.run.engine_process import EngineSpec
+
 _NUM, _PROMPT, _OUTPUT = 12, 30, 20
 _VLLM_BENCH = """
 from vllm.benchmarks.serve import add_cli_args, main
@@ -25,7 +28,7 @@ main(parser.parse_args())
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory):
     folder = save_tiny(tmp_path_factory.mktemp("models") / "tiny")
-    servers = Servers(folder)
+    servers = Servers(EngineSpec(folder, "vllm", EngineOptions(num_blocks=600, block_tokens=8)))
     yield servers.url(), folder
     servers.close()
 
