@@ -151,7 +151,9 @@ class Names(Generic[T_]):
         except (ValueError, RecursionError, MemoryError):
             found = value
         if isinstance(found, int | float) and not (abs(found) <= _LARGEST or math.isinf(found)):
-            raise self.error(f"option {option} of {name} is a number of at most 64 bits; give a smaller one")
+            raise self.error(
+                f"option {option} of {name} is {shown(found)}; allowed are numbers from -2^63 to 2^63"
+            )
         if found is None or isinstance(found, self.types):
             return found
         raise self.error(f"option {option} of {name} must be {self.types_in_words}, got {ast.unparse(value)}")

@@ -55,6 +55,9 @@ BAD = {
     "limit without a trace": ((*DRAWN, "--limit", "3"), ("--limit does not apply to drawn requests",)),
     "seed of a trace": (traced("--seed", "0"), ("--seed does not apply to a trace", "leave it out")),
     "rate of nothing": (("serve", "simulate", "--rate", "0", *PLACE), ("--rate 0.0", "1e-06 to 1e+06")),
+    "a number that is too large": (
+        traced("--policy", "sarathi(chunk_tokens=1e30)"), ("chunk_tokens of sarathi", "allowed are numbers from -2^63 to")
+    ),
     "no requests": ((*DRAWN, "--num", "0"), ("--num 0", "1 to 10,000,000")),
     "objective without a unit": (traced("--ttft", "500"), ("--ttft: '500'", "us, ms, s, min, h", "500ms")),
     "objective of no time": (traced("--e2e", "0s"), ("--e2e: '0s'", "above 0")),
@@ -69,7 +72,7 @@ BAD = {
     "page and table in one file": (traced("--html", "x", "--csv", "./x"), ("--html and --csv are both x", "of its own")),
     "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("sarathi(chunk_tokens=0): chunk_tokens is 0; allowed",)),
     "a sequence without an answer": (
-        (*traced()[:-1], "1"), ("max_model_len 1; allowed is 2 to 6400",)
+        (*traced()[:-1], "1"), ("max_model_len 1; allowed is 2 or more, for a prompt",)
     ),
     "after all time": (traced("--time-scale", "1e12"), ("'second': arrival_s is 100000000000.0", "from 0 s to 1e+10 s")),
     "unknown trace": (("serve", "download", "azure"), ("no trace 'azure' to download", "azure-conv")),
@@ -211,3 +214,24 @@ def test_options_without_effect_are_told(folder: Path, capsys: pytest.CaptureFix
 def test_one_request_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(traced("--limit", "1")) == 0
     assert capsys.readouterr().out.startswith("requests.csv: 1 request; ")
+
+
+def test_a_policy_that_is_named_twice_runs_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(traced("--policy", "vllm, sarathi, vllm", "--json")) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert sorted(run["policy"] for run in runs) == ["sarathi", "vllm"]
+    assert all(
+        (each["tpot_s"] is None) == (each["output_tokens"] in (None, 1))
+        for run in runs
+        for each in _rows(run)
+    )
+
+
+def _rows(run: dict) -> list[dict]:
+    columns = run["requests"]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_drawn_lengths_may_be_as_long_as_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main((*DRAWN, "--prompt-tokens", "10000000")) in (0, 1)
+    assert "most is" not in capsys.readouterr().err

@@ -16,6 +16,7 @@ BAD = {
     "no objective": (("resnet-tiny:20/s",), ("give an objective, as resnet-tiny:50ms, or --e2e",)),
     "no rate": (("resnet-tiny:50ms",), ("resnet-tiny:200/s, or --requests",)),
     "rate of 0": (("resnet-tiny:0/s:50ms",), ("'resnet-tiny:0/s:50ms'", "such as resnet50:200/s:50ms")),
+    "rate of too many": (("resnet-tiny:1e7/s:50ms",), ("requests per second (1e-06 to 1e+06)", "resnet50:200/s:50ms")),
     "two rates": (("resnet-tiny:1/s:2/s",), ("allowed are a name",)),
     "no unit": (("resnet-tiny:20/s:50",), ("model resnet-tiny: '50'", "such as 500ms")),
     "twice": (("gpt-tiny:1/s:1s,gpt-tiny:2/s:1s",), ("one stands there twice",)),

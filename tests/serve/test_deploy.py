@@ -50,7 +50,7 @@ def test_what_cannot_be_is_told():
         deploy("llama3-70b", _A100)
     with pytest.raises(ServeError, match="/nowhere is no folder"):
         served_model("llama3-8b", _A100, kernels=Path("/nowhere"))
-    with pytest.raises(ServeError, match="max_model_len 1; allowed is 2 to"):
+    with pytest.raises(ServeError, match="max_model_len 1; allowed is 2 or more"):
         deploy("llama3-8b", _A100, max_model_len=1)
     with pytest.raises(ServeError, match="33 stages of llama3-8b, which has 32 layers"):
         served_model("llama3-8b", parse_cluster("5x8xA100-80G"), pipeline_stages=33)
@@ -63,7 +63,7 @@ def test_what_cannot_be_is_told():
     with pytest.raises(ServeError, match="2 replicas on devices that are not alike: A100-80G, T4"):
         deploy("gpt2", parse_cluster("1x1xA100-80G+1x1xT4"))
     assert deploy("gpt2", parse_cluster("1x1xA100-80G+1x1xT4"), num_replicas=1).num_replicas == 1
-    with pytest.raises(ServeError, match=r"dlrm-tiny .* allowed are language models"):
+    with pytest.raises(ServeError, match=r"dlrm-tiny is no language model"):
         deploy("dlrm-tiny", _A100)
     with pytest.raises(ServeError, match=r"bert-tiny: .* sees tokens after it"):
         deploy("bert-tiny", _A100)

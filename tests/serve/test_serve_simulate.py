@@ -276,7 +276,7 @@ def test_a_pipeline_has_a_batch_in_every_stage():
     assert {each.request.name: each.finished_s for each in results.served} == {"r0": 14.0, "r1": 9.0}
     assert sorted(starts) == [(0.0, 0), (1.0, 1), (6.0, 0)]
     assert Instance(_OneByOne(), BlockCache(1, 2)).num_stages == 1
-    with pytest.raises(ServeError, match="num_stages of Instance is 0; allowed is 1 or more"):
+    with pytest.raises(ServeError, match="num_stages is 0; allowed is 1 or more"):
         Instance(_OneByOne(), BlockCache(100, 16), num_stages=0)
 
 
@@ -348,9 +348,9 @@ def test_what_a_request_had_computed_is_found_again_after_it_was_preempted():
     assert num_computed(True) < num_computed(False)
 
 
-@pytest.mark.parametrize("most", [1, 101])
-def test_a_model_length_that_the_cache_has_no_room_for_is_refused(most):
-    with pytest.raises(ServeError, match=f"max_model_len {most}; allowed is 2 to 100"):
+@pytest.mark.parametrize(("most", "allowed"), [(1, "2 or more"), (101, "2 to 100")])
+def test_a_model_length_that_cannot_be_is_refused(most, allowed):
+    with pytest.raises(ServeError, match=f"max_model_len {most}; allowed is {allowed}"):
         Instance(vllm(), BlockCache(10, 10), most)
 
 

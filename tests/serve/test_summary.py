@@ -43,6 +43,13 @@ def test_numbers_of_a_run():
     assert math.isnan(found.fairness)  # nobody waits for a first step here
 
 
+def test_a_run_begins_with_the_first_arrival_even_if_it_is_refused():
+    results = Results(
+        [_served(0, (4.0, 5.0, 10.0), 4)], [Refused(request(1, 0.0, 100, 1).request, "too long")]
+    )
+    assert Summary.of(results, num_instances=1).requests_per_s == 1 / 10
+
+
 def test_where_nothing_was_served_there_are_no_times():
     found = Summary.of(Results(), num_instances=1)
     assert found.num_served == 0

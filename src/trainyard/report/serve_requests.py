@@ -35,6 +35,9 @@ def request_columns(run: PolicyRun) -> dict[str, list[Any]]:
     }
     for name in _OF_SERVED:
         found[name] = [*(getattr(each, name) for each in served), *missing]
+    for place, each in enumerate(served):
+        if each.longest_tokens == 1:  # there is no token after the first
+            found["tpot_s"][place] = None
     # One without a parent comes when its trace says.
     found["arrival_s"][len(served) :] = [
         None if each.request.parent else each.request.arrival_s for each in refused

@@ -233,7 +233,7 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
 
     Returns
     -------
-    Pairs of the name (with its options) and the policy.
+    Pairs of the name (with its options) and the policy; one that is named twice is there once.
 
     Raises
     ------
@@ -245,7 +245,8 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
     >>> [name for name, _ in parse_policies("vllm, sarathi(chunk_tokens=256) + vtc")]
     ['vllm', 'sarathi(chunk_tokens=256) + vtc']
     """
-    return tuple((" + ".join(name for name, _ in each), _composed(each)) for each in _NAMES.parse_sums(text))
+    found = ((" + ".join(name for name, _ in each), _composed(each)) for each in _NAMES.parse_sums(text))
+    return tuple(dict(found).items())
 
 
 def is_own(name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.data_parallel import DataParallelInstance
-from trainyard.serve.errors import ServeError, require_at_least
+from trainyard.serve.errors import ServeError, check_max_model_len, require_at_least
 from trainyard.serve.instance import Instance
 from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
@@ -106,11 +106,7 @@ class Deployment:
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
         require_at_least(self, 0, "num_host_blocks")
-        room = self.num_blocks * self.block_tokens
-        if not 2 <= self.max_model_len <= room:
-            raise ServeError(
-                f"max_model_len {self.max_model_len}; allowed is 2 to {room}, the tokens of the KV cache; enlarge it"
-            )
+        check_max_model_len(self.max_model_len, self.num_blocks * self.block_tokens)
 
     @property
     def num_devices(self) -> int:

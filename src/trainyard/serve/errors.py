@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-__all__ = ["ServeError", "require_at_least"]
+__all__ = ["ServeError", "check_max_model_len", "require_at_least"]
 
 
 class ServeError(ValueError):
     """Something given to the serving level that cannot be; the message says what is allowed."""
+
+
+def check_max_model_len(max_model_len: int, cached_tokens: int) -> None:
+    """Refuse a longest sequence that has no room for a prompt and an answer, or for which a cache is too small.
+
+    Parameters
+    ----------
+    cached_tokens : that the KV cache has room for.
+
+    Raises
+    ------
+    ServeError
+        Says what is allowed.
+    """
+    if max_model_len < 2:
+        raise ServeError(f"max_model_len {max_model_len}; allowed is 2 or more, for a prompt and an answer")
+    if max_model_len > cached_tokens:
+        raise ServeError(
+            f"max_model_len {max_model_len}; allowed is 2 to {cached_tokens}, the tokens of the KV cache; enlarge it"
+        )
 
 
 def require_at_least(who: object, least: float, *names: str) -> None:

@@ -14,7 +14,7 @@ from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
-from trainyard.serve.errors import ServeError, require_at_least
+from trainyard.serve.errors import ServeError, check_max_model_len, require_at_least
 from trainyard.serve.handover import Handover
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.queues import Queues
@@ -70,10 +70,8 @@ class Instance:
         if num_stages > 1 and isinstance(policy, StoppingPolicy):
             raise ServeError("the policy stops steps, which pipeline stages do not; use one stage")
         room = cache.num_blocks * cache.block_tokens
-        if max_model_len is not None and not 2 <= max_model_len <= room:
-            raise ServeError(
-                f"max_model_len {max_model_len}; allowed is 2 to {room}, the tokens of the KV cache; enlarge it"
-            )
+        if max_model_len is not None:
+            check_max_model_len(max_model_len, room)
         self.max_model_len = max_model_len or room
         self.policy, self.cache, self.queues = policy, cache, Queues()
         self._keys, self._adapters = BlockKeys(cache.block_tokens), AdapterSlots(max_loras)

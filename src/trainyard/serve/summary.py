@@ -67,7 +67,9 @@ class Summary:
     def of(cls, results: Results, num_instances: int) -> Summary:
         """The summary of a run on so many replicas."""
         served, num = results.served, len(results.served) + len(results.refused)
-        begin_s = min((each.arrival_s for each in served), default=0.0)
+        came_s = [each.arrival_s for each in served]
+        came_s += [each.request.arrival_s for each in results.refused if not each.request.parent]
+        begin_s = min(came_s, default=0.0)
         span_s = max(results.end_s - begin_s, 0.0)
         num_met = sum(each.meets_objectives for each in served)
         prompt_tokens = sum(each.request.prompt_tokens for each in served)

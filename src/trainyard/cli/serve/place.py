@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
-from trainyard.cli.bounds import BURSTINESS, REQUESTS, SEED
+from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.requests import quantity
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "act"]
 
-_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)/s", re.ASCII)
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?(?:e-?\d{1,2})?)/s", re.ASCII)
 _DRAWN = {"num": 5000, "burstiness": 1.0, "seed": 0}
 _OF_TRACES = ("format", "limit", "time_scale", "strict")
 
@@ -143,10 +143,15 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
         source, *more = (part.strip() for part in text.split(":"))
         rates = [match for part in more if (match := _RATE.fullmatch(part))]
         times = [part for part in more if not _RATE.fullmatch(part)]
-        if not source or len(rates) > 1 or len(times) > 1 or any(float(rate[1]) == 0 for rate in rates):
+        if (
+            not source
+            or len(rates) > 1
+            or len(times) > 1
+            or not all(RATE.allow(float(rate[1])) for rate in rates)
+        ):
             raise ServeError(
-                f"model {text.strip()!r}: allowed are a name, its requests a second and its objective, such as "
-                "resnet50:200/s:50ms"
+                f"model {text.strip()!r}: allowed are a name, its requests per second ({RATE}) and its objective, "
+                "such as resnet50:200/s:50ms"
             )
         objective_s = quantity(f"model {source}", times[0], parse_seconds) if times else default_s
         found.append(_Asked(source, float(rates[0][1]) if rates else None, objective_s))

@@ -161,7 +161,10 @@ class RequestOptions(Common):
         how = {name: _DRAWN[name] if value is None else value for name, value in given.items()}
         rate, cv = self.rate or 0.0, how["burstiness"]
         lengths = IndependentLengths(
-            *(LogNormal(mean, 1.0, _LONGEST * mean) for mean in (how["prompt_tokens"], how["output_tokens"]))
+            *(
+                LogNormal(mean, 1.0, min(_LONGEST * mean, int(TOKENS.most)))
+                for mean in (how["prompt_tokens"], how["output_tokens"])
+            )
         )
         arrivals = Poisson(rate) if cv == 1 else Gamma(rate, cv)
         drawn = generate_requests(how["num"], arrivals, lengths, how["seed"], max_tokens=self.max_tokens)

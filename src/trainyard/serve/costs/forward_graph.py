@@ -29,8 +29,8 @@ def forward_program(model: Model) -> Program:
     fitting = [each for each in _PRIMES if each <= longest and not any(size % each == 0 for size in sizes)]
     if not fitting:
         raise ServeError(
-            f"{model.name} takes sequences of at most {longest} tokens; allowed are language models, "
-            "such as llama3-8b"
+            f"{model.name} is no language model: its example batch has no sequences of more than {longest} tokens; give "
+            "a language model, such as llama3-8b"
         )
     try:
         return capture_forward(shortened_sequences(model, fitting[0]), 1, torch.bfloat16)
