@@ -43,7 +43,10 @@ def vllm_server(
 
     if len(models) != 1:
         raise ServeError(f"--engine vllm serves one model; given are {', '.join(models)}")
-    if server != ServerOptions(server.host, server.port, server.keys, drain_s=server.drain_s):
+    done = ServerOptions(
+        server.host, server.port, server.keys, drain_s=server.drain_s, reads_priority=server.reads_priority
+    )
+    if server != done:
         raise ServeError(
             "--engine vllm has vLLM's own server, which does not do --max-num-queued-reqs, --max-num-queued-tokens, "
             "--max-body, --deadline, --tool-call-parser and --log-prompts; leave them out"
