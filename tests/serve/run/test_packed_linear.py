@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
+from trainyard.serve.run import linear as linear_module
 from trainyard.serve.run.linear import PackedLinear, pack_linear_layers
 
 
@@ -28,3 +31,18 @@ def test_layers_are_replaced_once_and_other_types_stay():
     assert isinstance(model[0], PackedLinear)
     assert model[2][0] is model[0]
     assert type(model[3]) is nn.Linear
+
+
+def test_a_layer_is_gone_when_the_next_one_is_packed(monkeypatch: pytest.MonkeyPatch):
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    layers = [weakref.ref(each) for each in model]
+    there = []
+
+    class Counting(PackedLinear):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__(linear)
+            there.append(sum(each() is not None for each in layers))
+
+    monkeypatch.setattr(linear_module, "PackedLinear", Counting)
+    pack_linear_layers(model)
+    assert there == [3, 2, 1]

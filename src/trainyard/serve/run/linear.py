@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor, nn
 
@@ -34,10 +36,12 @@ def pack_linear_layers(model: nn.Module) -> None:
     """Replace the linear layers of a model; where oneDNN or the type of weights does not allow it, nothing changes."""
     if not torch.backends.mkldnn.is_available():
         return
-    packed: dict[int, PackedLinear] = {}
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+    # Nothing here keeps a layer that was replaced, so that its memory is free before the next one is packed.
+    packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()
+    for parent in [each for each in model.modules() if type(each) is not nn.Linear]:
+        for name in [name for name, _ in parent.named_children()]:
+            child = getattr(parent, name)
             if type(child) is nn.Linear and child.weight.dtype in _DTYPES:
-                if id(child) not in packed:
-                    packed[id(child)] = PackedLinear(child)
-                setattr(parent, name, packed[id(child)])
+                if child not in packed:
+                    packed[child] = PackedLinear(child)
+                setattr(parent, name, packed[child])
