@@ -188,6 +188,17 @@ def names() -> tuple[str, ...]:
     return tuple(ENTRIES)
 
 
+def config_of(name: str) -> Any:
+    """The sizes of a model, by its name as `build` takes it.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or a file cannot be read.
+    """
+    return _entry(name).config
+
+
 def build(name: str, batch_rows: int | None = None) -> Model:
     """Build a model of the zoo.
 

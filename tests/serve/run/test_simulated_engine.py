@@ -10,11 +10,12 @@ from trainyard.serve.batch import WorkItem
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
+from trainyard.serve.run.byte_tokenizer import save_byte_tokenizer
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.run.simulated_engine import SimulatedEngineSpec, save_byte_tokenizer
+from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
 from trainyard.serve.run.simulated_model import SimulatedModel
 from trainyard.serve.step_time import LinearStepTime
 

@@ -37,13 +37,14 @@ class Options(LocalEngineOptions, Common):
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
     """Folders of models in Hugging Face form, with weights as safetensors. Requests call a model by the name of its
-    folder, or by NAME of NAME=FOLDER. One with a modules.json, as sentence-transformers has it, gives embeddings."""
+    folder, or by NAME of NAME=FOLDER. One with a modules.json, as sentence-transformers has it, gives embeddings. Where
+    there is no such folder, names of the zoo, such as gpt2, which have random weights and a token for each byte."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model that generates text, as in `trainyard serve simulate`, such as sarathi or vllm+vtc.
     Models that give embeddings have turbotransformers."""
     engine: Literal["torch", "simulated", "vllm"] = "torch"
-    """Computes the models on this machine, or only takes the time that they would take on a --cluster; then MODELS may be
-    names of the zoo, too, and every answer is the same text. With vllm, vLLM's own engine and server serve one model, in
+    """Computes the models on this machine, or only takes the time that they would take on a --cluster; then every answer
+    is the same text. With vllm, vLLM's own engine and server serve one model, in
     batches that the policy makes; the policy must preempt by recompute."""
     vllm_python: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Of vLLM: Python of the environment that has it; by default .venv-vllm/bin/python, which `make vllm` makes."""
@@ -104,8 +105,11 @@ def act(options: Options, screen: Screen) -> Outcome:
             print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
+        if drawn:
+            screen.say(f"random weights, so that answers mean nothing: {', '.join(drawn)}")
 
     models = _models(options)
+    drawn = _drawn(options, models)
     if options.lora_modules is not None or options.lora_root is not None:
         if options.engine != "torch" or options.tp != 1:
             raise ServeError(
@@ -115,7 +119,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":
         return _served_by_vllm(options, models, server_options, on_ready)
-    with tempfile.TemporaryDirectory(prefix="trainyard-tokenizer-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
         engines = _engine_factories(options, models, Path(folder))
         return Outcome({"drained": serve(engines, server_options, on_ready)})
 
@@ -198,14 +202,27 @@ def _engine_factories(
 ) -> Mapping[str, EngineFactory]:
     """How each model is computed, by its name."""
     if options.cluster is None:
-        num = len(models)
-        return {name: _local_spec(options, Path(model), num) for name, model in models.items()}
+        from trainyard.cli.serve.zoo_models import random_specs
+
+        num, drawn = len(models), _drawn(options, models)
+        specs = random_specs(options, drawn, options.policy, folder, num, options.tp)
+        return {
+            name: specs[name] if name in drawn else _local_spec(options, Path(model), num)
+            for name, model in models.items()
+        }
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
     return {
         name: simulated_spec(options, model, options.policy, options.cluster, options.tp, folder)
         for name, model in models.items()
     }
+
+
+def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:
+    """Those of the models that are computed with random weights, for there is no folder."""
+    if options.engine != "torch":
+        return {}
+    return {name: model for name, model in models.items() if not Path(model).exists()}
 
 
 def _local_spec(options: Options, folder: Path, num_models: int) -> EngineFactory:

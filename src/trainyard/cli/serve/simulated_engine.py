@@ -37,8 +37,9 @@ def simulated_spec(
     """
     from trainyard.hardware.parse import parse_cluster
     from trainyard.serve.deploy import deploy
+    from trainyard.serve.run.byte_tokenizer import save_byte_tokenizer
     from trainyard.serve.run.engine import EngineOptions
-    from trainyard.serve.run.simulated_engine import SimulatedEngineSpec, save_byte_tokenizer
+    from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
 
     found = deploy(
         model,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.errors import ServeError
@@ -19,7 +19,7 @@ from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
 from trainyard.serve.run.lora_layers import LoraLayers
-from trainyard.serve.run.pretrained import load_pretrained, require_fixed_rope
+from trainyard.serve.run.pretrained import load_causal_pretrained, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
@@ -142,4 +142,4 @@ def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32) -> Causa
     ServeError
         If the folder has no such model, or not all of its weights.
     """
-    return CausalModel(load_pretrained(AutoModelForCausalLM, folder, dtype), folder.name)
+    return CausalModel(load_causal_pretrained(folder, dtype), folder.name)

@@ -19,12 +19,13 @@ from transformers.utils.logging import disable_progress_bar
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.causal_model import load_causal_model
+from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.engine_adapters import AdapterLoaded, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
+from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
@@ -111,6 +112,7 @@ class EngineSpec:
     dtype : type of weights and cache.
     num_threads : of the process, and of each other that shares the model.
     shards : how several processes share the model; None for one.
+    load : how each process makes the model of the folder.
     """
 
     folder: Path
@@ -119,6 +121,7 @@ class EngineSpec:
     dtype: torch.dtype = torch.float32
     num_threads: int = 1
     shards: ModelShards | None = None
+    load: ModelLoader = load_causal_pretrained
 
     def make_engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""
@@ -135,8 +138,8 @@ class EngineSpec:
 
     def _model(self) -> StepModel:
         if self.shards is None:
-            return load_causal_model(self.folder, self.dtype)
-        return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end)
+            return CausalModel(self.load(self.folder, self.dtype), self.folder.name)
+        return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end, self.load)
 
     def _constrain(self, sampling: SamplingParams) -> TokenConstraint:
         return _structured_outputs(self.folder).constraint(sampling)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from trainyard.reading import listed
 from trainyard.serve.errors import ServeError
 
-__all__ = ["load_pretrained", "require_fixed_rope"]
+__all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "require_fixed_rope"]
+
+ModelLoader = Callable[[Path, torch.dtype], PreTrainedModel]
+"""Makes the model of a folder, with weights of a type; a function of a module, for it is pickled."""
 
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
@@ -59,6 +63,11 @@ def load_pretrained(
         )
     loaded: PreTrainedModel = model
     return loaded
+
+
+def load_causal_pretrained(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Read a model that generates text; see `load_pretrained`."""
+    return load_pretrained(AutoModelForCausalLM, folder, dtype)
 
 
 def require_fixed_rope(name: str, config: Any) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.catalog import parse_policies
@@ -17,14 +13,9 @@ from trainyard.serve.run.engine_process import warm_up
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.simulated_model import SimulatedModel
 
-__all__ = ["SimulatedEngineSpec", "save_byte_tokenizer"]
+__all__ = ["SimulatedEngineSpec"]
 
 _ANSWER = " This answer is simulated."
-_END = "<|end|>"
-_CHAT = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}"
-)
 
 
 @dataclass(frozen=True)
@@ -65,16 +56,3 @@ class SimulatedEngineSpec:
         ((_, policy),) = parse_policies(self.policy)
         warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))
         return Engine(model, policy, self.options)
-
-
-def save_byte_tokenizer(folder: Path) -> Path:
-    """Save a tokenizer with a token for each byte, for models without one; return the folder."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate([*alphabet, _END])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END, chat_template=_CHAT).save_pretrained(
-        folder
-    )
-    (folder / "config.json").write_text(json.dumps({"vocab_size": len(alphabet) + 1}))
-    return folder

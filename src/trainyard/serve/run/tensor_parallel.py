@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore
-from transformers import AutoModelForCausalLM
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.processes.worker import join_group
@@ -30,7 +29,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.model_shards import ModelShards
-from trainyard.serve.run.pretrained import load_pretrained
+from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
 from trainyard.serve.run.sharded_modules import shard_model
 
 __all__ = ["TensorParallelModel"]
@@ -48,6 +47,7 @@ class TensorParallelModel:
     shards : how it is cut.
     num_threads : of each of the other processes.
     lost : is told in a thread if one of them ends; no step can be computed then.
+    load : how every process makes the model of the folder.
 
     Attributes
     ----------
@@ -67,12 +67,13 @@ class TensorParallelModel:
         shards: ModelShards,
         num_threads: int = 1,
         lost: Callable[[str], None] = lambda why: None,
+        load: ModelLoader = load_causal_pretrained,
     ) -> None:
         self._lost, self._is_closing = lost, False
         self._connections: list[Connection] = []
         self.processes: list[BaseProcess] = []
         with TemporaryDirectory(prefix="trainyard-ranks-") as met:
-            own_part = partial(_own_part, folder, dtype, shards, str(Path(met) / "store"))
+            own_part = partial(_own_part, load, folder, dtype, shards, str(Path(met) / "store"))
             for rank in range(1, shards.num_ranks):
                 self._start(partial(own_part, rank), num_threads)
             self._watch = Thread(target=self._wait_for_end, args=(folder.name,), daemon=True)
@@ -163,7 +164,13 @@ _OwnPart = Callable[[Callable[[], None]], CausalModel]
 
 
 def _own_part(
-    folder: Path, dtype: torch.dtype, shards: ModelShards, store: str, rank: int, read: Callable[[], None]
+    load: ModelLoader,
+    folder: Path,
+    dtype: torch.dtype,
+    shards: ModelShards,
+    store: str,
+    rank: int,
+    read: Callable[[], None],
 ) -> CausalModel:
     """The part of a model that a rank has.
 
@@ -172,7 +179,7 @@ def _own_part(
     store : file in which the ranks meet.
     read : is called when the model is read, before the ranks meet.
     """
-    model = load_pretrained(AutoModelForCausalLM, folder, dtype)
+    model = load(folder, dtype)
     read()
     use_interface()
     join_group(torch.device("cpu"), FileStore(store, shards.num_ranks), rank, shards.num_ranks)

@@ -58,6 +58,20 @@ def test_vllm_serves_one_model(folder, capsys):
     assert "serves one model; given are tiny, other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere", "there is no folder nowhere"),
+        ("llama-tiny", "llama-tiny knows 128 tokens"),
+        ("gpt-oss-20b", "gpt-oss-20b cannot be served with random weights"),
+        ("megatron-1t", "1.84 TiB of weights"),
+    ],
+)
+def test_what_cannot_have_random_weights_is_refused(capsys, name, says):
+    assert main(["serve", "run", name, "--dtype", "bfloat16"]) == 2
+    assert says in capsys.readouterr().err
+
+
 @contextmanager
 def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A server, and what it says once it can be asked."""
@@ -120,6 +134,18 @@ def test_a_server_from_begin_to_end(folder):
     assert server.returncode == 0
     assert "secret" not in err
     assert "POST '/v1/completions' 200" in err
+
+
+@pytest.mark.slow
+def test_a_name_of_the_zoo_is_served_with_random_weights(folder):
+    with serving("gpt2", str(folder), "--dtype", "bfloat16") as (server, ready):
+        url, body = f"{ready['address']}/v1/completions", COMPLETION | {"ignore_eos": True}
+        found = [httpx2.post(url, json=body | {"model": name}, timeout=60) for name in ("gpt2", "tiny")]
+        _, err = stopped(server)
+    assert ready["max_model_len"] == {"gpt2": 800, "tiny": 512}
+    assert [each.status_code for each in found] == [200, 200]
+    assert found[0].json()["choices"][0]["text"]
+    assert "answers mean nothing: gpt2\n" in err
 
 
 @pytest.mark.slow
