@@ -49,12 +49,12 @@ INTERFACE = {
     "--dtype --block-tokens --max-model-len --html",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
-    "serve run": "MODELS --json --policy --dtype --cache-blocks --cache-memory --host-cache-memory --block-tokens "
-    "--max-model-len --threads --engine --vllm-python --cluster --tp --host --port --api-key --api-key-file "
-    "--max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain --tool-call-parser "
-    "--lora-modules --lora-root --max-cpu-loras --log-prompts",
+    "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "
+    "--block-tokens --max-model-len --threads --engine --vllm-python --cluster --tp --host --port --api-key "
+    "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain "
+    "--tool-call-parser --lora-modules --lora-root --max-cpu-loras --log-prompts",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
-    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --dtype --cache-blocks --cache-memory "
+    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --dtype --device --cache-blocks --cache-memory "
     "--host-cache-memory --block-tokens --max-model-len --threads --policy --html",
     "serve bench": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --url --model --endpoint --api-key "

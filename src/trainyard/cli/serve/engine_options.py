@@ -11,6 +11,7 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, TOKENS
 from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
+from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
     from trainyard.serve.run.embedding_engine import EmbeddingEngineSpec
@@ -30,6 +31,8 @@ class LocalEngineOptions:
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and KV cache."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Device that computes each model; with cuda, say how large the KV cache is."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of each model, in blocks."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
@@ -74,6 +77,7 @@ class LocalEngineOptions:
         from trainyard.serve.run.model_shards import model_shards
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
+        self._check_device(tensor_parallel)
         dtype = getattr(torch, self.dtype)
         size = self.block_tokens or block_tokens
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
@@ -87,7 +91,7 @@ class LocalEngineOptions:
         threads = self._threads(num_models * tensor_parallel)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)
         shards = model_shards(folder, tensor_parallel) if tensor_parallel > 1 else None
-        return EngineSpec(folder, policy, engine, dtype, threads, shards)
+        return EngineSpec(folder, policy, engine, dtype, threads, shards, device=self.device)
 
     def embedding_spec(self, folder: Path, num_models: int = 1) -> EmbeddingEngineSpec:
         """How a model that gives embeddings is computed; it has no cache.
@@ -101,8 +105,24 @@ class LocalEngineOptions:
 
         from trainyard.serve.run.embedding_engine import EmbeddingEngineSpec
 
+        if self.device != "cpu":
+            raise ServeError(f"--device {self.device}: embeddings are computed on the CPU only; leave it out")
         dtype = getattr(torch, self.dtype)
         return EmbeddingEngineSpec(folder, self.max_model_len, dtype, self._threads(num_models))
+
+    def _check_device(self, tensor_parallel: int) -> None:
+        import torch
+
+        if self.device == "cpu":
+            return
+        if not torch.cuda.is_available():
+            raise ServeError(
+                "--device cuda: torch finds no such device; leave it out, or install torch for it"
+            )
+        if tensor_parallel > 1:
+            raise ServeError("--device cuda computes each model on one device; leave --tp out")
+        if self.cache_blocks is None and self.cache_memory is None:
+            raise ServeError("--device cuda needs the size of the KV cache; give --cache-memory")
 
     def _threads(self, num_processes: int) -> int:
         return self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // num_processes)

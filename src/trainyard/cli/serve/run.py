@@ -96,6 +96,8 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     if len(parse_policies(options.policy)) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
+    if options.device != "cpu" and options.engine != "torch":
+        raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     server_options = _server_options(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)

@@ -30,7 +30,9 @@ class CausalModel:
 
     Parameters
     ----------
-    model : of transformers; its attention is replaced.
+    model : of transformers, on the device that computes it; its attention is replaced.
+    by_torch : whether torch computes the attention and linear layers stay as they are; by default on every device but the
+        CPU, which has kernels for both.
 
     Attributes
     ----------
@@ -45,12 +47,14 @@ class CausalModel:
         If its attention cannot be computed so.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str = "") -> None:
+    def __init__(self, model: PreTrainedModel, name: str = "", by_torch: bool | None = None) -> None:
         config = model.config.get_text_config()
         self.name = name or type(model).__name__
         require_fixed_rope(self.name, config)
         self._model = model.eval()
-        self._attention = AttentionContext()
+        self._device = model.device
+        is_on_cpu = self._device.type == "cpu"
+        self._attention = AttentionContext(by_torch=not is_on_cpu if by_torch is None else by_torch)
         try:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:
@@ -61,12 +65,15 @@ class CausalModel:
         self.context = int(config.max_position_embeddings)
         self.vocabulary = int(config.vocab_size)
         self._cache = KvCache(self.shapes, 0, 1)
-        pack_linear_layers(model)
+        if not self._attention.by_torch:
+            pack_linear_layers(model)
         self._adapters = LoraLayers(model, self.name)
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
-        self._cache = KvCache(self.shapes, num_blocks, block_tokens, num_host_blocks, self._model.dtype)
+        self._cache = KvCache(
+            self.shapes, num_blocks, block_tokens, num_host_blocks, self._model.dtype, self._device
+        )
         self._attention.layers = self._cache.layers
 
     def apply(self, ops: Sequence[CacheOp]) -> None:
@@ -75,6 +82,8 @@ class CausalModel:
 
     def load_adapter(self, adapter: str, folder: Path) -> None:
         """Read an adapter; see `trainyard.serve.run.step_model.StepModel`."""
+        if self._device.type != "cpu":
+            raise ServeError(f"{self.name} is on {self._device.type}; adapters are computed on the CPU only")
         self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype))
 
     def unload_adapter(self, adapter: str) -> None:
@@ -110,20 +119,20 @@ class CausalModel:
         self._attention.inputs = inputs
         self._adapters.use_rows({name: torch.from_numpy(rows) for name, rows in inputs.adapter_rows.items()})
         rows = (inputs.attention.cu_seqlens[1:] - 1)[list(ends)]
-        keep = torch.from_numpy(rows)
+        keep = torch.from_numpy(rows).to(self._device)
         more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
         found: Tensor = self._model(
-            input_ids=torch.from_numpy(inputs.token_ids)[None],
-            position_ids=torch.from_numpy(inputs.positions)[None],
+            input_ids=torch.from_numpy(inputs.token_ids)[None].to(self._device),
+            position_ids=torch.from_numpy(inputs.positions)[None].to(self._device),
             use_cache=False,
             **more,
         ).logits[0]
-        return (found if self._keeps_logits else found[keep]).float()
+        return (found if self._keeps_logits else found[keep]).float().cpu()
 
     def _shapes(self) -> tuple[CacheShape, ...]:
         """What layers keep, by a step of one token."""
         with torch.inference_mode():
-            token = torch.zeros(1, 1, dtype=torch.int64)
+            token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
             self._model(input_ids=token, position_ids=token, use_cache=False)
         found = self._attention.shapes
         if not found or sorted(found) != list(range(len(found))):

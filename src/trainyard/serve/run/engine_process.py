@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -113,6 +113,7 @@ class EngineSpec:
     num_threads : of the process, and of each other that shares the model.
     shards : how several processes share the model; None for one.
     load : how each process makes the model of the folder.
+    device : that computes it.
     """
 
     folder: Path
@@ -122,6 +123,7 @@ class EngineSpec:
     num_threads: int = 1
     shards: ModelShards | None = None
     load: ModelLoader = load_causal_pretrained
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def make_engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""
@@ -138,7 +140,8 @@ class EngineSpec:
 
     def _model(self) -> StepModel:
         if self.shards is None:
-            return CausalModel(self.load(self.folder, self.dtype), self.folder.name)
+            model: Any = self.load(self.folder, self.dtype)
+            return CausalModel(model.to(self.device), self.folder.name)
         return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end, self.load)
 
     def _constrain(self, sampling: SamplingParams) -> TokenConstraint:

@@ -48,6 +48,7 @@ class KvCache:
     num_blocks, num_host_blocks : blocks of each tier.
     block_tokens : tokens per block.
     dtype : of what is kept.
+    device : of the blocks that are not on the host.
 
     Attributes
     ----------
@@ -62,14 +63,21 @@ class KvCache:
         block_tokens: int,
         num_host_blocks: int = 0,
         dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
         self.num_blocks, self.block_tokens = num_blocks, block_tokens
 
-        def tier(num: int) -> list[LayerCache]:
-            return [LayerCache(*new_cache(num, heads, width, block_tokens, dtype)) for heads, width in shapes]
+        def tier(num: int, device: torch.device | None) -> list[LayerCache]:
+            return [
+                LayerCache(*new_cache(num, heads, width, block_tokens, dtype, device))
+                for heads, width in shapes
+            ]
 
-        self.layers = tier(num_blocks)
-        self._tiers: dict[Tier, list[LayerCache]] = {"device": self.layers, "host": tier(num_host_blocks)}
+        self.layers = tier(num_blocks, device)
+        self._tiers: dict[Tier, list[LayerCache]] = {
+            "device": self.layers,
+            "host": tier(num_host_blocks, None),
+        }
 
     def apply(self, ops: Iterable[CacheOp]) -> None:
         """Copy the blocks that operations of a batch copy, in their order; the others change no content."""
@@ -80,5 +88,5 @@ class KvCache:
     def _copy(self, op: CacheOp) -> None:
         source, to = list(op.blocks), list(op.to)
         for before, after in zip(self._tiers[op.tier], self._tiers[op.to_tier], strict=True):
-            after.keys[to] = before.keys[source]
-            after.values[to] = before.values[source]
+            after.keys[to] = before.keys[source].to(after.keys.device)
+            after.values[to] = before.values[source].to(after.values.device)

@@ -55,9 +55,18 @@ class AttentionBatch:
 
 
 def new_cache(
-    num_blocks: int, num_kv_heads: int, head_dim: int, block_tokens: int, dtype: torch.dtype = torch.float32
+    num_blocks: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_tokens: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make the cache of a layer, of float32 or bfloat16: its keys and its values (see the module).
+
+    Parameters
+    ----------
+    device : by default the CPU.
 
     Raises
     ------
@@ -66,8 +75,8 @@ def new_cache(
     """
     if dtype not in _DTYPES:
         raise ServeError(f"dtype of the cache is {dtype}; allowed are torch.float32 and torch.bfloat16")
-    keys = torch.zeros(num_blocks, num_kv_heads, head_dim, block_tokens, dtype=dtype)
-    return keys, torch.zeros(num_blocks, num_kv_heads, block_tokens, head_dim, dtype=dtype)
+    keys = torch.zeros(num_blocks, num_kv_heads, head_dim, block_tokens, dtype=dtype, device=device)
+    return keys, torch.zeros(num_blocks, num_kv_heads, block_tokens, head_dim, dtype=dtype, device=device)
 
 
 def attention_batch(

@@ -32,6 +32,7 @@ from trainyard.cli.main import main
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),
         (["--tool-call-parser", "other"], "known are hermes"),
+        (["--device", "cuda", "--engine", "simulated"], "--engine simulated has no --device"),
         (["--tp", "3"], "cannot be served in 3 shards"),
         (["--engine", "simulated"], "--engine simulated and --cluster go together"),
         (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
@@ -45,6 +46,20 @@ from trainyard.cli.main import main
 )
 def test_what_cannot_be_is_refused_before_anything_starts(folder, capsys, options, says):
     assert main(["serve", "run", str(folder), *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "there", "says"),
+    [
+        ([], False, "torch finds no such device"),
+        (["--tp", "2"], True, "leave --tp out"),
+        ([], True, "give --cache-memory"),
+    ],
+)
+def test_a_gpu_is_asked_for(folder, capsys, monkeypatch, options, there, says):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    assert main(["serve", "run", str(folder), "--device", "cuda", *options]) == 2
     assert says in capsys.readouterr().err
 
 
