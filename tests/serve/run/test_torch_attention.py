@@ -22,16 +22,24 @@ def test_numbers_are_those_of_the_kernel(dtype: torch.dtype, window: int | None)
     torch.manual_seed(0)
     lengths, before, size = np.array([1, 9, 1, 20]), np.array([13, 0, 40, 17]), 8
     tables = np.random.default_rng(0).permutation(40)[:28].reshape(4, 7)
+    tables[1, 2:] = -7  # behind its last block
     batch = attention_batch(np.concatenate(([0], lengths.cumsum())), before, tables, 40, size)
     num, heads, kv_heads, width = int(lengths.sum()), 6, 2, 16
     cache = new_cache(40, kv_heads, width, size, dtype)
-    for part in cache:
-        part.copy_(torch.randn(part.shape))
+    cached = [(tables[i], int(before[i])) for i in range(4)]
+    for part, is_key in zip(cache, (True, False), strict=True):
+        part.fill_(float("nan"))  # as what nobody wrote, or another request did
+        for table, num_tokens in cached:
+            for place in range(num_tokens):
+                block = part[table[place // size]]
+                row = torch.randn(kv_heads, width).to(dtype)
+                (block[:, :, place % size] if is_key else block[:, place % size]).copy_(row)
     other = tuple(part.clone() for part in cache)
     query, key, value = (torch.randn(num, each, width, dtype=dtype) for each in (heads, kv_heads, kv_heads))
     write_cache(key, value, batch.slots, *cache)
     write_by_torch(key, value, batch.slots, *other)
-    assert all(torch.equal(*pair) for pair in zip(cache, other, strict=True))
+    for pair in zip(cache, other, strict=True):
+        torch.testing.assert_close(*pair, rtol=0, atol=0, equal_nan=True)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     wanted, found = (each(query, *cache, batch, None, window) for each in (attend, attend_by_torch))
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)

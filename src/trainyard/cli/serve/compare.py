@@ -56,7 +56,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     spec = options.spec(options.model, options.policy)
     torch.set_num_threads(spec.num_threads)
     with screen.waiting(f"loading {options.model}"):
-        model = load_causal_model(options.model, spec.dtype)
+        model = load_causal_model(options.model, spec.dtype, spec.device)
     requests = list(with_prompt_ids(given.requests, model.vocabulary))
     with screen.waiting("measuring steps") as change:
         found = simulated_and_served(options.policy, requests, model, spec.options, change)

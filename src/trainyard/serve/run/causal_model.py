@@ -143,12 +143,18 @@ class CausalModel:
         return tuple(found[layer] for layer in range(len(found)))
 
 
-def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32) -> CausalModel:
+def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalModel:
     """Read a model in Hugging Face form: ``config.json`` and weights as safetensors. No code of the folder runs.
+
+    Parameters
+    ----------
+    dtype : type of its weights.
+    device : that computes it.
 
     Raises
     ------
     ServeError
         If the folder has no such model, or not all of its weights.
     """
-    return CausalModel(load_causal_pretrained(folder, dtype), folder.name)
+    model: Any = load_causal_pretrained(folder, dtype)
+    return CausalModel(model.to(device), folder.name)

@@ -57,13 +57,18 @@ def attend_by_torch(
         length = int(lengths[sequences[0]])
         rows = torch.from_numpy(starts[sequences, None] + np.arange(length)).to(query.device)
         seen = -(-int(batch.positions[sequences].max() + length) // batch.block_tokens)
-        tables = torch.from_numpy(batch.block_tables[sequences, :seen].astype(np.int64)).to(query.device)
+        tables = batch.block_tables[sequences, :seen].clip(0, batch.num_blocks - 1).astype(np.int64)
+        at = torch.from_numpy(tables).to(query.device)
         before = torch.from_numpy(batch.positions[sequences]).to(query.device)
+        mask = _mask(before, length, seen * batch.block_tokens, window)
+        unseen = ~mask.any(1)[:, None, :, None]  # what stands there may be no number
+        keys = key_cache[at].permute(0, 2, 1, 4, 3).flatten(2, 3).to(query.dtype)
+        values = value_cache[at].transpose(1, 2).flatten(2, 3).to(query.dtype)
         out[rows] = F.scaled_dot_product_attention(
             query[rows].transpose(1, 2),
-            key_cache[tables].permute(0, 2, 1, 4, 3).flatten(2, 3).to(query.dtype),
-            value_cache[tables].transpose(1, 2).flatten(2, 3).to(query.dtype),
-            attn_mask=_mask(before, length, seen * batch.block_tokens, window)[:, None],
+            keys.masked_fill_(unseen, 0.0),
+            values.masked_fill_(unseen, 0.0),
+            attn_mask=mask[:, None],
             scale=scale,
             enable_gqa=True,
         ).transpose(1, 2)
