@@ -12,7 +12,7 @@ from trainyard.cli import main as cli
 
 _POLICY = """
 from trainyard.serve.errors import ServeError
-import beside
+import own_look
 
 
 class Own:
@@ -34,7 +34,7 @@ class Own:
         raise ValueError("boom")
 
     def beside(self):
-        beside.look({})
+        own_look.look({})
 
 
 def made(width=1):
@@ -81,7 +81,7 @@ _PLAN = ("plan", "--cluster", "1x1xT4")
 FAULTS = {
     "a decision": ((*_SERVE, "own.py:Own"), "own.py, line 19, in zero: ZeroDivisionError: division by zero"),
     "what users may mean": ((*_SERVE, "own.py:Own(what='boom')"), "own.py, line 22, in boom: ValueError: boom"),
-    "a file beside": ((*_SERVE, "own.py:Own(what='beside')"), "beside.py, line 2, in look: KeyError: 'width'"),
+    "a file beside": ((*_SERVE, "own.py:Own(what='beside')"), "own_look.py, line 2, in look: KeyError: 'width'"),
     "what makes it": ((*_SERVE, "own.py:made"), "(own.py, line 29, in made: TypeError)"),
     "a decision of a fleet": ((*_FLEET, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
     "its import": ((*_SERVE, "lacks.py:Own"), "lacks.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
@@ -96,9 +96,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with files of a user, which is the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRAINYARD_DEBUG", raising=False)
-    monkeypatch.delitem(sys.modules, "beside", raising=False)  # of another folder
+    monkeypatch.delitem(sys.modules, "own_look", raising=False)  # of another folder
     (tmp_path / "own.py").write_text(_POLICY)
-    (tmp_path / "beside.py").write_text('def look(sizes):\n    return sizes["width"]\n')
+    (tmp_path / "own_look.py").write_text('def look(sizes):\n    return sizes["width"]\n')
     (tmp_path / "lacks.py").write_text("import nowhere_at_all\n")
     (tmp_path / "torn.py").write_text("class Own(:\n")
     (tmp_path / "net.py").write_text(_MODEL)

@@ -100,7 +100,7 @@ def test_attention_that_is_written_out_is_refused():
 def test_a_model_of_images_is_refused():
     with torch.device("meta"):
         resnet = load_model("resnet-tiny")
-    with pytest.raises(ServeError, match="allowed are language models"):
+    with pytest.raises(ServeError, match="resnet-tiny is no language model"):
         forward_program(resnet)
 
 

@@ -79,7 +79,7 @@ class BlockCache:
 
     def num_held(self, blocks: Sequence[int]) -> int:
         """How many of these blocks are held by a request."""
-        return sum(self._ref_counts[block] > 0 for block in blocks)
+        return sum(self.ref_count(block) > 0 for block in blocks)
 
     def next_free(self, num: int) -> list[int]:
         """The free blocks that are to be allocated next, in this order: first those that were never used.

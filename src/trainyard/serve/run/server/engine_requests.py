@@ -74,7 +74,7 @@ def chat_prompt_tokens(body: ChatRequest, tokenizer: ModelTokenizer) -> tuple[tu
     tools = body.tool_use.for_template()
     try:
         prompt = tokenizer.chat_prompt(messages, tools=tools)
-        if body.tool_use.choice.mode == "auto" and prompt == tokenizer.chat_prompt(messages):
+        if body.tool_use.is_optional and prompt == tokenizer.chat_prompt(messages):
             told = (
                 "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
                 'tool_choice: "required" or a function, or serve a model whose template has tools'

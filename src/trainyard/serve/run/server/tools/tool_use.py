@@ -70,6 +70,11 @@ class ToolUse:
         return self.given_choice or ToolChoice("auto")
 
     @property
+    def is_optional(self) -> bool:
+        """Whether the model decides about calls."""
+        return self.choice.mode not in ("none", "required", "named")
+
+    @property
     def is_forced(self) -> bool:
         """Whether answers must be calls."""
         return self.choice.mode in ("required", "named")
