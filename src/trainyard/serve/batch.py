@@ -120,9 +120,7 @@ class WaitReason(NamedTuple):
     def __str__(self) -> str:
         try:
             return self.text.format(*self.numbers)
-        except (
-            Exception
-        ):  # whatever the two are, a policy of the user's own gave them: they are shown as they are
+        except Exception:  # a policy of the user's own gave both, and showing them is no reason to fail
             return f"{self.text} {self.numbers}"
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["LinearStepTime", "StepTime"]
+__all__ = ["CopyTimes", "LinearStepTime", "StepTime"]
 
 Floats = NDArray[np.float64]
 
@@ -47,8 +47,35 @@ class StepTime(Protocol):
         ...
 
 
+class CopyTimes:
+    """What copies of blocks and loads of weights take: so many seconds each.
+
+    Attributes
+    ----------
+    copied_block_s : for each block that is copied on the device.
+    swapped_block_s : for each block that is copied to the host or back.
+    moved_block_s : for each block that comes from another instance.
+    adapter_s : for each adapter that is loaded.
+    """
+
+    copied_block_s: float
+    swapped_block_s: float
+    moved_block_s: float
+    adapter_s: float
+
+    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
+        num = num_copied(ops)
+        return self.copied_block_s * num.on_device + self.swapped_block_s * num.swapped
+
+    def move_seconds(self, num_blocks: int) -> float:
+        return self.moved_block_s * num_blocks
+
+    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+        return self.adapter_s * sum(op.kind == "load" for op in ops)
+
+
 @dataclass(frozen=True)
-class LinearStepTime:
+class LinearStepTime(CopyTimes):
     """Step time as a linear function of the tokens and requests in it; pipeline stages take equal parts of it.
 
     Attributes
@@ -101,13 +128,3 @@ class LinearStepTime:
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         num_cached = np.arange(num, dtype=np.float64) * len(items) + sum(item.stop for item in items)
         return self.cached_token_s * num_cached + (self.step_s + self.decode_s * len(items))
-
-    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        num = num_copied(ops)
-        return self.copied_block_s * num.on_device + self.swapped_block_s * num.swapped
-
-    def move_seconds(self, num_blocks: int) -> float:
-        return self.moved_block_s * num_blocks
-
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
-        return self.adapter_s * sum(op.kind == "load" for op in ops)

@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
+from trainyard.serve.batch import CacheOp, WeightOp, WorkItem
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
+from trainyard.serve.step_time import CopyTimes
 
 __all__ = ["GraphCosts", "ModelStepTime", "PipelineStepTime", "StepCosts"]
 
@@ -131,7 +132,7 @@ class _Work:
     num_items: int = 0
 
 
-class ModelStepTime:
+class ModelStepTime(CopyTimes):
     """The time of each step of a model.
 
     Parameters
@@ -189,19 +190,6 @@ class ModelStepTime:
         return (
             self.costs.attention_s((), count, mean) + self._others_s(count, count) + self._experts_of(count)
         )
-
-    def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Seconds of the copies of blocks."""
-        num = num_copied(ops)
-        return self.copied_block_s * num.on_device + self.swapped_block_s * num.swapped
-
-    def move_seconds(self, num_blocks: int) -> float:
-        """Seconds until so many blocks have come from another instance."""
-        return self.moved_block_s * num_blocks
-
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
-        """Seconds of loading weights."""
-        return self.adapter_s * sum(op.kind == "load" for op in ops)
 
     def _rank_s(self, work: _Work) -> float:
         """Of a rank, without experts."""
