@@ -143,7 +143,7 @@ def test_every_file_and_folder_of_serving_policies_is_that_of_a_system() -> None
     found = {module.name for module in pkgutil.iter_modules(serve_policies.__path__)}
     modules = [system.module for system in LEVELS[2].systems if ".policies." in system.module]
     systems = {module.rpartition(".")[2] for module in modules}
-    assert found == systems | {"admitting", "by_key", "preemption", "token_budget"}
+    assert found == systems | {"admitting", "sorted_admission", "preemption", "token_budget"}
 
 
 def test_an_unknown_system_is_refused() -> None:

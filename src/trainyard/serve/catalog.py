@@ -24,7 +24,7 @@ from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
-from trainyard.serve.policy import BatchPolicy, Portable
+from trainyard.serve.policy import BatchPolicy, PortablePolicy
 
 __all__ = ["CATALOG", "Entry", "is_own", "parse_policies", "reads_priority", "swapping_policies"]
 
@@ -265,7 +265,7 @@ def swapping_policies(text: str, *, samples: bool) -> tuple[str, ...]:
     return tuple(
         name
         for name, policy in parse_policies(text)
-        if isinstance(policy, Portable) and policy.engine_needs(1).preempts_by in ways
+        if isinstance(policy, PortablePolicy) and policy.engine_needs(1).preempts_by in ways
     )
 
 

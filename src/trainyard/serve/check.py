@@ -100,7 +100,7 @@ class BatchChecker:
         self._num_tokens[request], self._adapters[request] = num_tokens, adapter
         self._tokens[request] = list(tokens)
 
-    def take_over(
+    def move_in(
         self, request: int, num_tokens: int, num_computed: int, tokens: Sequence[int] = (), adapter: str = ""
     ) -> None:
         """A request comes from another instance, where so many of its tokens were computed; a batch moves its blocks."""

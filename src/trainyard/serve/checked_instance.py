@@ -8,9 +8,9 @@ from typing import Any
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker
-from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["CheckedInstance"]
@@ -47,17 +47,17 @@ class CheckedInstance(Instance):
             self._know(state)
         return why
 
-    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+    def move_out(self, states: Sequence[RequestState], number: int) -> RequestMove:
         for each in states:
             self.checker.leave(each.number)
-        return super().hand_over(states, number)
+        return super().move_out(states, number)
 
     def decide(self, now_s: float) -> Batch:
         batch = super().decide(now_s)
-        for handover in self.moves:
-            for each in handover.states:
+        for request_move in self.moves:
+            for each in request_move.states:
                 self._known |= {sample.number for sample in each.sequences}
-                self.checker.take_over(
+                self.checker.move_in(
                     each.number, each.num_tokens, each.num_computed, each.tokens, each.request.adapter
                 )
         for state in (*self.queues.waiting.values(), *self.queues.running.values()):

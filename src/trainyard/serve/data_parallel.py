@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from trainyard.serve.batch import Batch, Launch
 from trainyard.serve.errors import ServeError
-from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Generated, Instance
 from trainyard.serve.policy import StoppingPolicy
 from trainyard.serve.queues import Queues
+from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["DataParallelInstance"]
@@ -43,7 +43,7 @@ class DataParallelInstance(Instance):
         self.num_stages, self.num_layers = 1, ranks[0].num_layers
         self.policy, self.cache, self.max_model_len = ranks[0].policy, ranks[0].cache, ranks[0].max_model_len
         self.queues = _JoinedQueues([rank.queues for rank in ranks])
-        self.refused, self.handed_over, self.moves, self.num_expected = [], [], [], 0
+        self.refused, self.arriving, self.moves, self.num_expected = [], [], [], 0
 
     def arrive(self, state: RequestState) -> str:
         """A request comes; returns why it is refused, or nothing."""
@@ -62,7 +62,7 @@ class DataParallelInstance(Instance):
             wait_reason=next((each.wait_reason for each in batches if each.wait_reason), None),
         )
 
-    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+    def move_out(self, states: Sequence[RequestState], number: int) -> RequestMove:
         """Requests stay where their blocks are.
 
         Raises

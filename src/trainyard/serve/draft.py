@@ -14,9 +14,9 @@ from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.errors import ServeError
-from trainyard.serve.handover import copy_blocks
 from trainyard.serve.queues import Queues
 from trainyard.serve.replica_view import ReplicaView
+from trainyard.serve.request_move import copy_blocks
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["BatchDraft"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from trainyard.serve.batch import Batch, WaitReason
-from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Generated, Instance
+from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.results import Served
 
@@ -154,9 +154,9 @@ class FollowedInstance(Instance):
             self._followed = state
         return super().arrive(state)
 
-    def take_over(self, handover: Handover) -> None:
-        super().take_over(handover)
-        for state in handover.states:
+    def move_in(self, request_move: RequestMove) -> None:
+        super().move_in(request_move)
+        for state in request_move.states:
             if state.request.name == self._steps.name and state is state.sequences[0]:
                 self._followed = state
 

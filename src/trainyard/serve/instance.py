@@ -15,9 +15,9 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError, check_max_model_len, require_at_least
-from trainyard.serve.handover import Handover
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.queues import Queues
+from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["Instance"]
@@ -47,7 +47,7 @@ class Instance:
     Attributes
     ----------
     refused : requests that the last decision refused, and why.
-    handed_over : requests that come from other instances, and for whose blocks there was no room yet.
+    arriving : requests that come from other instances, and for whose blocks there was no room yet.
     moves : requests whose blocks come, since the last decision.
     num_expected : requests that will be handed over to it.
     """
@@ -79,8 +79,8 @@ class Instance:
         self._arrived: list[RequestState] = []
         self.refused: list[tuple[RequestState, str]] = []
         self._has_stopped = False
-        self.handed_over: list[Handover] = []
-        self.moves: list[Handover] = []
+        self.arriving: list[RequestMove] = []
+        self.moves: list[RequestMove] = []
         self.num_expected = 0
 
     @property
@@ -120,7 +120,7 @@ class Instance:
     def decide(self, now_s: float) -> Batch:
         """Let the policy make the next batch. Its cache operations are done at once, and its items are in a step."""
         self.moves = []
-        moved = self._begin_moves() if self.handed_over else _NOTHING
+        moved = self._begin_moves() if self.arriving else _NOTHING
         draft = BatchDraft(
             now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters, self.num_layers
         )
@@ -152,7 +152,7 @@ class Instance:
         self._has_stopped = True
         return replace(batch, launches=())
 
-    def hand_over(self, states: Sequence[RequestState], number: int) -> Handover:
+    def move_out(self, states: Sequence[RequestState], number: int) -> RequestMove:
         """Let requests go that are in no step; their blocks stay until the hand-over ends.
 
         Parameters
@@ -162,27 +162,27 @@ class Instance:
         """
         for each in states:
             self.queues.leave(each)
-        return Handover(tuple(states), number, self.cache, tuple(tuple(each.blocks) for each in states))
+        return RequestMove(tuple(states), number, self.cache, tuple(tuple(each.blocks) for each in states))
 
-    def take_over(self, handover: Handover) -> None:
+    def move_in(self, request_move: RequestMove) -> None:
         """Let a request of another instance go on here as soon as there is room."""
-        self.handed_over.append(handover)
+        self.arriving.append(request_move)
 
     def _begin_moves(self) -> Batch:
         """Blocks of requests come, in the order of these, as far as there is room."""
         ops, weight_ops = list[CacheOp](), list[WeightOp]()
         running = self.queues.running_by_adapter
-        while self.handed_over and self.handed_over[0].num_blocks <= self.cache.num_free:
-            adapter = self.handed_over[0].states[0].request.adapter
+        while self.arriving and self.arriving[0].num_blocks <= self.cache.num_free:
+            adapter = self.arriving[0].states[0].request.adapter
             if not self._adapters.has_room(adapter, running):
                 break
             weight_ops += self._adapters.use(adapter, running)
-            handover = self.handed_over.pop(0)
-            ops += handover.begin(self.cache)
-            for state in handover.states:
-                self.queues.take_over(state)
-            self.num_expected -= len(handover.states)
-            self.moves.append(handover)
+            request_move = self.arriving.pop(0)
+            ops += request_move.begin(self.cache)
+            for state in request_move.states:
+                self.queues.move_in(state)
+            self.num_expected -= len(request_move.states)
+            self.moves.append(request_move)
         return Batch(cache_ops=tuple(ops), weight_ops=tuple(weight_ops))
 
     def max_repeats(self, batch: Batch, most: int) -> int:

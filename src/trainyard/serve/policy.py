@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["BatchPolicy", "EngineNeeds", "Portable", "Preempt", "Repeats", "StoppingPolicy"]
+__all__ = ["BatchPolicy", "EngineNeeds", "PortablePolicy", "Preempt", "Repeats", "StoppingPolicy"]
 
 Repeats = Literal["always", "while none waits", "never"]
 Preempt = Literal["recompute", "swap", "swap samples"]
@@ -70,7 +70,7 @@ class EngineNeeds(NamedTuple):
 
 
 @runtime_checkable
-class Portable(BatchPolicy, Protocol):
+class PortablePolicy(BatchPolicy, Protocol):
     """A batch policy that says what it needs, so that engines of others can be driven by it."""
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:

@@ -60,7 +60,7 @@ class Queues:
         del self.swapped[state.number]
         self._run(state)
 
-    def take_over(self, state: RequestState) -> None:
+    def move_in(self, state: RequestState) -> None:
         """Add a running request that comes from another instance."""
         self.num_requests += 1
         self._run(state)

@@ -14,8 +14,8 @@ from trainyard.engine.agenda import Agenda
 from trainyard.serve.arrivals import Arrival, Arrivals
 from trainyard.serve.batch import Batch
 from trainyard.serve.errors import ServeError
-from trainyard.serve.handover import Handover
 from trainyard.serve.instance import Instance
+from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
@@ -110,7 +110,7 @@ class _Simulation:
         self._now_s = 0.0
         self._touched: set[int] = set()
         self._leaving: list[RequestState] = []
-        self._moves: list[tuple[float, int, int, Handover]] = []
+        self._moves: list[tuple[float, int, int, RequestMove]] = []
         self._num_moves = 0
         self._link_free_s = [0.0] * len(instances)
         self._num_preempted = 0  # since a request last generated a token
@@ -135,7 +135,7 @@ class _Simulation:
                     if not self._start_step(number):
                         break
                 self._note_busy(number)
-        waiting = sum(each.queues.num_requests + len(each.handed_over) for each in self.instances)
+        waiting = sum(each.queues.num_requests + len(each.arriving) for each in self.instances)
         if waiting:
             raise ServeError(
                 f"{waiting} request{'s are' if waiting > 1 else ' is'} never served: the policy puts none of them in a "
@@ -196,8 +196,8 @@ class _Simulation:
             if len(state.route) > 1:
                 self.instances[state.route[-1]].num_expected -= state.request.num_samples
             self._refuse(state.request, why)
-        for handover in instance.moves:
-            self._begin_move(number, handover)
+        for request_move in instance.moves:
+            self._begin_move(number, request_move)
         if not batch.launches:
             if self._seen is not None and (batch.cache_ops or batch.refused):
                 self._seen(number, start_s, batch)
@@ -263,20 +263,20 @@ class _Simulation:
         if self._steps[number]:
             self._agenda.expect(self._end_s, np.array([number]))
 
-    def _begin_move(self, number: int, handover: Handover) -> None:
+    def _begin_move(self, number: int, request_move: RequestMove) -> None:
         """Blocks come to an instance, after those that came before over the link of one of both."""
-        ends = (number, handover.source)
+        ends = (number, request_move.source)
         start_s = max(self._now_s, *(self._link_free_s[end] for end in ends))
-        end_s = start_s + self._step_time.move_seconds(handover.num_blocks)
+        end_s = start_s + self._step_time.move_seconds(request_move.num_blocks)
         for end in ends:
             self._link_free_s[end] = end_s
         self._num_moves += 1
-        heapq.heappush(self._moves, (end_s, self._num_moves, number, handover))
+        heapq.heappush(self._moves, (end_s, self._num_moves, number, request_move))
 
     def _end_move(self) -> None:
-        *_, number, handover = heapq.heappop(self._moves)
-        handover.end()
-        self._touched |= {number, handover.source}
+        *_, number, request_move = heapq.heappop(self._moves)
+        request_move.end()
+        self._touched |= {number, request_move.source}
 
     def _hand_over(self, number: int) -> None:
         """Requests whose prompts were computed go on at the next instance of their routes."""
@@ -288,7 +288,7 @@ class _Simulation:
                 going.setdefault(state.request_number, []).append(state)
         for states in going.values():
             where = states[0].route[-1]
-            self.instances[where].take_over(self.instances[number].hand_over(states, number))
+            self.instances[where].move_in(self.instances[number].move_out(states, number))
             self._touched.add(where)
             for step in self._steps[where]:
                 self._cut(where, step)

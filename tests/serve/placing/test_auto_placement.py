@@ -13,9 +13,9 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.auto import best_by_simulation
 from trainyard.serve.placing.decisions import (
     GroupPlacement,
-    Partition,
     PartitionedPlacement,
     PlacementDecision,
+    PlacementPart,
     TimeSharedPlacement,
 )
 from trainyard.serve.placing.forward_pass import ForwardPass
@@ -155,7 +155,7 @@ def test_parts_are_served_each_by_itself() -> None:
     )
     pair = GroupPlacement(large, Layout((ParallelConfig(2),), ((0,),)))
     packed = Nexus().decide(small)
-    partitioned = PartitionedPlacement(2, (Partition((0,), 0, pair), Partition((1,), 2, packed)))
+    partitioned = PartitionedPlacement(2, (PlacementPart((0,), 0, pair), PlacementPart((1,), 2, packed)))
     placed = partitioned.serve(problem.arrivals)
     assert {(each.model, each.devices) for each in placed.replicas} >= {("m0", (0, 1)), ("m1", (2,))}
     counts = np.bincount(problem.arrivals.model)

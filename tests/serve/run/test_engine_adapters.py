@@ -16,7 +16,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_adapters import (
-    AdapterLoaded,
+    AdapterStatus,
     AdapterUnloadedError,
     EngineAdapters,
     LoadAdapter,
@@ -113,7 +113,7 @@ def test_an_adapter_at_which_the_process_ends_is_not_read_again():
         adapters = EngineAdapters(sent.append)
         good = asyncio.create_task(adapters.load("x", Path("good")))
         await asyncio.sleep(0)
-        adapters.take(AdapterLoaded("x#0", ""))
+        adapters.take(AdapterStatus("x#0", ""))
         assert await good == "x#0"
         bad = asyncio.create_task(adapters.load("x", Path("bad")))
         await asyncio.sleep(0)

@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.decisions import (
-    Partition,
     PartitionedPlacement,
     PlacedModels,
     PlacementDecision,
+    PlacementPart,
     arrivals_for,
 )
 from trainyard.serve.placing.problem import PlacingProblem
@@ -173,7 +173,7 @@ class _PartitionSearch:
         for number, (decision, _) in zip(
             _used(partitioning), self._partitions(partitioning) or (), strict=True
         ):
-            partitions.append(Partition(partitioning.models(number), first, decision))
+            partitions.append(PlacementPart(partitioning.models(number), first, decision))
             first += partitioning.devices[number]
         return PartitionedPlacement(len(partitioning.placer_of), tuple(partitions))
 

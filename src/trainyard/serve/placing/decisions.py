@@ -22,10 +22,10 @@ from trainyard.serve.policies.nexus.packing import PackedDevice
 __all__ = [
     "GroupPlacement",
     "ModelOnDevices",
-    "Partition",
     "PartitionedPlacement",
     "PlacedModels",
     "PlacementDecision",
+    "PlacementPart",
     "TimeSharedPlacement",
     "arrivals_for",
 ]
@@ -179,7 +179,7 @@ class TimeSharedPlacement:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PlacementPart:
     """Some of the models, on some of the devices.
 
     Attributes
@@ -205,7 +205,7 @@ class PartitionedPlacement:
     """
 
     num_models: int
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PlacementPart, ...]
 
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         replicas: list[ModelOnDevices] = []

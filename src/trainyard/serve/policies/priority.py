@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.serve.policies.by_key import ByKey
+from trainyard.serve.policies.sorted_admission import SortedAdmission
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["Priority"]
 
 
 @dataclass(frozen=True)
-class Priority(ByKey):
+class Priority(SortedAdmission):
     """An order of admission by `Request.priority`, of which a smaller one is more urgent."""
 
     @property

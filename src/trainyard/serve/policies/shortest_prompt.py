@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.by_key import ByKey, Heap
+from trainyard.serve.policies.sorted_admission import Heap, SortedAdmission
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["ShortestPrompt"]
 
 
 @dataclass(frozen=True)
-class ShortestPrompt(ByKey):
+class ShortestPrompt(SortedAdmission):
     """An order of admission; it goes with any batch policy.
 
     Attributes

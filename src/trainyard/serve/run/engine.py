@@ -17,7 +17,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.min_tokens import MinTokens
+from trainyard.serve.run.min_tokens import MinTokensConstraint
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
 from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
 from trainyard.serve.run.served_request import ServedRequest
@@ -353,7 +353,9 @@ class Engine:
         """What says which tokens a sample may have next; None for all."""
         params, known = entry.sampling, entry.constraints
         if number not in known and params.min_tokens:
-            known[number] = MinTokens(params.min_tokens, entry.stop_token_ids, self._model.vocabulary)
+            known[number] = MinTokensConstraint(
+                params.min_tokens, entry.stop_token_ids, self._model.vocabulary
+            )
         elif number not in known and params.is_constrained and self._constrain is not None:
             known[number] = self._constrain(params)
         return known.get(number)

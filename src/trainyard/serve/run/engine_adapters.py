@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["AdapterLoaded", "AdapterUnloadedError", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
+__all__ = ["AdapterStatus", "AdapterUnloadedError", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
 
 _LOG = logging.getLogger("trainyard.server")
 
@@ -21,7 +21,7 @@ class AdapterUnloadedError(ServeError):
 
 
 class LoadAdapter(NamedTuple):
-    """Read an adapter; `AdapterLoaded` comes back."""
+    """Read an adapter; `AdapterStatus` comes back."""
 
     adapter: str
     folder: Path
@@ -33,7 +33,7 @@ class UnloadAdapter(NamedTuple):
     adapter: str
 
 
-class AdapterLoaded(NamedTuple):
+class AdapterStatus(NamedTuple):
     """An adapter can be used, or cannot: why it cannot, in a sentence, or ""."""
 
     adapter: str
@@ -107,7 +107,7 @@ class EngineAdapters:
                 f"the adapter {adapter.rpartition('#')[0]!r} was unloaded; use another model"
             )
 
-    def take(self, message: AdapterLoaded) -> None:
+    def take(self, message: AdapterStatus) -> None:
         """The process read one, or could not."""
         mine = self._adapters.get(message.adapter)
         if mine is None:

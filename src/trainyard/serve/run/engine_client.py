@@ -17,7 +17,7 @@ from threading import Thread
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
-from trainyard.serve.run.engine_adapters import AdapterLoaded, EngineAdapters, LoadAdapter, UnloadAdapter
+from trainyard.serve.run.engine_adapters import AdapterStatus, EngineAdapters, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.engine_process import (
     AddRequest,
     CancelRequest,
@@ -278,8 +278,8 @@ class EngineClient:
         if self._ready.is_set():
             self._send(message)
 
-    def _take(self, message: EngineReady | EngineFailed | AdapterLoaded | StepOutputs) -> None:
-        if isinstance(message, AdapterLoaded):
+    def _take(self, message: EngineReady | EngineFailed | AdapterStatus | StepOutputs) -> None:
+        if isinstance(message, AdapterStatus):
             self._adapters.take(message)
         elif isinstance(message, EngineFailed):
             self._failure = message.why

@@ -22,7 +22,7 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine import Engine, EngineOptions
-from trainyard.serve.run.engine_adapters import AdapterLoaded, LoadAdapter, UnloadAdapter
+from trainyard.serve.run.engine_adapters import AdapterStatus, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
 from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
@@ -251,7 +251,7 @@ class _Loop:
                 if isinstance(message, StopEngine):
                     return
                 if isinstance(message, LoadAdapter):
-                    connection.send(AdapterLoaded(message.adapter, self._load_adapter(*message)))
+                    connection.send(AdapterStatus(message.adapter, self._load_adapter(*message)))
                 elif isinstance(message, UnloadAdapter):
                     engine.unload_adapter(message.adapter)
                 else:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from trainyard.serve.run.sampling import token_mask
 
-__all__ = ["MinTokens"]
+__all__ = ["MinTokensConstraint"]
 
 
-class MinTokens:
+class MinTokensConstraint:
     """Lets one answer have no token that ends it before it has some others; a `TokenConstraint`.
 
     Parameters

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainyard.serve.run.server.tools.forced_calls import NamedCallParser, RequiredCallsParser
+from trainyard.serve.run.server.tools.forced_calls import ForcedCallParser, RequiredCallsParser
 from trainyard.serve.run.server.tools.hermes_parser import HermesParser
-from trainyard.serve.run.server.tools.tool_call_parser import FirstCallOnly
+from trainyard.serve.run.server.tools.tool_call_parser import SingleCallParser
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
@@ -64,7 +64,7 @@ def test_calls_are_found_wherever_the_text_is_cut(before, calls, after, cuts):
     content, found = parsed(HermesParser(), cut(whole, cuts))
     assert content == before + after
     assert found == [(call[0], arguments) for (call, _), (_, arguments) in zip(calls, texts, strict=True)]
-    assert parsed(FirstCallOnly(HermesParser()), cut(whole, cuts)) == (content, found[:1])
+    assert parsed(SingleCallParser(HermesParser()), cut(whole, cuts)) == (content, found[:1])
 
 
 _PARTS = st.sampled_from(
@@ -125,7 +125,7 @@ def test_required_calls_are_a_list(calls, cuts):
     whole = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
     expected = [(name, json.dumps(arguments)) for name, arguments in calls]
     assert parsed(RequiredCallsParser(), cut(whole, cuts)) == ("", expected)
-    assert parsed(FirstCallOnly(RequiredCallsParser()), cut(whole, cuts)) == ("", expected[:1])
+    assert parsed(SingleCallParser(RequiredCallsParser()), cut(whole, cuts)) == ("", expected[:1])
 
 
 def test_a_list_that_is_cut_has_the_calls_whose_arguments_began():
@@ -136,5 +136,5 @@ def test_a_list_that_is_cut_has_the_calls_whose_arguments_began():
 
 
 def test_a_named_call_is_its_arguments():
-    assert parsed(NamedCallParser("f"), ["", '{"a"', ": 1}"]) == ("", [("f", '{"a": 1}')])
-    assert parsed(NamedCallParser("f"), [""]) == ("", [])
+    assert parsed(ForcedCallParser("f"), ["", '{"a"', ": 1}"]) == ("", [("f", '{"a": 1}')])
+    assert parsed(ForcedCallParser("f"), [""]) == ("", [])

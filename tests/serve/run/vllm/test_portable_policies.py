@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.vllm.portable import portable_policy
+from trainyard.serve.run.vllm.portable_policy import portable_policy
 
 
 @pytest.mark.parametrize(

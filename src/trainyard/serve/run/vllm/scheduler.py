@@ -25,7 +25,7 @@ from trainyard.serve.queues import Queues
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.vllm.draft import VllmCache, VllmDraft
-from trainyard.serve.run.vllm.portable import portable_policy
+from trainyard.serve.run.vllm.portable_policy import portable_policy
 
 __all__ = ["PolicyScheduler"]
 

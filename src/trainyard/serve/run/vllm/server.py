@@ -21,7 +21,7 @@ import yaml
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.server.cache_size import block_bytes
-from trainyard.serve.run.vllm.portable import portable_policy
+from trainyard.serve.run.vllm.portable_policy import portable_policy
 
 __all__ = ["VllmServer", "serve_vllm"]
 

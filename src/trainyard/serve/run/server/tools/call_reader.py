@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta, new_call_id
 
-__all__ = ["CallReader"]
+__all__ = ["ToolCallReader"]
 
 _SPACE = " \t\r\n"
 _Chars = Generator[None, str, str]
@@ -18,7 +18,7 @@ class _NoCallError(ValueError):
     """The text is none of a call."""
 
 
-class CallReader:
+class ToolCallReader:
     """Reads one call. Its arguments are the text that the model wrote, in whatever order name and arguments come.
 
     Parameters

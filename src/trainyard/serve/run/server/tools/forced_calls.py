@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from trainyard.serve.run.server.chat_messages import Tool
-from trainyard.serve.run.server.tools.call_reader import CallReader
+from trainyard.serve.run.server.tools.call_reader import ToolCallReader
 from trainyard.serve.run.server.tools.tool_call_parser import ParsedText, ToolCallDelta, new_call_id
 
-__all__ = ["NamedCallParser", "RequiredCallsParser", "schema_of_calls"]
+__all__ = ["ForcedCallParser", "RequiredCallsParser", "schema_of_calls"]
 
 
 def schema_of_calls(tools: Sequence[Tool], *, is_parallel: bool) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _moved(schema: Any, place: str) -> Any:
     return found
 
 
-class NamedCallParser:
+class ForcedCallParser:
     """Takes the whole answer as the arguments of one call.
 
     Parameters
@@ -88,7 +88,7 @@ class RequiredCallsParser:
     tags: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self._call: CallReader | None = None
+        self._call: ToolCallReader | None = None
         self._num_calls = 0
 
     @property
@@ -104,7 +104,7 @@ class RequiredCallsParser:
                 text = text.lstrip("[,] \n")  # between calls
                 if not text:
                     break
-                self._call = CallReader(self._num_calls)
+                self._call = ToolCallReader(self._num_calls)
                 self._num_calls += 1
             found, text = self._call.take(text)
             calls += found

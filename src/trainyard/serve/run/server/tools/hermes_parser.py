@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar, Literal
 
 from trainyard.serve.run.server.stop_strings import num_undecided
-from trainyard.serve.run.server.tools.call_reader import CallReader
+from trainyard.serve.run.server.tools.call_reader import ToolCallReader
 from trainyard.serve.run.server.tools.tool_call_parser import ParsedText, ToolCallDelta, ToolCallFormat
 from trainyard.serve.run.structured_outputs import json_rule
 
@@ -33,7 +33,7 @@ class HermesParser:
 
     def __init__(self) -> None:
         self._held, self._num_calls = "", 0
-        self._call = CallReader(0)
+        self._call = ToolCallReader(0)
         self._mode: _Mode = self._read_text
 
     @property
@@ -62,7 +62,7 @@ class HermesParser:
         before, tag, after = self._held.partition(_BEGIN)
         if tag:
             self._held, self._mode = after, self._read_call
-            self._call = CallReader(self._num_calls)
+            self._call = ToolCallReader(self._num_calls)
             return before
         num_certain = len(before) - num_undecided(before, (_BEGIN,))
         self._held = before[num_certain:]

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import uuid4
 
-__all__ = ["FirstCallOnly", "ParsedText", "ToolCallDelta", "ToolCallFormat", "ToolCallParser", "new_call_id"]
+__all__ = [
+    "ParsedText",
+    "SingleCallParser",
+    "ToolCallDelta",
+    "ToolCallFormat",
+    "ToolCallParser",
+    "new_call_id",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class ToolCallFormat:
     grammar: Callable[[Mapping[str, Mapping[str, Any]], str, Set[str], bool], str]
 
 
-class FirstCallOnly:
+class SingleCallParser:
     """Leaves out all calls but the first one.
 
     Parameters

@@ -14,12 +14,12 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import Tool, ToolChoice
 from trainyard.serve.run.server.tools.forced_calls import (
-    NamedCallParser,
+    ForcedCallParser,
     RequiredCallsParser,
     schema_of_calls,
 )
 from trainyard.serve.run.server.tools.hermes_parser import HERMES
-from trainyard.serve.run.server.tools.tool_call_parser import FirstCallOnly, ToolCallFormat, ToolCallParser
+from trainyard.serve.run.server.tools.tool_call_parser import SingleCallParser, ToolCallFormat, ToolCallParser
 
 __all__ = ["TOOL_CALL_FORMATS", "ToolAnswers", "ToolUse"]
 
@@ -119,7 +119,7 @@ class ToolUse:
             return ToolAnswers()
         if self.choice.mode == "named":
             (tool,) = (tool for tool in self.tools if tool.name == self.choice.name)
-            return ToolAnswers(partial(NamedCallParser, tool.name), json.dumps(tool.schema_of_arguments))
+            return ToolAnswers(partial(ForcedCallParser, tool.name), json.dumps(tool.schema_of_arguments))
         if self.choice.mode == "required":
             schema = json.dumps(schema_of_calls(self.tools, is_parallel=self.is_parallel))
             return ToolAnswers(self._maker(RequiredCallsParser), schema)
@@ -140,7 +140,7 @@ class ToolUse:
         return ToolAnswers(self._maker(written.make_parser), "", grammar)
 
     def _maker(self, make: Callable[[], ToolCallParser]) -> Callable[[], ToolCallParser]:
-        return make if self.is_parallel else lambda: FirstCallOnly(make())
+        return make if self.is_parallel else lambda: SingleCallParser(make())
 
 
 def _wrong(param: str, message: str) -> ApiError:

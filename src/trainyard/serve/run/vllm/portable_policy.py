@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
-from trainyard.serve.policy import EngineNeeds, Portable, StoppingPolicy
+from trainyard.serve.policy import EngineNeeds, PortablePolicy, StoppingPolicy
 
 __all__ = ["portable_policy"]
 
 
-def portable_policy(text: str, max_model_len: int) -> tuple[Portable, EngineNeeds]:
+def portable_policy(text: str, max_model_len: int) -> tuple[PortablePolicy, EngineNeeds]:
     """Read the name of a policy that drives an engine which keeps the blocks of the KV cache itself.
 
     Parameters
@@ -27,7 +27,7 @@ def portable_policy(text: str, max_model_len: int) -> tuple[Portable, EngineNeed
         If it does not say what it needs, or moves blocks to the host.
     """
     ((name, policy),) = parse_policies(text)
-    if not isinstance(policy, Portable):
+    if not isinstance(policy, PortablePolicy):
         raise ServeError(
             f"policy {name} does not drive vLLM: it does not say what it needs of an engine; define engine_needs, as "
             "trainyard.serve.policy says"

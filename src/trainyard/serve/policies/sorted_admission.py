@@ -9,7 +9,7 @@ from trainyard.serve.admission import AdmissionHooks
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["ByKey", "Heap"]
+__all__ = ["Heap", "SortedAdmission"]
 
 Heap = list[tuple[int, int, RequestState]]
 """Requests by their number and their arrival; some of them may wait no longer."""
@@ -17,7 +17,7 @@ Heap = list[tuple[int, int, RequestState]]
 _FEW = 64
 
 
-class ByKey(AdmissionHooks, ABC):
+class SortedAdmission(AdmissionHooks, ABC):
     """Least number first; preempted requests come before all others, as they have computed something already."""
 
     @abstractmethod

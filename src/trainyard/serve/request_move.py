@@ -16,7 +16,7 @@ from trainyard.serve.batch import CacheOp
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["Handover", "copy_blocks"]
+__all__ = ["RequestMove", "copy_blocks"]
 
 
 def copy_blocks(held: Sequence[Sequence[int]], before: BlockCache, after: BlockCache) -> list[list[int]]:
@@ -40,7 +40,7 @@ def copy_blocks(held: Sequence[Sequence[int]], before: BlockCache, after: BlockC
 
 
 @dataclass(eq=False)
-class Handover:
+class RequestMove:
     """A request, with all its samples that go on, between two instances.
 
     Attributes

@@ -180,6 +180,6 @@ def test_data_parallel_ranks_hand_nothing_over() -> None:
 )
 def test_bad_moves_are_found(op: CacheOp, said: str) -> None:
     checker = BatchChecker(3, 16)
-    checker.take_over(0, 21, 20)
+    checker.move_in(0, 21, 20)
     with pytest.raises(ServeError, match=said):
         checker.check(Batch(cache_ops=(op,)))
