@@ -10,6 +10,7 @@ from web_browser import errors_shown, rendered
 
 from trainyard.report.serve_place import device_rows, goodput_rows, league_rows
 from trainyard.report.serve_place_page import serve_place_page
+from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
 from trainyard.serve.placing.decisions import ModelOnDevices, PlacedModels
 from trainyard.serve.placing.forward_pass import ForwardPass
@@ -40,7 +41,9 @@ def test_pictures_have_a_mark_for_each_model_of_a_device(placed: Placed) -> None
         figure, _ = figures[f"Devices and models: {run.name}"]
         marks = {(x, y) for each in figure["data"] for x, y in zip(each["x"], each["y"], strict=True)}
         names = [model.name for model in problem.models]
-        assert marks == {(names.index(r.model), device) for r in run.placed.replicas for device in r.devices}
+        assert marks == {
+            (names.index(r.replica.model), device) for r in run.placed.replicas for device in r.devices
+        }
 
 
 def test_tables_say_what_is_placed(placed: Placed) -> None:
@@ -61,8 +64,8 @@ def test_tables_say_what_is_placed(placed: Placed) -> None:
 
 def test_only_devices_with_a_cycle_say_how_long_it_is() -> None:
     """One placement may have devices that batch and groups that do not."""
-    pair = ModelOnDevices("a", (0, 1), pipeline_stages=2)
-    batched = ModelOnDevices("b", (2,), batch=4, cycle_s=0.05)
+    pair = ModelOnDevices(Replica("a", pipeline_stages=2), (0, 1))
+    batched = ModelOnDevices(Replica("b"), (2,), batch=4, cycle_s=0.05)
     for replicas, columns, cycles in (
         ((pair, batched), 3, ["", "50.0 ms"]),
         ((batched,), 3, ["50.0 ms"]),

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
-from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun
 from trainyard.serve.placing.decisions import ModelOnDevices, PlacedModels
 from trainyard.serve.placing.problem import PlacingProblem
@@ -100,10 +99,9 @@ def device_rows(placed: PlacedModels) -> tuple[Columns, Rows]:
     return columns, rows
 
 
-def replica_text(replica: ModelOnDevices) -> str:
+def replica_text(placed: ModelOnDevices) -> str:
     """A model, how it is split, and its batch in a cycle."""
-    name = str(Replica(replica.model, replica.pipeline_stages, replica.tensor_parallel))
-    return f"{name} x {replica.batch}" if replica.cycle_s else name
+    return f"{placed.replica} x {placed.batch}" if placed.cycle_s else str(placed.replica)
 
 
 def place_tables(
@@ -146,9 +144,25 @@ def place_document(
                 "goodput": run.placed.goodput,
                 "num_devices": run.placed.num_devices,
                 "mean_latency_s": run.placed.mean_latency_s,
-                **asdict(run.placed),
+                "num_asked": run.placed.num_asked,
+                "num_good": run.placed.num_good,
+                "total_latency_s": run.placed.total_latency_s,
+                "replicas": [_replica_document(each) for each in run.placed.replicas],
             }
             for run in runs
         ],
         "cannot_place": [asdict(each) for each in cannot],
+    }
+
+
+def _replica_document(placed: ModelOnDevices) -> dict[str, Any]:
+    replica = placed.replica
+    return {
+        "model": replica.model,
+        "devices": placed.devices,
+        "pipeline_stages": replica.pipeline_stages,
+        "tensor_parallel": replica.tensor_parallel,
+        "plan": replica.plan.to_text() if replica.plan is not None else "",
+        "batch": placed.batch,
+        "cycle_s": placed.cycle_s,
     }

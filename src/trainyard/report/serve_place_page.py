@@ -54,7 +54,7 @@ def _picture(problem: PlacingProblem, run: PlacementRun) -> Figure:
         there = [
             (device, replica_text(each))
             for each in run.placed.replicas
-            if each.model == name
+            if each.replica.model == name
             for device in each.devices
         ]
         data.append(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.placement import Group, Replica
 from trainyard.serve.placing.auto import best_by_simulation
 from trainyard.serve.placing.decisions import (
     GroupPlacement,
@@ -138,7 +139,7 @@ def test_a_model_is_taken_off_a_device_where_others_wait_for_it() -> None:
     assert len(start.replicas) == 4
     found = best_by_simulation(problem, (Replicate(),), (Replicate(),), 0, 100, 0).serve(problem.arrivals)
     assert found.goodput > start.goodput + 0.1
-    assert len({each.model for each in found.replicas}) == 2
+    assert len({each.replica.model for each in found.replicas}) == 2
 
 
 def test_it_decides_the_same_for_the_same_seed() -> None:
@@ -157,7 +158,10 @@ def test_parts_are_served_each_by_itself() -> None:
     packed = Nexus().decide(small)
     partitioned = PartitionedPlacement(2, (PlacementPart((0,), 0, pair), PlacementPart((1,), 2, packed)))
     placed = partitioned.serve(problem.arrivals)
-    assert {(each.model, each.devices) for each in placed.replicas} >= {("m0", (0, 1)), ("m1", (2,))}
+    assert {(each.replica.model, each.devices) for each in placed.replicas} >= {("m0", (0, 1)), ("m1", (2,))}
+    groups = placed.placement.groups
+    assert groups[0] == Group((0, 1), (Replica("m0", pipeline_stages=2),))
+    assert Group((2,), (Replica("m1"),)) in groups
     counts = np.bincount(problem.arrivals.model)
     assert placed.num_asked == tuple(counts.tolist())
     parts = []
@@ -182,8 +186,8 @@ def test_changes_stay_within_devices_and_memory(seed: int) -> None:
             placed = decision.serve(problem.arrivals)
             seen.add(placed)
             weights = np.zeros(problem.num_devices)
-            for each in placed.replicas:
-                weights[list(each.devices)] += 1.5e9 / len(each.devices)
+            for group in placed.placement.groups:
+                weights[list(group.devices)] += 1.5e9 * len(group.replicas) / len(group.devices)
             assert (weights <= problem.device_bytes).all()
         assert len(seen) > 15
     assert isinstance(decision, TimeSharedPlacement)

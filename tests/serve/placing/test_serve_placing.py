@@ -127,8 +127,8 @@ def test_policies_are_ranked_and_who_cannot_place_says_why() -> None:
     by_name = {run.name: run.placed for run in runs}
     split = by_name["alpaserve(num_moves=50)"]
     assert split.goodput > by_name["replicate"].goodput + 0.05
-    assert max(each.pipeline_stages for each in split.replicas) > 1
-    assert all(len(each.devices) == each.pipeline_stages * each.tensor_parallel for each in split.replicas)
+    assert max(each.replica.pipeline_stages for each in split.replicas) > 1
+    assert all(len(each.devices) == each.replica.num_devices for each in split.replicas)
     # 0.1 s are too short for two batches of 60 ms, one of which is waited for; AlpaServe's requests need not wait.
     late = problem_of(history, *(linear(0.06, 0.001),) * 4)
     runs, (refused,) = compare_placements("nexus, replicate", late, served)

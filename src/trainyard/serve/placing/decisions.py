@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.placing.moves import moved_sessions
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve import simulate as groups
@@ -35,21 +36,18 @@ _RESHAPED, _THINNED = 0.2, 0.2  # of the changes of groups
 
 @dataclass(frozen=True)
 class ModelOnDevices:
-    """A model on a device, or split over several.
+    """A replica of a model on devices, and how they serve it.
 
     Attributes
     ----------
-    model : its name.
+    replica : the model, and how it is split over the devices.
     devices : their numbers.
-    pipeline_stages, tensor_parallel : how it is split over them.
     batch : most requests at once.
     cycle_s : time in which the device computes a batch of each of its models; 0 where it computes what comes first.
     """
 
-    model: str
+    replica: Replica
     devices: tuple[int, ...]
-    pipeline_stages: int = 1
-    tensor_parallel: int = 1
     batch: int = 1
     cycle_s: float = 0.0
 
@@ -70,6 +68,14 @@ class PlacedModels:
     num_asked: tuple[int, ...]
     num_good: tuple[int, ...]
     total_latency_s: float
+
+    @property
+    def placement(self) -> Placement:
+        """Which replicas are on which devices."""
+        groups: dict[tuple[int, ...], list[Replica]] = {}
+        for each in self.replicas:
+            groups.setdefault(each.devices, []).append(each.replica)
+        return Placement(tuple(Group(devices, tuple(there)) for devices, there in sorted(groups.items())))
 
     @property
     def mean_latency_s(self) -> float:
@@ -127,7 +133,7 @@ class GroupPlacement:
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         found = groups.simulate(self.problem.grouped, self.layout, arrivals)
         replicas = tuple(
-            ModelOnDevices(each.model, group.devices, each.pipeline_stages, each.tensor_parallel)
+            ModelOnDevices(each, group.devices)
             for group in self.problem.grouped.placement(self.layout).groups
             for each in group.replicas
         )
@@ -162,7 +168,7 @@ class TimeSharedPlacement:
         times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
         outcome = sessions.simulate(self.devices, times_s)
         replicas = tuple(
-            ModelOnDevices(session.name, (number,), batch=batch, cycle_s=device.duty_s)
+            ModelOnDevices(Replica(session.name), (number,), batch, device.duty_s)
             for number, device in enumerate(self.devices)
             for session, batch in zip(device.sessions, device.batches, strict=True)
         )
