@@ -48,7 +48,7 @@ def traced(*rest: str) -> tuple[str, ...]:
 BAD = {
     "unknown policy": (traced("--policy", "vlm"), ("vlm", "known: vllm")),
     "policy that places models": (traced("--policy", "alpaserve"), ("alpaserve", "vllm")),
-    "unknown option of a policy": (traced("--policy", "vllm(tokens=3)"), ("tokens", "max_tokens")),
+    "unknown option of a policy": (traced("--policy", "vllm(tokens=3)"), ("tokens", "max_batch_tokens")),
     "missing trace": (("serve", "simulate", "--requests", "no.csv", *PLACE), ("cannot read no.csv", "No such file")),
     "trace and rate": (traced("--rate", "3"), ("--requests FILE", "--rate R", "both are given")),
     "neither trace nor rate": (("serve", "simulate", *PLACE), ("--requests FILE", "--rate R", "neither is given")),

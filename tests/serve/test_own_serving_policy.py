@@ -83,7 +83,7 @@ def test_a_policy_of_batches_with_options(file):
 def test_an_admission_goes_with_a_policy_of_the_catalog(file):
     [(_, policy)] = parse_policies(f"sarathi(chunk_tokens=64) + {file}:LastCome")
     assert type(policy.admission).__name__ == "LastCome"
-    assert policy.max_tokens == 64
+    assert policy.max_batch_tokens == 64
 
 
 def test_what_is_no_policy_is_told(file):

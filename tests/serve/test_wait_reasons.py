@@ -38,10 +38,10 @@ _TWO, _THREE = ((20, 4), (20, 4)), ((20, 4), (20, 4), (20, 4))
     [
         ("vllm", _TWO, 100, "nobody waits"),
         ("vllm(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),
-        ("vllm(max_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
+        ("vllm(max_batch_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
         ("vllm", _THREE, 5, "the next request needs more blocks of the KV cache than are free: 2 and 1"),
         ("vllm_v0(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),
-        ("vllm_v0(max_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
+        ("vllm_v0(max_batch_tokens=30)", _THREE, 100, "the step's budget of 30 tokens is spent"),
         ("vllm_v0", _THREE, 5, "the next request needs more blocks of the KV cache than are free: 2 and 1"),
         ("sarathi(chunk_tokens=20)", _TWO, 100, "the step's budget of 20 tokens is spent"),
         ("orca(max_requests=2)", _THREE, 100, "the limit of running requests is reached: 2"),

@@ -97,7 +97,7 @@ CATALOG: tuple[Entry, ...] = (
         "simplified",
         f"{_TESTS}/test_vllm.py",
         left_out="beam search, and that each sample computes the last block of its prompt by itself where it is not full",
-        searched={"max_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+        searched={"max_batch_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
     ),
     Entry(
         "vllm_v0",
@@ -109,7 +109,7 @@ CATALOG: tuple[Entry, ...] = (
         f"{_TESTS}/test_vllm.py",
         left_out="beam search",
         variants={"swapping": {"preempt": "swap"}, "recomputing": {"preempt": "recompute"}},
-        searched={"max_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+        searched={"max_batch_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
     ),
     Entry(
         "sarathi",

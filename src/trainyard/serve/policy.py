@@ -61,12 +61,12 @@ class EngineNeeds(NamedTuple):
     ----------
     preempts_by : what becomes of the blocks of requests that are preempted.
     max_requests : that run at once, at most.
-    max_tokens : in a step, at most.
+    max_batch_tokens : in a step, at most.
     """
 
     preempts_by: Preempt
     max_requests: int
-    max_tokens: int
+    max_batch_tokens: int
 
 
 @runtime_checkable

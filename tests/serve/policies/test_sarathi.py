@@ -46,7 +46,7 @@ def test_tokens_come_steadily_while_prompts_are_computed():
     longest_step_s += STEP.attention_s * 256 * 2100
     steady_s = _longest_gap_s(sarathi(256))
     assert steady_s <= longest_step_s
-    assert _longest_gap_s(PrefillFirst(max_tokens=4096)) > 3 * steady_s
+    assert _longest_gap_s(PrefillFirst(max_batch_tokens=4096)) > 3 * steady_s
 
 
 @pytest.mark.parametrize("chunk_tokens", [64, 300])

@@ -44,7 +44,7 @@ def _mean_requests(policy) -> tuple[float, float]:
 def test_four_times_as_many_requests_as_with_reservations_and_hardly_any_waste():
     """Figure 13a: 30.42 requests at once where ORCA (Max) has 7.00; figure 2: 96.3 % of the cache is used, not 20.4 %."""
     reserved, used_of_reserved = _mean_requests(Orca(max_requests=256))
-    paged, used = _mean_requests(PrefillFirst(max_tokens=2048))
+    paged, used = _mean_requests(PrefillFirst(max_batch_tokens=2048))
     assert reserved == pytest.approx(7.0, abs=0.1)
     assert paged > 30.42 / 7.00 * reserved
     assert used_of_reserved < 0.25
@@ -70,7 +70,7 @@ def test_the_last_to_come_is_preempted_and_computes_its_tokens_again(policy):
 
 
 def test_a_budget_is_spent_on_decodes_and_a_prompt_is_cut_where_it_ends():
-    instance = Checked(vllm(max_tokens=10, max_requests=4), num_blocks=100)
+    instance = Checked(vllm(max_batch_tokens=10, max_requests=4), num_blocks=100)
     instance.run([request(0, 0.0, 4, 5), request(1, 0.0, 25, 2)])
     assert [
         [(item.request, item.start, item.stop) for item in each.items] for each in instance.batches[:4]

@@ -9,7 +9,7 @@ from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import (
     MAX_REQUESTS,
-    MAX_TOKENS,
+    TOKEN_BUDGET,
     NO_BLOCKS,
     PREEMPTED,
     SWAPPED,
@@ -27,7 +27,7 @@ class TokenBudget(AdmittingPolicy):
 
     Attributes
     ----------
-    max_tokens : in a step.
+    max_batch_tokens : in a step.
     max_requests : that run at once.
     chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
     decodes_first : whether decodes come before prompts that were begun.
@@ -35,7 +35,7 @@ class TokenBudget(AdmittingPolicy):
     preempt : what becomes of requests that lose their blocks. While some are swapped out, none is admitted.
     """
 
-    max_tokens: int = 2048
+    max_batch_tokens: int = 2048
     max_requests: int = 256
     chunked: bool = True
     decodes_first: bool = False
@@ -44,15 +44,15 @@ class TokenBudget(AdmittingPolicy):
 
     def __post_init__(self) -> None:
         check_preempt(self.preempt)
-        require_at_least(self, 1, "max_tokens", "max_requests")
+        require_at_least(self, 1, "max_batch_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
         longest = 0 if self.chunked else max_model_len
-        return EngineNeeds(self.preempt, self.max_requests, max(self.max_tokens, longest))
+        return EngineNeeds(self.preempt, self.max_requests, max(self.max_batch_tokens, longest))
 
     def make(self, draft: BatchDraft, state: Any) -> None:
-        running, left = draft.running, self.max_tokens
+        running, left = draft.running, self.max_batch_tokens
         if self.decodes_first:
             running.sort(key=lambda each: not each.decodes)
         while running and left > 0:
@@ -104,4 +104,4 @@ class TokenBudget(AdmittingPolicy):
                 return
             self.admission.admitted(first, state)
             left -= num
-        draft.hold(MAX_TOKENS, self.max_tokens)
+        draft.hold(TOKEN_BUDGET, self.max_batch_tokens)

@@ -26,7 +26,7 @@ from typing import Any
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.admitting import MAX_REQUESTS, MAX_TOKENS, NO_BLOCKS, SWAPPED, AdmittingPolicy
+from trainyard.serve.policies.admitting import MAX_REQUESTS, TOKEN_BUDGET, NO_BLOCKS, SWAPPED, AdmittingPolicy
 from trainyard.serve.policies.preemption import check_preempt, decode_or_preempt, next_swapped
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.policy import EngineNeeds, Preempt
@@ -40,25 +40,25 @@ class PrefillFirst(AdmittingPolicy):
 
     Attributes
     ----------
-    max_tokens : of the prompts in a step; one that is longer runs alone.
+    max_batch_tokens : of the prompts in a step; one that is longer runs alone.
     max_requests : that run at once.
     watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
     preempt : what becomes of requests that lose their blocks; by default those of several samples are swapped out.
     """
 
-    max_tokens: int = 2048
+    max_batch_tokens: int = 2048
     max_requests: int = 256
     watermark: float = 0.01
     preempt: Preempt = "swap samples"
 
     def __post_init__(self) -> None:
         check_preempt(self.preempt)
-        require_at_least(self, 1, "max_tokens", "max_requests")
+        require_at_least(self, 1, "max_batch_tokens", "max_requests")
         require_at_least(self, 0, "watermark")
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
         return EngineNeeds(
-            self.preempt, self.max_requests, max(self.max_tokens, max_model_len, self.max_requests)
+            self.preempt, self.max_requests, max(self.max_batch_tokens, max_model_len, self.max_requests)
         )
 
     def make(self, draft: BatchDraft, state: Any) -> None:
@@ -81,7 +81,7 @@ class PrefillFirst(AdmittingPolicy):
                 draft.compute(each, draft.num_left(each))
 
     def _prefill(self, draft: BatchDraft, state: Any) -> None:
-        left = self.max_tokens
+        left = self.max_batch_tokens
         spare = int(self.watermark * draft.num_blocks)
         while draft.num_running < self.max_requests:
             first = self.admission.next(draft, state)
@@ -90,7 +90,7 @@ class PrefillFirst(AdmittingPolicy):
             if not draft.may_run(first, self.max_requests):
                 break
             if (num := draft.num_left(first)) > left and draft.items:
-                draft.hold(MAX_TOKENS, self.max_tokens)
+                draft.hold(TOKEN_BUDGET, self.max_batch_tokens)
                 return
             num_new = draft.num_new_blocks(first, first.num_tokens)
             is_scarce = draft.num_free - num_new < spare
@@ -103,7 +103,7 @@ class PrefillFirst(AdmittingPolicy):
 
 
 def vllm(
-    max_tokens: int = 2048,
+    max_batch_tokens: int = 2048,
     max_requests: int = 256,
     admission: Admission = FIRST_COME,
     preempt: Preempt = "recompute",
@@ -112,9 +112,9 @@ def vllm(
 
     Parameters
     ----------
-    max_tokens : in a step.
+    max_batch_tokens : in a step.
     max_requests : that run at once.
     admission : in which order requests are taken.
     preempt : what becomes of requests that lose their blocks; samples do so one by one.
     """
-    return TokenBudget(max_tokens, max_requests, preempt=preempt, admission=admission)
+    return TokenBudget(max_batch_tokens, max_requests, preempt=preempt, admission=admission)

@@ -29,11 +29,11 @@ class NanoVLLM:
 
     Attributes
     ----------
-    max_tokens : of a step of prompts.
+    max_batch_tokens : of a step of prompts.
     max_requests : in a step.
     """
 
-    max_tokens: int
+    max_batch_tokens: int
     max_requests: int
 
     @property
@@ -52,7 +52,7 @@ class NanoVLLM:
             self._decode(draft, state)
 
     def _prefill(self, draft: BatchDraft, state: _Sequences) -> None:
-        left = self.max_tokens
+        left = self.max_batch_tokens
         while state.waiting and len(draft.items) < self.max_requests and left > 0:
             first = state.waiting[0]
             num = draft.num_left(first)

@@ -63,12 +63,12 @@ class VidurVLLM(_Scheduler):
     ----------
     max_requests : with blocks.
     max_in_step : in a step; with a pipeline of S stages, 128 / S, rounded down.
-    max_tokens : requests of a step of prompts times the longest of these.
+    max_batch_tokens : requests of a step of prompts times the longest of these.
     """
 
     max_requests: int = 128
     max_in_step: int = 128
-    max_tokens: int = 4096
+    max_batch_tokens: int = 4096
 
     def decide(self, draft: BatchDraft, state: _Running) -> None:
         running = state.take()
@@ -77,7 +77,7 @@ class VidurVLLM(_Scheduler):
         def may_take(first: RequestState) -> bool:
             nonlocal longest
             longest = max(longest, first.num_tokens)
-            return (len(draft.items) + 1) * longest <= self.max_tokens
+            return (len(draft.items) + 1) * longest <= self.max_batch_tokens
 
         state.in_step.extend(
             _admit(draft, self.max_requests, self.max_in_step, may_take, lambda first: first.num_tokens)

@@ -36,14 +36,14 @@ class VTCManager:
     admission : in which order.
     num_cached_tokens : for which the cache has room.
     max_requests : that run at once.
-    max_tokens : of a prefill.
+    max_batch_tokens : of a prefill.
     num_decodes : before it tries to admit.
     """
 
     admission: Admission
     num_cached_tokens: int = 10000
     max_requests: int = 128
-    max_tokens: int = 4096
+    max_batch_tokens: int = 4096
     num_decodes: int = 10
 
     @property
@@ -68,7 +68,7 @@ class VTCManager:
 
     def _prefill(self, draft: BatchDraft, state: _Decodes) -> None:
         held = [(each.max_num_tokens - each.num_tokens - 1, each.num_tokens) for each in draft.running]
-        left = self.max_tokens
+        left = self.max_batch_tokens
         while draft.num_running < self.max_requests:
             first = self.admission.next(draft, state.admission)
             if first is None or first.num_tokens > left:

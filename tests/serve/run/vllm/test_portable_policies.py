@@ -9,18 +9,18 @@ from trainyard.serve.run.vllm.portable_policy import portable_policy
 
 
 @pytest.mark.parametrize(
-    ("policy", "max_requests", "max_tokens"),
+    ("policy", "max_requests", "max_batch_tokens"),
     [
         ("vllm", 256, 2048),
-        ("vllm(max_tokens=64) + vtc", 256, 64),
+        ("vllm(max_batch_tokens=64) + vtc", 256, 64),
         ("sarathi(chunk_tokens=96, max_requests=5)", 5, 96),
         ("orca(max_requests=3)", 3, 3000),
-        ("vllm_v0(max_tokens=100, preempt='recompute')", 256, 1000),
+        ("vllm_v0(max_batch_tokens=100, preempt='recompute')", 256, 1000),
     ],
 )
-def test_a_policy_says_what_it_needs(policy, max_requests, max_tokens):
+def test_a_policy_says_what_it_needs(policy, max_requests, max_batch_tokens):
     _, needs = portable_policy(policy, max_model_len=1000)
-    assert needs == ("recompute", max_requests, max_tokens)
+    assert needs == ("recompute", max_requests, max_batch_tokens)
 
 
 @pytest.mark.parametrize("policy", ["vllm_v0", "vllm(preempt='swap')", "vllm_v0(preempt='swap samples')"])

@@ -88,7 +88,7 @@ def _table(policy: NanoVLLM, num_blocks: int, theirs: Counts) -> PaperTable:
 
     return PaperTable(
         f"The program nano-vllm, 2025, 64 requests of four common prefixes, {num_blocks} blocks, up to "
-        f"{policy.max_requests} requests and {policy.max_tokens} tokens in a step",
+        f"{policy.max_requests} requests and {policy.max_batch_tokens} tokens in a step",
         "count",
         "simulated by the rules of the program, the same requests; the tests compare every step",
         rows,

@@ -228,7 +228,7 @@ class PolicyScheduler(Scheduler):
     def _check_limits(self, needs: EngineNeeds) -> None:
         for option, given, needed in (
             ("max-num-seqs", self.max_num_running_reqs, needs.max_requests),
-            ("max-num-batched-tokens", self.max_num_scheduled_tokens, needs.max_tokens),
+            ("max-num-batched-tokens", self.max_num_scheduled_tokens, needs.max_batch_tokens),
         ):
             if given < needed:
                 raise ServeError(

@@ -77,7 +77,7 @@ class VllmServer:
             "num-gpu-blocks-override": num_blocks,
             "kv-cache-memory-bytes": num_blocks * of_block,
             "max-num-seqs": needs.max_requests,
-            "max-num-batched-tokens": max(needs.max_tokens, needs.max_requests),
+            "max-num-batched-tokens": max(needs.max_batch_tokens, needs.max_requests),
             "async-scheduling": False,
             "scheduler-cls": _SCHEDULER,
             "additional-config": {"trainyard_policy": self.spec.policy},
