@@ -70,7 +70,10 @@ def test_a_policy_is_of_batches_and_of_admission() -> None:
             "vllm + sarathi: two of them decide about batches; name one",
         ),
         ("vtc + sglang", "vtc + sglang: two of them decide about admission"),
-        ("vllm(chunk=3)", "vllm has no option 'chunk'; its options: max_batch_tokens, max_requests, admission"),
+        (
+            "vllm(chunk=3)",
+            "vllm has no option 'chunk'; its options: max_batch_tokens, max_requests, admission",
+        ),
         ("vllm(max_batch_tokens=0)", "vllm(max_batch_tokens=0): max_batch_tokens is 0; allowed is 1 or more"),
         ("orca(max_requests=-1)", "orca(max_requests=-1): max_requests is -1; allowed is 1 or more"),
         ("vtc(output_weight=-1)", "vtc(output_weight=-1): output_weight is -1; allowed is 0 or more"),

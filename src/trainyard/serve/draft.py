@@ -186,7 +186,7 @@ class BatchDraft(ReplicaView):
         self._swap(states, out=False)
         return True
 
-    def hold(self, text: str, *numbers: float) -> None:
+    def explain_wait(self, text: str, *numbers: float) -> None:
         """Say why no further waiting request is in this batch; what was said last counts.
 
         Parameters

@@ -10,14 +10,14 @@ from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.policy import EngineNeeds, Repeats
 
-__all__ = ["MAX_REQUESTS", "TOKEN_BUDGET", "NO_BLOCKS", "PREEMPTED", "SWAPPED", "AdmittingPolicy"]
+__all__ = ["MAX_REQUESTS", "NO_BLOCKS", "PREEMPTED", "SWAPPED", "TOKEN_BUDGET", "AdmittingPolicy"]
 
 MAX_REQUESTS = "the limit of running requests is reached: {}"
 TOKEN_BUDGET = "the step's budget of {} tokens is spent"
 NO_BLOCKS = "the next request needs more blocks of the KV cache than are free: {} and {}"
 PREEMPTED = "blocks ran out, and a running request was preempted"
 SWAPPED = "swapped-out requests go first: {}"
-"""Why requests wait; see `BatchDraft.hold`."""
+"""Why requests wait; see `BatchDraft.explain_wait`."""
 
 
 @dataclass(frozen=True)

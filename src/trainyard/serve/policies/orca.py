@@ -56,7 +56,7 @@ class Orca(AdmittingPolicy):
                 return
             num_new = draft.num_new_blocks(first, first.max_num_tokens)
             if not draft.compute(first, draft.num_left(first), reserve_tokens=first.max_num_tokens):
-                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                draft.explain_wait(NO_BLOCKS, num_new, draft.num_free)
                 return
             self.admission.admitted(first, state)
-        draft.hold(MAX_REQUESTS, self.max_requests)
+        draft.explain_wait(MAX_REQUESTS, self.max_requests)

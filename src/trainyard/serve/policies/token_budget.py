@@ -9,10 +9,10 @@ from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import (
     MAX_REQUESTS,
-    TOKEN_BUDGET,
     NO_BLOCKS,
     PREEMPTED,
     SWAPPED,
+    TOKEN_BUDGET,
     AdmittingPolicy,
 )
 from trainyard.serve.policies.preemption import check_preempt, decode_or_preempt, next_swapped
@@ -61,12 +61,12 @@ class TokenBudget(AdmittingPolicy):
             if decode_or_preempt(draft, each, num, running, self.preempt):
                 left -= num
         if draft.has_preempted:
-            draft.hold(PREEMPTED)
+            draft.explain_wait(PREEMPTED)
             return
         if draft.num_swapped:
             left = self._resume(draft, left)
         if draft.num_swapped:
-            draft.hold(SWAPPED, draft.num_swapped)
+            draft.explain_wait(SWAPPED, draft.num_swapped)
         else:
             self._admit(draft, left, state)
 
@@ -83,13 +83,13 @@ class TokenBudget(AdmittingPolicy):
         spare = int(self.watermark * draft.num_blocks)
         while left > 0:
             if draft.num_running >= self.max_requests:
-                draft.hold(MAX_REQUESTS, self.max_requests)
+                draft.explain_wait(MAX_REQUESTS, self.max_requests)
                 return
             first = self.admission.next(draft, state)
             if first is None:
                 return
             if not draft.may_run(first, self.max_requests):
-                draft.hold(MAX_REQUESTS, self.max_requests)
+                draft.explain_wait(MAX_REQUESTS, self.max_requests)
                 return
             num = draft.num_left(first)
             if num > left and not self.chunked and draft.items:
@@ -100,8 +100,8 @@ class TokenBudget(AdmittingPolicy):
             if (is_scarce and draft.num_running) or not draft.compute(
                 first, num, reserve_tokens=first.num_tokens
             ):
-                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                draft.explain_wait(NO_BLOCKS, num_new, draft.num_free)
                 return
             self.admission.admitted(first, state)
             left -= num
-        draft.hold(TOKEN_BUDGET, self.max_batch_tokens)
+        draft.explain_wait(TOKEN_BUDGET, self.max_batch_tokens)

@@ -26,7 +26,7 @@ from typing import Any
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
-from trainyard.serve.policies.admitting import MAX_REQUESTS, TOKEN_BUDGET, NO_BLOCKS, SWAPPED, AdmittingPolicy
+from trainyard.serve.policies.admitting import MAX_REQUESTS, NO_BLOCKS, SWAPPED, TOKEN_BUDGET, AdmittingPolicy
 from trainyard.serve.policies.preemption import check_preempt, decode_or_preempt, next_swapped
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.policy import EngineNeeds, Preempt
@@ -63,7 +63,7 @@ class PrefillFirst(AdmittingPolicy):
 
     def make(self, draft: BatchDraft, state: Any) -> None:
         if draft.num_swapped:
-            draft.hold(SWAPPED, draft.num_swapped)
+            draft.explain_wait(SWAPPED, draft.num_swapped)
         else:
             self._prefill(draft, state)
         if not draft.items:
@@ -90,16 +90,16 @@ class PrefillFirst(AdmittingPolicy):
             if not draft.may_run(first, self.max_requests):
                 break
             if (num := draft.num_left(first)) > left and draft.items:
-                draft.hold(TOKEN_BUDGET, self.max_batch_tokens)
+                draft.explain_wait(TOKEN_BUDGET, self.max_batch_tokens)
                 return
             num_new = draft.num_new_blocks(first, first.num_tokens)
             is_scarce = draft.num_free - num_new < spare
             if (is_scarce and draft.num_running) or not draft.compute(first, num):
-                draft.hold(NO_BLOCKS, num_new, draft.num_free)
+                draft.explain_wait(NO_BLOCKS, num_new, draft.num_free)
                 return
             self.admission.admitted(first, state)
             left -= num
-        draft.hold(MAX_REQUESTS, self.max_requests)
+        draft.explain_wait(MAX_REQUESTS, self.max_requests)
 
 
 def vllm(
