@@ -7,8 +7,8 @@ import pytest
 from trainyard.serve.batch import Batch, WaitReason
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.catalog import parse_policies
-from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
 from trainyard.serve.instance import Instance
+from trainyard.serve.request_timeline import RequestSteps, RequestTimeline, TimelineRecordingInstance
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
@@ -73,9 +73,11 @@ def test_a_request_that_is_followed_knows_why_it_waited():
         TracedRequest(Request("second", 0.5, 20, 64), 2),
     ]
     steps = RequestSteps("second")
-    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME)
+    results = simulate_requests(
+        requests, [TimelineRecordingInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME
+    )
     served = next(each for each in results.served if each.request.name == "second")
-    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    found = RequestTimeline(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
     assert [tuple(each) for each in found.waits] == [
         (0.5, 1.0, "a step is running"),
         (1.0, 4.0, "the limit of running requests is reached: 1"),
@@ -89,9 +91,11 @@ def test_while_others_are_prefilled_a_request_that_runs_is_not_in_the_step():
         TracedRequest(Request("second", 1.5, 20, 64), 2),
     ]
     steps = RequestSteps("first")
-    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME)
+    results = simulate_requests(
+        requests, [TimelineRecordingInstance(steps, policy, BlockCache(100, 16))], _STEP_TIME
+    )
     served = next(each for each in results.served if each.request.name == "first")
-    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    found = RequestTimeline(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
     assert [tuple(each) for each in found.waits] == [(2.0, 3.0, "the step is of other requests")]
 
 
@@ -100,9 +104,11 @@ def test_a_second_wait_has_reasons_of_its_own():
     [(_, policy)] = parse_policies("vllm_v0")
     requests = _requests((20, 3), (30, 40), (30, 40))
     steps = RequestSteps("2")
-    results = simulate_requests(requests, [FollowedInstance(steps, policy, BlockCache(5, 16))], _STEP_TIME)
+    results = simulate_requests(
+        requests, [TimelineRecordingInstance(steps, policy, BlockCache(5, 16))], _STEP_TIME
+    )
     served = next(each for each in results.served if each.request.name == "2")
-    found = Followed(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
+    found = RequestTimeline(served, tuple(steps.spans), tuple(steps.preempted_s), tuple(steps.wait_reasons))
     assert len(steps.preempted_s) == 1
     text = "the next request needs more blocks of the KV cache than are free: {} and {}"
     assert [tuple(each) for each in found.waits] == [

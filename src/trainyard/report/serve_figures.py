@@ -14,8 +14,8 @@ from trainyard.report.curves import Curve, Sample, distributions, over_time
 from trainyard.report.page import PALETTE, Figure, nice
 from trainyard.report.units import seconds_text
 from trainyard.serve.compare import PolicyRun
-from trainyard.serve.followed import Followed
 from trainyard.serve.load_over_time import Load
+from trainyard.serve.request_timeline import RequestTimeline
 from trainyard.serve.results import Served
 
 __all__ = ["latencies", "loads", "one_request"]
@@ -94,7 +94,7 @@ def loads(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Figure,
     )
 
 
-def one_request(followed: Mapping[str, Followed]) -> Figure | None:
+def one_request(followed: Mapping[str, RequestTimeline]) -> Figure | None:
     """The timeline of one request, a row for each policy that served it; None if none did.
 
     Parameters
@@ -134,7 +134,7 @@ def one_request(followed: Mapping[str, Followed]) -> Figure | None:
     return Figure(f"Timeline of request {request.name}", data, drawn, note)
 
 
-def _spans(followed: Followed, kind: str) -> list[tuple[float, float, str]]:
+def _spans(followed: RequestTimeline, kind: str) -> list[tuple[float, float, str]]:
     """Start and end since the arrival, and the hover text."""
     if kind == "waiting":
         spans = [(start_s, end_s, f"waiting: {why}") for start_s, end_s, why in followed.waits]
@@ -168,7 +168,7 @@ def _bars(kind: str, color: str, rows: Sequence[Sequence[tuple[float, float, str
     }
 
 
-def _after(followed: Followed, times_s: Sequence[float]) -> list[float]:
+def _after(followed: RequestTimeline, times_s: Sequence[float]) -> list[float]:
     return [at_s - followed.served.arrival_s for at_s in times_s]
 
 

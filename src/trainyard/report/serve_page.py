@@ -10,7 +10,7 @@ from trainyard.report.remarks import remark_tables
 from trainyard.report.serve_figures import latencies, loads, one_request
 from trainyard.report.serve_league import clients_table, league, ranked_policies, server_table
 from trainyard.serve.compare import CannotRun, PolicyRun
-from trainyard.serve.followed import Followed
+from trainyard.serve.request_timeline import RequestTimeline
 
 __all__ = ["serve_page"]
 
@@ -22,7 +22,7 @@ def serve_page(
     runs: Sequence[PolicyRun],
     facts: Mapping[str, str],
     *,
-    followed: Mapping[str, Followed] | None = None,
+    followed: Mapping[str, RequestTimeline] | None = None,
     left_out: LeftOut | None = None,
     baseline: PolicyRun | None = None,
     cannot: Sequence[CannotRun] = (),

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.report.csv_file import write_csv
 from trainyard.serve.compare import PolicyRun
-from trainyard.serve.followed import Followed
+from trainyard.serve.request_timeline import RequestTimeline
 from trainyard.serve.results import Served
 
 __all__ = ["followed_document", "request_columns", "write_requests"]
@@ -57,7 +57,7 @@ def write_requests(path: Path, runs: Sequence[PolicyRun]) -> None:
     write_csv(path, ("policy", *tables[0][1]), rows)
 
 
-def followed_document(followed: Mapping[str, Followed]) -> list[dict[str, Any]]:
+def followed_document(followed: Mapping[str, RequestTimeline]) -> list[dict[str, Any]]:
     """One request under each policy that served it, step by step."""
     return [
         {

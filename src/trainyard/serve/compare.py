@@ -11,10 +11,10 @@ from trainyard.serve.catalog import is_own, parse_policies
 from trainyard.serve.checked_instance import CheckedInstance
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.errors import ServeError
-from trainyard.serve.followed import Followed, FollowedInstance, RequestSteps
 from trainyard.serve.instance import Instance
 from trainyard.serve.load_over_time import Load, LoadOverTime, LoadRecordingInstance
 from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.request_timeline import RequestSteps, RequestTimeline, TimelineRecordingInstance
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results, Served
 from trainyard.serve.router import Router, round_robin
@@ -154,7 +154,7 @@ def follow_request(
     requests: Sequence[TracedRequest],
     deployment: Deployment,
     router: Router = round_robin,
-) -> Mapping[str, Followed]:
+) -> Mapping[str, RequestTimeline]:
     """The timeline of one request under each policy that served it, by policy.
 
     Each policy is simulated again up to the end of that request; it decides the same as before.
@@ -176,8 +176,8 @@ def follow_request(
         if served is not None:
             steps = RequestSteps(name)
             coming = _up_to(requests, served)
-            _simulated(coming, deployment, run.policy, router, partial(FollowedInstance, steps))
-            found[run.name] = Followed(
+            _simulated(coming, deployment, run.policy, router, partial(TimelineRecordingInstance, steps))
+            found[run.name] = RequestTimeline(
                 served,
                 tuple(steps.spans),
                 tuple(steps.preempted_s),

@@ -17,7 +17,7 @@ from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 if TYPE_CHECKING:
     from trainyard.serve.compare import CannotRun, PolicyRun
     from trainyard.serve.deployment import Deployment
-    from trainyard.serve.followed import Followed
+    from trainyard.serve.request_timeline import RequestTimeline
     from trainyard.serve.router import Router
 
 __all__ = ["Options", "act"]
@@ -159,7 +159,7 @@ def _followed(
     given: GivenRequests,
     deployment: Deployment,
     router: Router,
-) -> Mapping[str, Followed]:
+) -> Mapping[str, RequestTimeline]:
     """The request that is to be followed, by policy; none if nobody asks for it, or none was served."""
     from trainyard.serve.compare import follow_request, request_to_follow
 

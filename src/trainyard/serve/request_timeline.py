@@ -13,7 +13,7 @@ from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.results import Served
 
-__all__ = ["Followed", "FollowedInstance", "RequestSteps", "Span", "Wait"]
+__all__ = ["RequestSteps", "RequestTimeline", "Span", "TimelineRecordingInstance", "Wait"]
 
 
 _STEP_RUNS, _OTHERS = "a step is running", "the step is of other requests"
@@ -86,7 +86,7 @@ class RequestSteps:
 
 
 @dataclass(frozen=True)
-class Followed:
+class RequestTimeline:
     """The timeline of a finished request.
 
     Attributes
@@ -134,7 +134,7 @@ class Followed:
         yield Wait(start_s, end_s, why)
 
 
-class FollowedInstance(Instance):
+class TimelineRecordingInstance(Instance):
     """An instance that records the steps of one request, if that request is routed to it.
 
     Parameters
