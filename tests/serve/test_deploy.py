@@ -31,9 +31,10 @@ def test_as_many_replicas_as_there_are_devices_for_and_the_cache_that_is_left():
 def test_a_cache_that_is_asked_for():
     assert deploy("llama3-8b", _A100, cache_blocks=100).num_blocks == 100
     assert deploy("llama3-8b", _A100, cache_blocks=100).max_model_len == 1600
-    larger = deploy("llama3-8b", _A100, cache_blocks=100_000)  # than there is memory for: as is asked
-    assert larger.lacking_bytes == 100_000 * 16 * 131072 - larger.model.cache_bytes > 0
-    assert deploy("llama3-8b", _A100).lacking_bytes <= 0
+    most = deploy("llama3-8b", _A100).num_blocks
+    assert deploy("llama3-8b", _A100, cache_blocks=most).num_blocks == most
+    with pytest.raises(ServeError, match=rf"a KV cache of {most + 1:,} blocks .*; allowed are 1 to {most:,}, which"):
+        deploy("llama3-8b", _A100, cache_blocks=most + 1)
     assert deploy("llama3-8b", _A100, cache_bytes=10**9).num_blocks == 10**9 // (16 * 131072)
 
 

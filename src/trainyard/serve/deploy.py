@@ -67,7 +67,8 @@ def deploy(
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device; by default all that is left.
+    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device, at most all that is left beside
+        the weights, which is the default.
     block_tokens : tokens per block.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
@@ -76,7 +77,7 @@ def deploy(
     Raises
     ------
     ServeError
-        If the model cannot be split so or does not fit, or there are not enough devices.
+        If the model cannot be split so, it does not fit with its KV cache, or there are not enough devices.
     """
     served = served_model(
         model,
@@ -93,7 +94,7 @@ def deploy(
     )
     room = _replica_devices(cluster, served)
     replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
-    num_blocks = cache_blocks_of(served, block_tokens, cache_bytes) if cache_blocks is None else cache_blocks
+    num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
     length = _length(served, num_blocks * block_tokens, max_model_len)
     host_blocks = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
     return Deployment(served, replicas, num_blocks, length, block_tokens, host_blocks, room[:replicas])
@@ -133,6 +134,21 @@ def _num_replicas(
             "like ones"
         )
     return num_replicas
+
+
+def _num_blocks(
+    served: ServedModel, block_tokens: int, cache_blocks: int | None, cache_bytes: int | None
+) -> int:
+    """Blocks of a replica's KV cache; more than a device has memory for are refused, as a server would."""
+    if cache_blocks is None:
+        return cache_blocks_of(served, block_tokens, cache_bytes)
+    most = cache_blocks_of(served, block_tokens)
+    if cache_blocks > most:
+        raise ServeError(
+            f"{served.name} with {served.split}: a KV cache of {cache_blocks:,} blocks of {block_tokens} tokens; allowed "
+            f"are 1 to {most:,}, which fit beside the weights; give fewer, or devices with more memory"
+        )
+    return cache_blocks
 
 
 def _host_blocks(host_bytes: int, block_bytes: int) -> int:

@@ -123,11 +123,6 @@ class Deployment:
         """KV cache on one device, the one that holds most."""
         return self.num_blocks * self.block_tokens * self.model.cache_bytes_per_token
 
-    @property
-    def lacking_bytes(self) -> int:
-        """By how much the cache is larger than what a device has left beside the weights; below 0 where there is more."""
-        return self.cache_bytes - self.model.cache_bytes
-
     def instances(self, policy: BatchPolicy, make: Callable[..., Instance] = Instance) -> list[Instance]:
         """New instances, one for each replica.
 

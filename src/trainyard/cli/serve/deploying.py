@@ -42,7 +42,7 @@ class DeployOptions:
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
     """Copies of the model, each on --tp x --pp x --dp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """KV cache of a replica, in blocks; by default as many as fit beside the weights."""
+    """KV cache of a replica, in blocks; by default as many as fit beside the weights, which is the most."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
     host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None

@@ -109,15 +109,9 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _warn(options: Options, screen: Screen, deployment: Deployment, given: GivenRequests) -> None:
-    """Of a cache for which there is no memory, of requests for other models, and of options without effect."""
-    from trainyard.report.units import bytes_text
+    """Of requests for other models, and of options without effect."""
     from trainyard.serve.catalog import is_own, swapping_policies
 
-    if deployment.lacking_bytes > 0:
-        screen.say(
-            f"warning: the cache is {bytes_text(deployment.lacking_bytes)} a device larger than what is left beside the "
-            "weights"
-        )
     samples = any(each.request.num_samples > 1 for each in given.requests)
     swapping = swapping_policies(options.policy, samples=samples)
     if swapping and not deployment.num_host_blocks:
