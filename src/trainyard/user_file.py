@@ -15,6 +15,10 @@ from typing import Any
 _PREFIX = "trainyard_user_"
 
 
+class UserFileError(ValueError):
+    """What `fault_in_user_file` said of an error of another process, whose traceback stays there."""
+
+
 def is_file(spec: str) -> bool:
     """Whether a model is given as a Python file, not by a name or as a file of its sizes."""
     return spec.endswith(".py") or ("/" in spec and not is_config(spec))

@@ -77,6 +77,7 @@ _SERVE = (
     "--policy",
 )
 _FLEET = ("fleet", "simulate", "--cluster", "1x1xT4", "--trace", "jobs.csv", "--policy")
+_STUDY = ("fleet", "compare", "--cluster", "1x1xT4", "--jobs", "2", "--seeds", "2", "--policy")
 _PLAN = ("plan", "--cluster", "1x1xT4")
 FAULTS = {
     "a decision": ((*_SERVE, "own.py:Own"), "own.py, line 19, in zero: ZeroDivisionError: division by zero"),
@@ -84,6 +85,7 @@ FAULTS = {
     "a file beside": ((*_SERVE, "own.py:Own(what='beside')"), "own_look.py, line 2, in look: KeyError: 'width'"),
     "what makes it": ((*_SERVE, "own.py:made"), "(own.py, line 29, in made: TypeError)"),
     "a decision of a fleet": ((*_FLEET, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
+    "a decision in another process": ((*_STUDY, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
     "its import": ((*_SERVE, "lacks.py:Own"), "lacks.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
     "its syntax": ((*_SERVE, "torn.py:Own"), "torn.py, line 1: SyntaxError: "),
     "a model's syntax": ((*_PLAN, "torn.py"), "torn.py, line 1: SyntaxError: "),

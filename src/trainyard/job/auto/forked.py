@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from trainyard.user_file import UserFileError, fault_in_user_file
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -28,6 +30,11 @@ def map_forked(
     Parameters
     ----------
     meanwhile : what this process does while it would wait for the others.
+
+    Raises
+    ------
+    UserFileError
+        If the function fails in a user's file, in another process.
     """
     num_processes = min(len(items), len(os.sched_getaffinity(0)))
     if num_processes <= 1 or current_process().daemon:
@@ -55,4 +62,9 @@ def _inherit(function: Callable[[Any], Any]) -> None:
 
 
 def _call(item: Any) -> Any:
-    return _inherited(item)
+    try:
+        return _inherited(item)
+    except Exception as error:
+        if said := fault_in_user_file(error):
+            raise UserFileError(said) from error
+        raise

@@ -30,6 +30,7 @@ from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
 from trainyard.serve.run.tensor_parallel import TensorParallelModel
+from trainyard.user_file import fault_in_user_file
 
 __all__ = [
     "AddRequest",
@@ -210,20 +211,30 @@ class StepOutputs(NamedTuple):
 def engine_main(connection: Connection, make_engine: Callable[[], ServingEngine]) -> None:
     """Serve what comes through a connection until its other end is closed.
 
+    An error in a user's policy is one line: the reason why the engine cannot serve, or the last one of the process.
+
     Parameters
     ----------
     make_engine : such as `EngineSpec.make_engine`.
     """
+    is_ready = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
         with closing(engine):
             connection.send(EngineReady(engine.max_model_len, engine.embedding_form))
+            is_ready = True
             _Loop(connection, engine).run()
     except ServeError as error:
         connection.send(EngineFailed(str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    except Exception as error:
+        if not (said := fault_in_user_file(error)):
+            raise
+        if is_ready:
+            sys.exit(f"error: {said}")
+        connection.send(EngineFailed(said))
 
 
 def warm_up(engine: Engine) -> None:
