@@ -1,4 +1,4 @@
-"""What commands write: never over a file that they read."""
+"""What commands write: never over a file that they read, nor into a folder that they read."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own.py").write_text(_OWN)
     (tmp_path / "link.csv").symlink_to("t.csv")
     os.link("t.csv", "twin.csv")
+    (tmp_path / "read" / "below").mkdir(parents=True)
+    (tmp_path / "read" / "config.json").write_text("{}")
+    (tmp_path / "other").symlink_to("read")
     return tmp_path
 
 
@@ -48,3 +51,38 @@ def test_no_input_is_overwritten(case: str, folder: Path, capsys: pytest.Capture
     check_refused((*arguments, option, path), (said,), capsys)
     assert (folder / "t.csv").read_text() == "kept"
     assert (folder / "own.py").read_text() == _OWN
+
+
+INSIDE = {
+    "kernels": ((*_SIMULATE, "--kernels", "read"), "--csv", "read/below/r.csv", "read", "--kernels"),
+    "kernels of a model": ((*_SIMULATE, "--kernels", "read:llama3-8b"), "--html", "read/p.html", "read", "--kernels"),
+    "one of two folders": ((*_SIMULATE, "--kernels", "nowhere,read:vllm"), "--html", "read/p.html", "read", "--kernels"),
+    "through a link": ((*_SIMULATE, "--kernels", "read"), "--csv", "other/r.csv", "read", "--kernels"),
+    "kernels to plan with": (
+        ("serve", "plan", "gpt-tiny", *_SERVED, "--kernels", "read"), "--html", "read/p.html", "read", "--kernels"
+    ),
+    "a model to simulate": (
+        ("serve", "simulate", "--model", "read", *_SERVED), "--html", "read/p.html", "read", "--model"
+    ),
+    "a model to serve": (("serve", "compare", "./read", *_SERVED[:2]), "--html", "read/p.html", "read", "MODEL"),
+    "a model to train": (
+        ("compare", "read", "--cluster", "1x1xT4", "--strategies", "zero"), "--html", "read/p.html", "read", "MODEL"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INSIDE)
+def test_nothing_is_written_into_a_folder_that_is_read(
+    case: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, option, path, read, reader = INSIDE[case]
+    said = f"{option} {path} lies in the folder {read}, which {reader} reads; give another file"
+    check_refused((*arguments, option, path), (said,), capsys)
+    assert sorted(each.name for each in (folder / "read").rglob("*")) == ["below", "config.json"]
+
+
+def test_a_folder_with_the_name_of_a_policy_is_not_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "vllm").mkdir()
+    check_refused((*_SIMULATE, "--policy", "vllm", "--csv", "vllm/r.csv"), ("t.csv",), capsys)

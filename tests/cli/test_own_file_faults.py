@@ -85,7 +85,7 @@ FAULTS = {
     "a file beside": ((*_SERVE, "own.py:Own(what='beside')"), "own_look.py, line 2, in look: KeyError: 'width'"),
     "what makes it": ((*_SERVE, "own.py:made"), "(own.py, line 29, in made: TypeError)"),
     "a decision of a fleet": ((*_FLEET, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
-    "a decision in another process": ((*_STUDY, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
+    "in another process": ((*_STUDY, "own.py:Scheduler"), "own.py, line 39, in decide: IndexError: list index"),
     "its import": ((*_SERVE, "lacks.py:Own"), "lacks.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
     "its syntax": ((*_SERVE, "torn.py:Own"), "torn.py, line 1: SyntaxError: "),
     "a model's syntax": ((*_PLAN, "torn.py"), "torn.py, line 1: SyntaxError: "),

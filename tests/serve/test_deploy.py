@@ -33,7 +33,9 @@ def test_a_cache_that_is_asked_for():
     assert deploy("llama3-8b", _A100, cache_blocks=100).max_model_len == 1600
     most = deploy("llama3-8b", _A100).num_blocks
     assert deploy("llama3-8b", _A100, cache_blocks=most).num_blocks == most
-    with pytest.raises(ServeError, match=rf"a KV cache of {most + 1:,} blocks .*; allowed are 1 to {most:,}, which"):
+    with pytest.raises(
+        ServeError, match=rf"a KV cache of {most + 1:,} blocks .*; allowed are 1 to {most:,}, which"
+    ):
         deploy("llama3-8b", _A100, cache_blocks=most + 1)
     assert deploy("llama3-8b", _A100, cache_bytes=10**9).num_blocks == 10**9 // (16 * 131072)
 

@@ -14,6 +14,8 @@ from typing import Any, get_args, get_type_hints
 
 import tyro
 
+from trainyard.user_file import is_config
+
 __all__ = ["Output", "check_outputs", "writing"]
 
 
@@ -25,7 +27,7 @@ class Output(Enum):
 
 
 def check_outputs(options: Any) -> None:
-    """Refuse where nothing can be written, and files that are read or written already.
+    """Refuse where nothing can be written, files that are read or written already, and those in folders that are read.
 
     Raises
     ------
@@ -68,35 +70,46 @@ def _check_apart(written: dict[str, Path]) -> None:
 
 
 def _check_not_read(options: Any, written: dict[str, Path]) -> None:
-    """Refuse to write over a file that another option names, which is read."""
-    there = {option: path for option, path in written.items() if path.exists()}
+    """Refuse to write over a file, or into a folder, that another option names, which is read."""
     for name, hint in get_type_hints(type(options), include_extras=True).items():
-        if not there or any(isinstance(kind, Output) for kind in get_args(hint)):
+        if not written or any(isinstance(kind, Output) for kind in get_args(hint)):
             continue
         is_positional = tyro.conf.Positional in get_args(hint)
         reader = name.upper() if is_positional else "--" + name.replace("_", "-")
-        for read in filter(_is_file, _named_files(getattr(options, name))):
-            for option, path in there.items():
-                if path.samefile(read):
+        for read in _read(getattr(options, name)):
+            for option, path in written.items():
+                if path.exists() and path.samefile(read):
                     raise ValueError(
                         f"{option} {path} would overwrite what {reader} reads; give another file"
                     )
+                if read.is_dir() and path.resolve().is_relative_to(read.resolve()):
+                    raise ValueError(
+                        f"{option} {path} lies in the folder {read}, which {reader} reads; give another file"
+                    )
 
 
-def _named_files(value: Any) -> Iterator[Path]:
-    """Paths that an option may name: a path, or a list such as ``own.py:Policy(x=1) + vtc,sarathi`` that has some."""
+def _read(value: Any) -> Iterator[Path]:
+    """Files and folders that an option may name.
+
+    That is a path; paths such as ``layers,tables:NAME``; or text such as ``own.py:Policy(x=1) + vtc,sarathi``, in which a
+    folder is one of a model, as names may be those of folders by chance.
+    """
     if isinstance(value, Path):
-        yield value
+        parts = (
+            [value] if value.exists() else [Path(each.partition(":")[0]) for each in str(value).split(",")]
+        )
+        yield from filter(Path.exists, parts)
     elif isinstance(value, str):
         for text in (value, *re.split(r"[,+]", value)):
-            yield Path(text.strip())
-            yield Path(text.strip().partition(":")[0])
+            for each in (text.strip(), text.strip().partition(":")[0]):
+                if _is_readable(each):
+                    yield Path(each)
 
 
-def _is_file(path: Path) -> bool:
-    """Whether there is such a file; what cannot be a path is none."""
+def _is_readable(text: str) -> bool:
+    """Whether there is such a file, or such a folder of a model; what cannot be a path is none."""
     try:
-        return path.is_file()
+        return Path(text).is_file() or (Path(text).is_dir() and is_config(text))
     except (OSError, ValueError):
         return False
 

@@ -67,8 +67,8 @@ def deploy(
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device, at most all that is left beside
-        the weights, which is the default.
+    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device; by default all that is left
+        beside the weights, which is the most.
     block_tokens : tokens per block.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
