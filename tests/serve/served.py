@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"needs the files of {DATA}")
 
 MOST_TOKENS = 4096
-STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9, 1e-6, 1e-4)
+STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9, copied_block_s=1e-6, swapped_block_s=1e-4)
 
 
 def request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import astuple
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -248,7 +248,7 @@ def test_steps_are_scaled_by_what_is_in_them():
     assert isinstance(base, LinearStepTime)
     assert end_s(ScaledStepTime(base, 1.0, 1.0)) == pytest.approx(end_s(base))
     assert end_s(ScaledStepTime(base, 0.5, 1.0)) < end_s(base)
-    halved = LinearStepTime(*(each / 2 for each in astuple(base)))
+    halved = LinearStepTime(**{name: value / 2 for name, value in asdict(base).items()})
     alone = [request(0, 0.0, 300, 50)]
     place = splits[0].deployment(1)
     both = [

@@ -23,8 +23,8 @@ from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTim
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
-from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length
-from trainyard.serve.errors import ServeError
+from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
+from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.step_time import StepTime
 from trainyard.zoo.decoder import with_heads_for_each
 
@@ -67,8 +67,7 @@ def deploy(
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : KV cache of each replica in blocks, or memory of each device; by default all that is left
-        beside the weights, which is the most.
+    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; at most and by default all that is left.
     block_tokens : tokens per block.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
@@ -166,7 +165,7 @@ def _length(served: ServedModel, cached_tokens: int, asked: int | None) -> int:
     """The longest sequence."""
     if asked is None:
         return min(served.context, cached_tokens)
-    check_length(served, asked)
+    check_context(asked, served.name, served.context)
     return asked
 
 

@@ -14,7 +14,7 @@ from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.step_time import StepTime
 
-__all__ = ["Deployment", "ServedModel", "cache_blocks_of", "check_length", "split_text"]
+__all__ = ["Deployment", "ServedModel", "cache_blocks_of", "split_text"]
 
 
 @dataclass(frozen=True)
@@ -194,17 +194,3 @@ def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | No
             f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes
-
-
-def check_length(model: ServedModel, max_model_len: int) -> None:
-    """Refuse sequences for which a model was not made.
-
-    Raises
-    ------
-    ServeError
-        Says how long they may be.
-    """
-    if max_model_len > model.context:
-        raise ServeError(
-            f"max_model_len {max_model_len}; {model.name} supports at most {model.context} tokens; give that or less"
-        )

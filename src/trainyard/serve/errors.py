@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["ServeError", "check_max_model_len", "require_at_least"]
+__all__ = ["ServeError", "check_context", "check_max_model_len", "require_at_least"]
 
 
 class ServeError(ValueError):
     """Something given to the serving level that cannot be; the message says what is allowed."""
+
+
+def check_context(max_model_len: int, model: str, context: int) -> None:
+    """Refuse sequences for which a model was not made.
+
+    Parameters
+    ----------
+    model : its name.
+    context : the longest sequence that it supports, in tokens.
+
+    Raises
+    ------
+    ServeError
+        Says how long they may be.
+    """
+    if max_model_len > context:
+        raise ServeError(
+            f"max_model_len {max_model_len}; {model} supports at most {context} tokens; give that or less"
+        )
 
 
 def check_max_model_len(max_model_len: int, cached_tokens: int) -> None:

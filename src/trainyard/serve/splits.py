@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, check_length, split_text
-from trainyard.serve.errors import ServeError
+from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, split_text
+from trainyard.serve.errors import ServeError, check_context
 
 __all__ = ["ExcludedSplit", "MakeSplit", "PossibleSplit", "possible_splits"]
 
@@ -110,7 +110,7 @@ def possible_splits(
             num_blocks = cache_blocks_of(model, block_tokens)
             room = num_blocks * block_tokens
             length = min(model.context, room) if max_model_len is None else max_model_len
-            check_length(model, length)
+            check_context(length, model.name, model.context)
             possible = PossibleSplit(model, most, num_blocks, length, block_tokens)
             possible.deployment(1)
         except ServeError as error:

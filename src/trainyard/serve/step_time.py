@@ -47,6 +47,7 @@ class StepTime(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CopyTimes:
     """What copies of blocks and loads of weights take: so many seconds each.
 
@@ -58,10 +59,10 @@ class CopyTimes:
     adapter_s : for each adapter that is loaded.
     """
 
-    copied_block_s: float
-    swapped_block_s: float
-    moved_block_s: float
-    adapter_s: float
+    copied_block_s: float = 0.0
+    swapped_block_s: float = 0.0
+    moved_block_s: float = 0.0
+    adapter_s: float = 0.0
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         num = num_copied(ops)
@@ -85,10 +86,6 @@ class LinearStepTime(CopyTimes):
     decode_s : for each request that decodes.
     cached_token_s : for each token of the sequence of a request that decodes.
     attention_s : for each pair of a prompt token and a token before it.
-    copied_block_s : for each block that is copied on the device.
-    swapped_block_s : for each block that is copied to the host or back.
-    moved_block_s : for each block that comes from another instance.
-    adapter_s : for each adapter that is loaded.
     """
 
     step_s: float
@@ -96,10 +93,6 @@ class LinearStepTime(CopyTimes):
     decode_s: float
     cached_token_s: float = 0.0
     attention_s: float = 0.0
-    copied_block_s: float = 0.0
-    swapped_block_s: float = 0.0
-    moved_block_s: float = 0.0
-    adapter_s: float = 0.0
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         num_prompt_tokens = num_decodes = num_cached = 0

@@ -139,23 +139,12 @@ class ModelStepTime(CopyTimes):
     ----------
     costs : the parts of a step's time.
     overhead_s : added to every step.
-    copied_block_s, swapped_block_s : for each block that is copied on the device, and to the host or back.
-    moved_block_s : for each block that comes from another instance.
-    adapter_s : for each adapter that is loaded.
+    copies : the attributes of `CopyTimes`, by name.
     """
 
-    def __init__(
-        self,
-        costs: StepCosts,
-        overhead_s: float = 0.0,
-        copied_block_s: float = 0.0,
-        swapped_block_s: float = 0.0,
-        moved_block_s: float = 0.0,
-        adapter_s: float = 0.0,
-    ) -> None:
+    def __init__(self, costs: StepCosts, overhead_s: float = 0.0, **copies: float) -> None:
+        super().__init__(**copies)
         self.costs, self.overhead_s = costs, overhead_s
-        self.copied_block_s, self.swapped_block_s = copied_block_s, swapped_block_s
-        self.moved_block_s, self.adapter_s = moved_block_s, adapter_s
         self._tokens_s: dict[int, float] = {}
         self._sequences_s: dict[int, float] = {}
         self._experts_s: dict[int, float] = {}

@@ -12,7 +12,7 @@ import torch
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.policy import BatchPolicy
@@ -59,10 +59,7 @@ class EmbeddingEngine:
         seen: Callable[[StepRecord], None] = lambda record: None,
     ) -> None:
         self.max_model_len = max_model_len or model.context
-        if self.max_model_len > model.context:
-            raise ServeError(
-                f"max_model_len {max_model_len}; {model.name} supports at most {model.context} tokens; give that or less"
-            )
+        check_context(self.max_model_len, model.name, model.context)
         num_blocks = -(-max(_STEP_TOKENS, self.max_model_len + 1) // _BLOCK_TOKENS)
         # One more: the instance counts the token that is not generated.
         self._instance = Instance(

@@ -12,7 +12,7 @@ from torch import Tensor
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.request_state import RequestState
@@ -86,10 +86,7 @@ class Engine:
                 "another policy, or simulate"
             )
         length = min(model.context, room) if options.max_model_len is None else options.max_model_len
-        if length > model.context:
-            raise ServeError(
-                f"max_model_len {length}; {model.name} supports at most {model.context} tokens; give that or less"
-            )
+        check_context(length, model.name, model.context)
         cache = BlockCache(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._instance = Instance(policy, cache, length, prefix_caching=options.prefix_caching)
         model.new_cache(options.num_blocks, options.block_tokens, options.num_host_blocks)

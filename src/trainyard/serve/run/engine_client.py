@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import multiprocessing
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -50,16 +51,28 @@ class _Open:
 
     Attributes
     ----------
+    left : its samples that have not ended.
     num_told : tokens of each sample that were told.
     num_to_skip : of these, how many come again, since the request was begun anew.
     num_retries : how often it was.
+    has_failed : whether it was refused or lost, so that no engine has it.
     """
 
     message: AddRequest
+    left: set[int]
     queue: asyncio.Queue[NewToken | Embedding | ServeError] = field(default_factory=asyncio.Queue)
     num_told: dict[int, int] = field(default_factory=dict)
     num_to_skip: dict[int, int] = field(default_factory=dict)
     num_retries: int = 0
+    has_failed: bool = False
+
+    async def receive(self) -> NewToken | Embedding:
+        """The next of what comes; an error that comes is raised."""
+        found = await self.queue.get()
+        if isinstance(found, ServeError):
+            self.has_failed = True
+            raise found
+        return found
 
 
 class EngineClient:
@@ -129,32 +142,22 @@ class EngineClient:
             If the process of the engine ends.
         """
         # With a seed that is known here, a request that is begun anew has the same tokens.
-        mine = self._add(request, replace(sampling, seed=seed_of(sampling)), stop_token_ids)
-        request_id = mine.message.request_id
-        left = set(range(request.num_samples))
-        is_served = True
-        try:
-            while left:
-                found = await mine.queue.get()
-                if isinstance(found, ServeError):
-                    is_served = False
-                    raise found
+        sampling = replace(sampling, seed=seed_of(sampling))
+        with self._serving(request, sampling, stop_token_ids) as mine:
+            end_sample = partial(EndSample, mine.message.request_id)
+            while mine.left:
+                found = await mine.receive()
                 assert isinstance(found, NewToken)
-                if (
-                    found.sample not in left
-                ):  # the engine has not heard that its answer has ended, or is a new one
-                    self._send(EndSample(request_id, found.sample))
+                # The engine has not heard that its answer has ended, or is a new one.
+                if found.sample not in mine.left:
+                    self._send(end_sample(found.sample))
                     continue
                 ends = is_last(found)
                 if ends or found.finish_reason:
-                    left.discard(found.sample)
+                    mine.left.discard(found.sample)
                 if ends and not found.finish_reason:
-                    self._send(EndSample(request_id, found.sample))
+                    self._send(end_sample(found.sample))
                 yield found
-        finally:
-            self._open.pop(request_id, None)
-            if is_served and (left or mine.num_retries):
-                self._send(CancelRequest(request_id))
 
     async def load_adapter(self, name: str, folder: Path) -> str:
         """Read an adapter; a process that is started again reads it again.
@@ -195,19 +198,11 @@ class EngineClient:
         EngineLostError
             If the process of the engine ends.
         """
-        mine = self._add(request)
-        request_id, is_served = mine.message.request_id, True
-        try:
-            found = await mine.queue.get()
-            is_served = False
-            if isinstance(found, ServeError):
-                raise found
+        with self._serving(request) as mine:
+            found = await mine.receive()
             assert isinstance(found, Embedding)
+            mine.left.clear()
             return found.vector
-        finally:
-            self._open.pop(request_id, None)
-            if is_served:
-                self._send(CancelRequest(request_id))
 
     async def close(self) -> None:
         """End the process; requests that are still served end with an error."""
@@ -233,22 +228,28 @@ class EngineClient:
         """At the end of this process; one that is a daemon could have no others that share its model."""
         self._process.kill()
 
-    def _add(
+    @contextmanager
+    def _serving(
         self,
         request: Request,
         sampling: SamplingParams | None = None,
         stop_token_ids: frozenset[int] = frozenset(),
-    ) -> _Open:
-        """Let a request be served as soon as the engine can."""
+    ) -> Iterator[_Open]:
+        """Let a request be served as soon as the engine can, and cancel what is left of it in the end."""
         if self._failure:
             raise EngineLostError(self._failure)
         self._adapters.require(request.adapter)
         message = AddRequest(self._next_id, request, sampling, stop_token_ids)
         self._next_id += 1
-        mine = self._open[message.request_id] = _Open(message)
+        mine = self._open[message.request_id] = _Open(message, set(range(request.num_samples)))
         if self._ready.is_set():
             self._send(message)
-        return mine
+        try:
+            yield mine
+        finally:
+            self._open.pop(message.request_id, None)
+            if not mine.has_failed and (mine.left or mine.num_retries):
+                self._send(CancelRequest(message.request_id))
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
