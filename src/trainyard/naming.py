@@ -99,6 +99,10 @@ class Names(Generic[T_]):
         """The names with their options, each as text that `parse` reads; nothing is looked up or made."""
         return tuple(term.text for term in self._terms(text, joined_by))
 
+    def split_sums(self, text: str) -> tuple[tuple[str, ...], ...]:
+        """The same of sums, as `parse_sums` reads them."""
+        return tuple(tuple(term.text for term in each) for each in self._sums(text, ", +"))
+
     def _terms(self, text: str, joined_by: str) -> list[_Term]:
         return [term for (term,) in self._sums(text, joined_by)]
 

@@ -43,14 +43,14 @@ INTERFACE = {
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
     "--dp --expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
-    "--max-loras --lora-rank --policy --router --baseline --follow --html --csv",
+    "--max-loras --lora-rank --chunk --policy --router --baseline --follow --html --csv",
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --cluster --share --policy --router --kernels "
     "--dtype --block-tokens --max-model-len --html",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
     "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "
-    "--block-tokens --max-model-len --threads --engine --vllm-python --cluster --tp --host --port --api-key "
+    "--block-tokens --max-model-len --threads --chunk --engine --vllm-python --cluster --tp --host --port --api-key "
     "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain "
     "--tool-call-parser --lora-modules --lora-root --max-cpu-loras --log-prompts",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "

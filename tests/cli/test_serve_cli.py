@@ -71,6 +71,7 @@ BAD = {
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
     "page and table in one file": (traced("--html", "x", "--csv", "./x"), ("--html and --csv are both x", "of its own")),
     "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("sarathi(chunk_tokens=0): chunk_tokens is 0; allowed",)),
+    "no chunks": (traced("--policy", "vllm,orca", "--chunk", "64"), ("orca has no option", "vllm, sarathi")),
     "a sequence without an answer": (
         (*traced()[:-1], "1"), ("max_model_len 1; allowed is 2 or more, for a prompt",)
     ),
@@ -108,6 +109,16 @@ def test_the_document_has_every_request(folder: Path, capsys: pytest.CaptureFixt
         assert each["request"] == "second"
         decoded = sum(step["num_tokens"] for step in each["steps"] if step["kind"] == "decode")
         assert decoded == 59
+
+
+def test_a_chunk_is_that_of_all_policies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(traced("--policy", "vllm,sarathi", "--chunk", "128", "--baseline", "vllm", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {run["policy"] for run in found["runs"]} == {
+        "vllm(max_batch_tokens=128)",
+        "sarathi(chunk_tokens=128)",
+    }
+    assert found["baseline"] == "vllm(max_batch_tokens=128)"
 
 
 def test_tables_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.serve import catalog
-from trainyard.serve.catalog import CATALOG, Entry, parse_policies
+from trainyard.serve.catalog import CATALOG, Entry, parse_policies, with_chunks
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
@@ -59,6 +59,35 @@ def test_a_policy_is_of_batches_and_of_admission() -> None:
     assert first == PrefillFirst(watermark=0.05)
     assert second == sarathi(256, admission=VTC(output_weight=3))
     assert third == vllm(admission=VTC())
+
+
+@pytest.mark.parametrize("entry", [each for each in CATALOG if each.chunk_option], ids=lambda e: e.name)
+def test_a_chunk_is_an_option_of_each_policy_that_cuts_prompts(entry: Entry) -> None:
+    for text in (entry.name, f"{entry.name}()", f"vtc + {entry.name}", f"{entry.name}(max_requests=8) + vtc"):
+        ((name, found),) = parse_policies(with_chunks(text, 96))
+        assert f"{entry.chunk_option}=96" in name
+        assert found.engine_needs(1000).max_batch_tokens == 96
+
+
+def test_without_a_batch_policy_the_chunks_are_those_of_the_default() -> None:
+    assert parse_policies(with_chunks("vtc", 96)) == (
+        ("vllm(max_batch_tokens=96) + vtc", vllm(96, admission=VTC())),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sarathi, orca + vtc", "orca has no option .*; those that cut prompts into chunks: vllm, sarathi"),
+        ("vllm_v0(max_requests=8)", r"vllm_v0\(max_requests=8\) has no option that says how many tokens"),
+        ("own.py:Own + vtc", "own.py:Own has no option that says how many tokens"),
+        ("vllm(max_batch_tokens=96)", r"vllm\(max_batch_tokens=96\) says already how many tokens a step has"),
+        ("vlm", "unknown policy 'vlm'; known: vllm"),
+    ],
+)
+def test_chunks_that_cannot_be_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ServeError, match=said):
+        with_chunks(text, 96)
 
 
 @pytest.mark.parametrize(

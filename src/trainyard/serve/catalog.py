@@ -26,7 +26,15 @@ from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import BatchPolicy, PortablePolicy
 
-__all__ = ["CATALOG", "Entry", "is_own", "parse_policies", "reads_priority", "swapping_policies"]
+__all__ = [
+    "CATALOG",
+    "Entry",
+    "is_own",
+    "parse_policies",
+    "reads_priority",
+    "swapping_policies",
+    "with_chunks",
+]
 
 Decides = Literal["batches", "admission", "encoder batches", "placement", "deployment"]
 
@@ -49,6 +57,8 @@ class Entry:
     needs : what must be known, beyond how long prompts are.
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     searched : values of options that a search tries, the smallest first, by the name of the option.
+    chunk_option : name of the option that says how many tokens a step has, into which prompts are cut; "" where prompts
+        are computed whole.
     """
 
     name: str
@@ -62,6 +72,7 @@ class Entry:
     needs: tuple[str, ...] = ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     searched: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    chunk_option: str = ""
 
     @property
     def module(self) -> str:
@@ -98,6 +109,7 @@ CATALOG: tuple[Entry, ...] = (
         f"{_TESTS}/test_vllm.py",
         left_out="beam search, and that each sample computes the last block of its prompt by itself where it is not full",
         searched={"max_batch_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+        chunk_option="max_batch_tokens",
     ),
     Entry(
         "vllm_v0",
@@ -122,6 +134,7 @@ CATALOG: tuple[Entry, ...] = (
         left_out="how the budget is found from an objective by measuring steps",
         variants={"2048 tokens": {"chunk_tokens": 2048}},
         searched={"chunk_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+        chunk_option="chunk_tokens",
     ),
     Entry(
         "turbotransformers",
@@ -211,6 +224,7 @@ CATALOG: tuple[Entry, ...] = (
 """All systems of level 3."""
 
 _BY_NAME = {entry.name: entry for entry in CATALOG if entry.decides in ("batches", "admission")}
+_DEFAULT = _BY_NAME["vllm"]  # of batch policies, where only an admission is named
 _NAMES: Names[Any] = Names(
     tuple(_BY_NAME.values()),
     "policy",
@@ -247,6 +261,46 @@ def parse_policies(text: str) -> tuple[tuple[str, BatchPolicy], ...]:
     """
     found = ((" + ".join(name for name, _ in each), _composed(each)) for each in _NAMES.parse_sums(text))
     return tuple(dict(found).items())
+
+
+def with_chunks(text: str, step_tokens: int) -> str:
+    """The same policies, each with so many tokens in a step, by the option of its own that says it.
+
+    Parameters
+    ----------
+    text : as `parse_policies` reads it.
+
+    Raises
+    ------
+    ServeError
+        If a policy does not cut prompts into chunks, or the text says how large they are.
+
+    Examples
+    --------
+    >>> with_chunks("sarathi(max_requests=8), vtc", 256)
+    'sarathi(max_requests=8, chunk_tokens=256), vllm(max_batch_tokens=256) + vtc'
+    """
+    return ", ".join(" + ".join(_with_chunks(each, step_tokens)) for each in _NAMES.split_sums(text))
+
+
+def _with_chunks(names: tuple[str, ...], step_tokens: int) -> tuple[str, ...]:
+    """The names of one policy, the batch policy first."""
+    entries = {name: _NAMES.find(name.partition("(")[0]) for name in names}
+    known = {name: entry for name, entry in entries.items() if isinstance(entry, Entry)}
+    batches = [name for name, entry in known.items() if entry.decides == "batches"]
+    own = [name for name in names if name not in known]
+    chosen = (*batches, *own, _DEFAULT.name)[0]
+    entry = known.get(chosen, None if chosen in own else _DEFAULT)
+    if entry is None or not entry.chunk_option:
+        able = ", ".join(each.name for each in CATALOG if each.chunk_option)
+        raise ServeError(
+            f"{chosen} has no option that says how many tokens a step has; those that cut prompts into chunks: {able}"
+        )
+    name, _, options = chosen.removesuffix(")").partition("(")
+    if f"{entry.chunk_option}=" in options:
+        raise ServeError(f"{chosen} says already how many tokens a step has; leave one of both out")
+    options = ", ".join(filter(None, (options, f"{entry.chunk_option}={step_tokens}")))
+    return (f"{name}({options})", *(each for each in names if each != chosen))
 
 
 def is_own(name: str) -> bool:
@@ -286,7 +340,7 @@ def _composed(pairs: tuple[tuple[str, Any], ...]) -> BatchPolicy:
             given = " + ".join(each for each, _ in pairs)
             raise ServeError(f"{given}: two of them decide about {decides}; name one")
         found[decides] = made
-    policy: BatchPolicy = found.get("batches") or vllm()
+    policy: BatchPolicy = found.get("batches") or _DEFAULT.factory()
     if "admission" not in found:
         return policy
     if not isinstance(policy, AdmittingPolicy):

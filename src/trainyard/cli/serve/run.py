@@ -16,6 +16,7 @@ from trainyard.cli.bounds import COUNT, DEVICES, PORT, TOKENS
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.serve.chunk_option import ChunkOption
 from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.lora_modules import parse_lora_modules
 from trainyard.cli.serve.requests import quantity
@@ -29,7 +30,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LocalEngineOptions, Common):
+class Options(LocalEngineOptions, ChunkOption, Common):
     """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
 
     With --json, the first line of the output is a document with the address, once all models can be asked.
@@ -94,6 +95,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.serve.run.server.server import serve
     from trainyard.serve.catalog import parse_policies
 
+    options = replace(options, policy=options.chunked(options.policy))
     if len(parse_policies(options.policy)) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
     if options.device != "cpu" and options.engine != "torch":

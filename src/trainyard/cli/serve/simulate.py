@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,7 @@ import tyro
 
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.serve.chunk_option import ChunkOption
 from trainyard.cli.serve.deploying import DeployOptions, deployment_document, deployment_facts
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
@@ -27,7 +28,7 @@ _IN_TITLE = ("deployment", "cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DeployOptions, RequestOptions):
+class Options(DeployOptions, ChunkOption, RequestOptions):
     """Simulate how a model on a cluster serves requests, under one or more policies. No GPU is needed."""
 
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "vllm"
@@ -55,6 +56,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.serve.compare import baseline_run, require_request
     from trainyard.serve.router import router_of
 
+    options = _chunked(options)
     router = router_of(options.router)
     baseline_run(options.policy, (), options.baseline)
     given = options.read()
@@ -106,6 +108,12 @@ def act(options: Options, screen: Screen) -> Outcome:
         (*serve_tables(title, runs, base, cannot), *told, *lines),
         "" if any(run.summary.num_served for run in runs) else f"no request was served: {said[0]}",
     )
+
+
+def _chunked(options: Options) -> Options:
+    """The options with what --chunk says in the names of the policies."""
+    baseline = None if options.baseline is None else options.chunked(options.baseline)
+    return replace(options, policy=options.chunked(options.policy), baseline=baseline)
 
 
 def _warn(options: Options, screen: Screen, deployment: Deployment, given: GivenRequests) -> None:

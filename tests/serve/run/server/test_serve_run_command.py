@@ -28,6 +28,11 @@ from trainyard.cli.main import main
         (["--max-model-len", "1000"], "at most 512"),
         (["--policy", "vllm,orca"], "names several"),
         (["--policy", "nonsense"], "nonsense"),
+        (
+            ["--policy", "vllm_v0", "--chunk", "64"],
+            "vllm_v0 has no option that says how many tokens a step has",
+        ),
+        (["--policy", "sarathi(chunk_tokens=9)", "--chunk", "64"], "says already how many tokens a step has"),
         (["--api-key", "short"], "NAME=KEY"),
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),
