@@ -59,15 +59,23 @@ def tokens_of(found: Engine) -> dict[int, list[int]]:
     return tokens
 
 
-@pytest.mark.parametrize("policy", _POLICIES)
-def test_cancelled_requests_leave_nothing_behind(model: CausalModel, policy: str):
-    """Whether they wait, run or are swapped out; the others get what they would get anyway."""
-    prompts, rng = drawn_prompts(16), random.Random(1)
-    alone = {}
-    for prompt in prompts:
+@pytest.fixture(scope="module")
+def alone(model: CausalModel) -> dict[tuple[int, ...], list[int]]:
+    """Tokens of prompts, each served by itself."""
+    found = {}
+    for prompt in drawn_prompts(16):
         by_itself = engine(model)
         by_itself.add(request(prompt, 24), _GREEDY)
-        (alone[prompt],) = tokens_of(by_itself).values()
+        (found[prompt],) = tokens_of(by_itself).values()
+    return found
+
+
+@pytest.mark.parametrize("policy", _POLICIES)
+def test_cancelled_requests_leave_nothing_behind(
+    model: CausalModel, alone: dict[tuple[int, ...], list[int]], policy: str
+):
+    """Whether they wait, run or are swapped out; the others get what they would get anyway."""
+    prompts, rng = tuple(alone), random.Random(1)
     found = engine(model, policy)
     numbers = {}
     for i, prompt in enumerate(prompts):

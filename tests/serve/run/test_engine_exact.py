@@ -25,7 +25,23 @@ def model(name: str) -> CausalModel:
     return CausalModel(made(name), name)
 
 
-@pytest.mark.parametrize("run", RUNS)
+# What a policy does with the cache is the same for all models but those with a window: the others have the rest of the
+# policies among the slow tests.
+_ALL_RUNS, _OF_ALL_MODELS = ("llama", "mistral with a window"), ("chunks", "swapping", "longest prefix")
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        pytest.param(
+            name, run, marks=[pytest.mark.slow] * (name not in _ALL_RUNS and run not in _OF_ALL_MODELS)
+        )
+        for name in NAMES
+        for run in RUNS
+    ],
+    indirect=["name"],
+    scope="module",
+)
 def test_tokens_are_those_of_generate(name: str, model: CausalModel, run: str):
     found, steps = served(model, *RUNS[run])
     check_exact(name, found)

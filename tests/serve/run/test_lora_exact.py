@@ -92,7 +92,16 @@ def _check(found: Tokens, expected: list[tuple[list[int], list[float]]]) -> None
         assert first is None or gaps[first] < _CLOSE
 
 
-@pytest.mark.parametrize("run", _RUNS)
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        pytest.param(name, run, marks=[pytest.mark.slow] * (name != "llama" and run != "swapping"))
+        for name in _NAMES
+        for run in _RUNS
+    ],
+    indirect=["name"],
+    scope="module",
+)
 def test_a_batch_of_two_adapters_and_none(name, folders, expected, run):
     steps: list[StepRecord] = []
     engine = _engine(name, *_RUNS[run], steps)
