@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
@@ -17,12 +15,12 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.min_tokens import MinTokensConstraint
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
-from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample, seed_of
+from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, seed_of
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import TokenConstraint
+from trainyard.serve.run.token_chooser import TokenChooser
 
 __all__ = ["Engine", "EngineOptions"]
 
@@ -92,7 +90,8 @@ class Engine:
         model.new_cache(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._checker = BatchChecker(options.num_blocks, options.block_tokens, options.num_host_blocks)
         self._model, self._clock = model, clock
-        self._seen, self._finished, self._constrain = seen, finished, constrain
+        self._seen, self._finished = seen, finished
+        self._chooser = TokenChooser(model.vocabulary, constrain)
         self._entries: dict[int, ServedRequest] = {}
         self._next_number, self._num_preemptions, self._batch = 0, 0, Batch()
         self._adapters: dict[str, bool] = {}  # whether it is still loaded
@@ -195,7 +194,7 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} has min_tokens, and all tokens end it; give fewer of these"
             )
-        if params.is_constrained and self._constrain is None:
+        if params.is_constrained and not self._chooser.can_constrain:
             raise ServeError(
                 f"request {request.name!r} has a JSON schema or grammar, and this engine constrains nothing; leave it out"
             )
@@ -294,7 +293,7 @@ class Engine:
         running, items = self._instance.queues.running, batch.items
         ends = [i for i, item in enumerate(items) if item.stop == running[item.request].num_tokens]
         logits = self._model.logits(items, running, ends)
-        chosen = self._choose([running[items[i].request] for i in ends], logits)
+        chosen = self._chooser.choose([running[items[i].request] for i in ends], self._entries, logits)
         found: list[NewToken | Refused] = []
         without = set[int]()
 
@@ -320,42 +319,6 @@ class Engine:
             self.cancel(number)
         refused = [Refused(number, _NOT_NUMBERS) for number in sorted(without)]
         return [each for each in found if each.request not in without] + refused
-
-    def _choose(
-        self, states: Sequence[RequestState], logits: Tensor
-    ) -> dict[int, tuple[int, TokenLogprobs | None]]:
-        """The next token of each sequence, and of the samples that will be forked from it, by number."""
-        rows: list[SamplingRow] = []
-        numbers, of_logits = list[int](), list[int]()
-        constraints: list[TokenConstraint | None] = []
-        for row, state in enumerate(states):
-            first, prompt = state.sequences[0].number, state.request.prompt_tokens
-            entry = self._entries[first]
-            for number in range(state.number, state.number + 1 + state.num_to_fork):
-                seed = entry.seed + number - first
-                constraint = self._constraint(entry, number)
-                allowed, output = constraint.allowed() if constraint else None, state.tokens[prompt:]
-                rows.append(SamplingRow(entry.sampling, seed, state.request.prompt_ids, output, allowed))
-                constraints.append(constraint)
-                numbers.append(number)
-                of_logits.append(row)
-        found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)
-        tokens = found.tokens.tolist()
-        for constraint, token in zip(constraints, tokens, strict=True):
-            if constraint is not None and token != NO_TOKEN:
-                constraint.take(token)
-        return dict(zip(numbers, zip(tokens, found.logprobs, strict=True), strict=True))
-
-    def _constraint(self, entry: ServedRequest, number: int) -> TokenConstraint | None:
-        """What says which tokens a sample may have next; None for all."""
-        params, known = entry.sampling, entry.constraints
-        if number not in known and params.min_tokens:
-            known[number] = MinTokensConstraint(
-                params.min_tokens, entry.stop_token_ids, self._model.vocabulary
-            )
-        elif number not in known and params.is_constrained and self._constrain is not None:
-            known[number] = self._constrain(params)
-        return known.get(number)
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:
         if token in self._entries[state.sequences[0].number].stop_token_ids:

@@ -13,16 +13,14 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import ChatMessage, Tool, ToolChoiceField
+from trainyard.serve.run.server.chat_messages import ChatMessage, ToolChoiceField, Tools
 from trainyard.serve.run.server.request_body import RequestBody
 from trainyard.serve.run.server.tools.tool_use import ToolUse
 
 __all__ = [
     "ChatRequest",
     "CompletionRequest",
-    "DetokenizeRequest",
     "GenerationRequest",
-    "TokenizeRequest",
     "UsageInStream",
     "read_request",
 ]
@@ -31,7 +29,6 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_STOPS, _MOST_STOP_CHARS = 4, 1000
 _TOKEN = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SALT_CHARS = 1024
-_MOST_TOOLS = 128
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -170,7 +167,7 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
+    tools: Tools = Field(default_factory=list)
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool = True
 
@@ -229,24 +226,6 @@ class CompletionRequest(GenerationRequest):
         if self.echo and self.logprobs is not None:
             message = "echo and logprobs do not go together, as prompts have no log-probabilities here; leave one out"
             raise ApiError(400, message, param="echo")
-
-
-class TokenizeRequest(RequestBody):
-    """POST /tokenize: a text or a conversation."""
-
-    model: str = ""
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
-    tools: list[Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
-
-
-class DetokenizeRequest(RequestBody):
-    """POST /detokenize."""
-
-    model: str = ""
-    tokens: list[int]
 
 
 Body = TypeVar("Body", bound=RequestBody)

@@ -44,13 +44,7 @@ from trainyard.serve.run.server.adapter_requests import (
 )
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.api_requests import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-    read_request,
-)
+from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, read_request
 from trainyard.serve.run.server.body_reader import read_body
 from trainyard.serve.run.server.embedding_requests import (
     EmbeddingRequest,
@@ -78,6 +72,12 @@ from trainyard.serve.run.server.response_writer import (
     ResponseWriter,
 )
 from trainyard.serve.run.server.served_models import ServedModels
+from trainyard.serve.run.server.tokenizer_requests import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenized,
+    tokenized,
+)
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
 
 __all__ = ["ApiServer", "ServerLimits"]
@@ -217,25 +217,7 @@ class ApiServer:
         """POST /tokenize."""
         body = await self._read_body(request, TokenizeRequest)
         model = self.served.find_ready(body.model or self.served.only_name())
-        if (body.prompt is None) == (body.messages is None):
-            raise ApiError(400, "give either prompt or messages", param="prompt")
-
-        def tokenize() -> tuple[int, ...]:
-            if body.messages is None:
-                return model.tokenizer.encode(
-                    body.prompt or "", add_special_tokens=body.add_special_tokens is not False
-                )
-            prompt = model.tokenizer.chat_prompt(
-                [each.for_template() for each in body.messages],
-                tools=[each.for_template() for each in body.tools],
-                add_generation_prompt=body.add_generation_prompt,
-            )
-            return model.tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
-
-        try:
-            found = await run_in_threadpool(tokenize)
-        except ServeError as error:
-            raise ApiError(400, str(error), param="messages") from error
+        found = await run_in_threadpool(tokenized, body, model.tokenizer)
         most = model.engine.max_model_len
         return JSONResponse({"count": len(found), "max_model_len": most, "tokens": list(found)})
 
@@ -243,10 +225,7 @@ class ApiServer:
         """POST /detokenize."""
         body = await self._read_body(request, DetokenizeRequest)
         tokenizer = self.served.find(body.model or self.served.only_name()).tokenizer
-        if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
-            told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
-            raise ApiError(400, told, param="tokens")
-        return JSONResponse({"prompt": await run_in_threadpool(tokenizer.decode, body.tokens)})
+        return JSONResponse({"prompt": await run_in_threadpool(detokenized, body, tokenizer)})
 
     async def version(self) -> Response:
         """GET /version."""

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from trainyard.serve.run.server.request_body import RequestBody
 
-__all__ = ["ChatMessage", "Tool", "ToolChoice", "ToolChoiceField"]
+__all__ = ["ChatMessage", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -153,6 +153,10 @@ class Tool(RequestBody):
         said = {"description": self.function.description} if self.function.description else {}
         function = {"name": self.name, **said, "parameters": self.schema_of_arguments}
         return {"type": "function", "function": function}
+
+
+Tools = Annotated[list[Tool], Field(max_length=128)]
+"""The functions that a model may call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,76 @@
+"""How the tokens of a step are chosen: by what each request asks for, within what its answer may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from trainyard.serve.request_state import RequestState
+from trainyard.serve.run.min_tokens import MinTokensConstraint
+from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample
+from trainyard.serve.run.served_request import ServedRequest
+from trainyard.serve.run.structured_outputs import TokenConstraint
+
+__all__ = ["TokenChooser"]
+
+
+class TokenChooser:
+    """Chooses the next tokens of requests.
+
+    Parameters
+    ----------
+    vocabulary : number of tokens that the model knows.
+    constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
+    """
+
+    def __init__(
+        self, vocabulary: int, constrain: Callable[[SamplingParams], TokenConstraint] | None = None
+    ) -> None:
+        self._vocabulary, self._constrain = vocabulary, constrain
+
+    @property
+    def can_constrain(self) -> bool:
+        """Whether requests may have a JSON schema or a grammar."""
+        return self._constrain is not None
+
+    def choose(
+        self, states: Sequence[RequestState], entries: Mapping[int, ServedRequest], logits: Tensor
+    ) -> dict[int, tuple[int, TokenLogprobs | None]]:
+        """The next token of each sequence, and of the samples that will be forked from it, by number.
+
+        Parameters
+        ----------
+        states : of the sequences.
+        entries : requests, by the number of their first sample.
+        logits : shape ``(sequences, vocabulary)``.
+        """
+        rows: list[SamplingRow] = []
+        numbers, of_logits = list[int](), list[int]()
+        constraints: list[TokenConstraint | None] = []
+        for row, state in enumerate(states):
+            first, prompt = state.sequences[0].number, state.request.prompt_tokens
+            entry = entries[first]
+            for number in range(state.number, state.number + 1 + state.num_to_fork):
+                seed = entry.seed + number - first
+                constraint = self._constraint(entry, number)
+                allowed, output = constraint.allowed() if constraint else None, state.tokens[prompt:]
+                rows.append(SamplingRow(entry.sampling, seed, state.request.prompt_ids, output, allowed))
+                constraints.append(constraint)
+                numbers.append(number)
+                of_logits.append(row)
+        found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)
+        tokens = found.tokens.tolist()
+        for constraint, token in zip(constraints, tokens, strict=True):
+            if constraint is not None and token != NO_TOKEN:
+                constraint.take(token)
+        return dict(zip(numbers, zip(tokens, found.logprobs, strict=True), strict=True))
+
+    def _constraint(self, entry: ServedRequest, number: int) -> TokenConstraint | None:
+        """What says which tokens a sample may have next; None for all."""
+        params, known = entry.sampling, entry.constraints
+        if number not in known and params.min_tokens:
+            known[number] = MinTokensConstraint(params.min_tokens, entry.stop_token_ids, self._vocabulary)
+        elif number not in known and params.is_constrained and self._constrain is not None:
+            known[number] = self._constrain(params)
+        return known.get(number)
