@@ -87,8 +87,16 @@ def test_adapters_take_memory_and_time() -> None:
     width = 32 * ((4096 + 6144) + (4096 + 4096) + (4096 + 28672) + (14336 + 4096))
     assert some.model.lora_bytes == 64 * width * 2
     assert plain.model.cache_bytes - some.model.cache_bytes == 8 * some.model.lora_bytes
-    loads_s = some.model.step_time.weight_seconds([WeightOp("load", "a"), WeightOp("unload", "b")])
-    assert loads_s == pytest.approx(some.model.lora_bytes / cluster.devices[0].host_bandwidth_bytes_per_s)
+    host_bytes_per_s, seconds_of = (
+        cluster.devices[0].host_bandwidth_bytes_per_s,
+        some.model.step_time.weight_seconds,
+    )
+    loads_s = seconds_of([WeightOp("load", "a"), WeightOp("unload", "b")], None)
+    assert loads_s == pytest.approx(some.model.lora_bytes / host_bytes_per_s)
+    parts_s = seconds_of([WeightOp("load", "", layers=(8, 24)), WeightOp("load", "a", layers=(0, 8))], 32)
+    assert parts_s == pytest.approx(
+        (some.model.weight_bytes / 2 + some.model.lora_bytes / 4) / host_bytes_per_s
+    )
     assert plain.model.max_loras is None
 
 

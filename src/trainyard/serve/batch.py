@@ -11,19 +11,24 @@ __all__ = [
     "CacheOp",
     "CopiedBlocks",
     "Launch",
+    "Layers",
     "Tier",
     "WaitReason",
     "WeightOp",
     "WorkItem",
     "num_copied",
+    "share_of_layers",
 ]
 
 Tier = Literal["device", "host"]
 """The memory that a block of the KV cache is in."""
 
+Layers = tuple[int, int] | None
+"""The first of some layers, and the one after the last of these; None for all."""
+
 
 class WorkItem(NamedTuple):
-    """Tokens of a request that a step computes.
+    """Tokens of a request that a step computes, with the adapter that the request asks for.
 
     Attributes
     ----------
@@ -42,13 +47,12 @@ class Launch(NamedTuple):
     Attributes
     ----------
     model : its name; "" if the instance has only one.
-    layers : first of the layers that they go through, and the one after the last of these; None for all. Tokens are
-        computed when they went through all, in one step after the other.
+    layers : that they go through. Tokens are computed when they went through all, in one step after the other.
     """
 
     items: tuple[WorkItem, ...]
     model: str = ""
-    layers: tuple[int, int] | None = None
+    layers: Layers = None
 
 
 class CacheOp(NamedTuple):
@@ -93,16 +97,34 @@ class WeightOp(NamedTuple):
     Attributes
     ----------
     kind : the operation.
-    adapter : name of the adapter whose weights they are.
+    adapter : name of the adapter whose weights they are; "" for the model itself.
     source : the memory that they are loaded from.
+    layers : whose weights they are.
     """
 
     kind: Literal["load", "unload"]
     adapter: str
     source: Tier = "host"
+    layers: Layers = None
 
     def __str__(self) -> str:
-        return f"{self.kind} adapter {self.adapter}" + (f" from {self.source}" if self.kind == "load" else "")
+        whose = f"adapter {self.adapter}" if self.adapter else "the model"
+        source = f" from {self.source}" if self.kind == "load" else ""
+        return f"{self.kind} {whose}{_text_of(self.layers)}{source}"
+
+
+def share_of_layers(layers: Layers, num_layers: int | None) -> float:
+    """What some layers have of all that a model has; each has as much as the others.
+
+    Parameters
+    ----------
+    num_layers : of the model; None where nothing is of some layers.
+    """
+    return (layers[1] - layers[0]) / num_layers if layers is not None and num_layers else 1.0
+
+
+def _text_of(layers: Layers) -> str:
+    return "" if layers is None else f" in layers {layers[0]} to {layers[1] - 1}"
 
 
 class WaitReason(NamedTuple):
@@ -196,8 +218,7 @@ class Batch:
 
     def __str__(self) -> str:
         parts = [
-            f"{item.request}[{item.start}:{item.stop}]"
-            + (f" in layers {launch.layers[0]} to {launch.layers[1] - 1}" if launch.layers else "")
+            f"{item.request}[{item.start}:{item.stop}]{_text_of(launch.layers)}"
             for launch in self.launches
             for item in launch.items
         ]

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from trainyard.serve.batch import Batch, CacheOp, Tier, WeightOp, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Layers, Tier, WorkItem
+from trainyard.serve.check_weights import WeightsAccount
 from trainyard.serve.errors import ServeError
 
-__all__ = ["BatchChecker"]
+__all__ = ["BatchChecker", "refuse_simulated_only"]
 
 _TIERS: dict[str, tuple[Tier, Tier, bool]] = {
     "allocate": ("device", "device", False),
@@ -21,6 +22,21 @@ _TIERS: dict[str, tuple[Tier, Tier, bool]] = {
     "move": ("device", "device", True),
 }
 """Of each operation, where its blocks are, where it copies them to, and whether it does."""
+
+
+def refuse_simulated_only(batch: Batch) -> None:
+    """Refuse what only simulated replicas do; an engine calls it before it computes anything.
+
+    Raises
+    ------
+    ServeError
+        If weights are loaded or unloaded.
+    """
+    if batch.weight_ops:
+        raise ServeError(
+            f"the policy wants to {batch.weight_ops[0]}; an engine keeps all weights on the device; simulate it, or use "
+            "another policy"
+        )
 
 
 class _Blocks:
@@ -84,8 +100,7 @@ class BatchChecker:
     ) -> None:
         self._num_layers = num_layers
         self._half: dict[int, tuple[int, int]] = {}  # of a request, up to which token and layer
-        self._max_loras = max_loras
-        self._loaded: set[str] = set()
+        self._weights = WeightsAccount(max_loras, num_layers)
         self._adapters: dict[int, str] = {}
         self._block_tokens = block_tokens
         self._device, self._host = _Blocks(num_blocks), _Blocks(num_host_blocks)
@@ -115,14 +130,14 @@ class BatchChecker:
         ServeError
             If a block is used that somebody else has, or that its request has not; if what is shared was not computed, or
             is of other tokens; if a request writes in a block that others have, too; if tokens are skipped, computed
-            twice or not there; if a request is in the batch twice, or its adapter is not loaded; or if one that is
-            preempted keeps a block on the device.
+            twice or not there; if a request is in the batch twice, or goes through layers without weights; or if one that
+            is preempted keeps a block on the device.
         """
         if batch.repeat < 1:
             raise ServeError(f"batch: it is computed {batch.repeat} times; allowed is 1 or more")
         self._came.clear()
         for weight_op in batch.weight_ops:
-            self._carry_out_on_weights(weight_op)
+            self._weights.carry_out(weight_op)
         for op in batch.cache_ops:
             self._carry_out(op)
         for number in batch.preempted:
@@ -135,11 +150,8 @@ class BatchChecker:
             if item.request in seen:
                 raise self._error(item.request, "is in the batch twice; it may be in it once")
             seen.add(item.request)
-            adapter = self._adapters.get(item.request, "")
-            if self._max_loras is not None and adapter and adapter not in self._loaded:
-                raise self._error(
-                    item.request, f"is computed without its adapter {adapter!r}; load it before"
-                )
+            if lacking := self._weights.lacks(self._adapters.get(item.request, ""), layers):
+                raise self._error(item.request, f"is computed without {lacking}; load it before")
             if layers is None and item.request not in self._half:
                 self._compute(item, batch.repeat)
             else:
@@ -193,15 +205,6 @@ class BatchChecker:
     def num_held(self) -> int:
         """Blocks that somebody holds, on the device or on the host."""
         return sum(num > 0 for each in (self._device, self._host) for num in each.ref_count.values())
-
-    def _carry_out_on_weights(self, op: WeightOp) -> None:
-        if (op.kind == "load") == (op.adapter in self._loaded):
-            raise ServeError(f"batch: {op}, which is {'there' if op.kind == 'load' else 'not there'}")
-        self._loaded ^= {op.adapter}
-        if self._max_loras is not None and len(self._loaded) > self._max_loras:
-            raise ServeError(
-                f"batch: {op} beside {self._max_loras} others, for which there is no room; unload one"
-            )
 
     def _carry_out(self, op: CacheOp) -> None:
         if op.request not in self._num_tokens:
@@ -348,7 +351,7 @@ class BatchChecker:
         self._computed[number] = stop
         self._write(number, start, stop)
 
-    def _compute_layers(self, item: WorkItem, repeat: int, layers: tuple[int, int] | None) -> None:
+    def _compute_layers(self, item: WorkItem, repeat: int, layers: Layers) -> None:
         """Tokens go through some layers; they are computed when they have gone through all."""
         stop, done = self._half.pop(item.request, (item.stop, 0))
         most = self._num_layers or 0

@@ -59,6 +59,7 @@ class DataParallelInstance(Instance):
             tuple(op for batch in batches for op in batch.cache_ops),
             tuple(number for batch in batches for number in batch.preempted),
             tuple(each for batch in batches for each in batch.refused),
+            tuple(op for batch in batches for op in batch.weight_ops),
             wait_reason=next((each.wait_reason for each in batches if each.wait_reason), None),
         )
 

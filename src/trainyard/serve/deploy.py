@@ -200,12 +200,13 @@ def served_model(
     form = FORMATS[dtype]
     token_bytes = int(max(graph.cached_per_token for graph in graphs) * form.cache_bytes)
     lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _ACTIVATION_BYTES)
+    weight_bytes = int(max(graph.num_weights for graph in graphs) * form.num_bytes)
     return ServedModel(
         model,
-        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes),
+        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes),
         tensor_parallel,
         pipeline_stages,
-        int(max(graph.num_weights for graph in graphs) * form.num_bytes),
+        weight_bytes,
         token_bytes,
         usable_bytes(cluster.devices[0]),
         max(_activation_bytes(graph) for graph in graphs),
@@ -220,8 +221,10 @@ def served_model(
     )
 
 
-def _step_time(costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int) -> StepTime:
-    """Of stages, by the parts of each; a block and an adapter are those of the device that holds most."""
+def _step_time(
+    costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int, weight_bytes: int
+) -> StepTime:
+    """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
     device = cluster.devices[0]
     made = partial(
         ModelStepTime,
@@ -229,6 +232,7 @@ def _step_time(costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, l
         swapped_block_s=block_bytes / device.host_bandwidth_bytes_per_s,
         moved_block_s=_moved_s(cluster, block_bytes),
         adapter_s=lora_bytes / device.host_bandwidth_bytes_per_s,
+        weights_s=weight_bytes / device.host_bandwidth_bytes_per_s,
     )
     if len(costs) == 1:
         return made(costs[0])

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from trainyard.serve.batch import Batch, CacheOp, Launch, WaitReason, WeightOp, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Layers, WaitReason, WorkItem
 from trainyard.serve.cache.adapter_slots import AdapterSlots
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
+from trainyard.serve.draft_launches import error_of
+from trainyard.serve.draft_weights import WeightsDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.queues import Queues
-from trainyard.serve.replica_view import ReplicaView
 from trainyard.serve.request_move import copy_blocks
 from trainyard.serve.request_state import RequestState
 
@@ -24,7 +25,7 @@ __all__ = ["BatchDraft"]
 _NO_SLOT = "the next request needs another adapter; each of the {} on the device is of a running request"
 
 
-class BatchDraft(ReplicaView):
+class BatchDraft(WeightsDraft):
     """The batch that a policy makes on a replica, which it sees as it becomes.
 
     Attributes
@@ -45,13 +46,9 @@ class BatchDraft(ReplicaView):
         adapters: AdapterSlots,
         num_layers: int | None = None,
     ) -> None:
-        super().__init__(queues, cache, keys)
-        self.now_s, self.arrived, self._adapters = now_s, arrived, adapters
-        self.num_layers = num_layers
-        self._layers: dict[int, tuple[int, int]] = {}
-        self._weight_ops: list[WeightOp] = []
-        self._lacks_slot = False
-        self._items: dict[int, WorkItem] = {}
+        super().__init__(queues, cache, keys, adapters, num_layers)
+        self.now_s, self.arrived, self.num_layers = now_s, arrived, num_layers
+        self._items = self._launches.items
         self._ops: list[CacheOp] = []
         self._preempted: list[int] = []
         self._wait_reason: WaitReason | None = None
@@ -84,7 +81,7 @@ class BatchDraft(ReplicaView):
         state: RequestState,
         num_tokens: int,
         reserve_tokens: int = 0,
-        layers: tuple[int, int] | None = None,
+        layers: Layers = None,
     ) -> bool:
         """Put the next tokens of a request in the batch, and allocate blocks for them; a waiting request is admitted.
 
@@ -105,7 +102,8 @@ class BatchDraft(ReplicaView):
         Raises
         ------
         ServeError
-            If fewer tokens are left, the request is in a step or swapped out, or these layers are not its next ones.
+            If fewer tokens are left, the request is in a step or swapped out, these layers are not its next ones, or the
+            policy unloaded weights that they need.
         """
         start = state.num_computed if state.blocks else self._num_there(state)
         stop = start + num_tokens
@@ -116,13 +114,15 @@ class BatchDraft(ReplicaView):
                 f"{state.num_tokens - start} left, of which {state.num_in_step} are in a step{where}"
             )
         if layers is not None or state.num_layers_done:
-            layers = self._next_layers(state, num_tokens, layers)
+            layers = self._launches.next_layers(state, num_tokens, layers)
         if not self._take_blocks(state, start, stop, max(stop, reserve_tokens)):
             return False
         state.num_in_step = num_tokens
         self._items[state.number] = WorkItem(state.number, start, stop)
         if layers is not None:
-            self._layers[state.number] = layers
+            self._launches.layers[state.number] = layers
+        if self._adapters.absent:
+            self._require_weights(state)
         return True
 
     def preempt(self, state: RequestState) -> None:
@@ -179,7 +179,7 @@ class BatchDraft(ReplicaView):
         """
         for each in states:
             if not each.host_blocks:
-                raise self._error(each, "swapped in; allowed are requests that are swapped out")
+                raise error_of(each, "swapped in; allowed are requests that are swapped out")
         if not self._has_room(states, out=False) or not self._may_use_adapter(states[0]):
             return False
         self._use_adapter(states[0])
@@ -204,7 +204,7 @@ class BatchDraft(ReplicaView):
             If it does not wait.
         """
         if not all(map(self.waits, state.sequences)):
-            raise self._error(state, "refused; allowed are requests that wait")
+            raise error_of(state, "refused; allowed are requests that wait")
         for each in state.sequences:
             self._queues.leave(each)
         self.refused.append((state, why))
@@ -222,9 +222,6 @@ class BatchDraft(ReplicaView):
 
     def batch(self) -> Batch:
         """The batch that was made."""
-        launches = (
-            (Launch(tuple(self._items.values())),) if self._items and not self._layers else self._launches()
-        )
         refused = tuple((state.number, why) for state, why in self.refused)
         reason = None
         if self._queues.waiting:
@@ -232,48 +229,13 @@ class BatchDraft(ReplicaView):
                 WaitReason(_NO_SLOT, (self._adapters.num or 0,)) if self._lacks_slot else self._wait_reason
             )
         return Batch(
-            launches,
+            self._launches.launches(),
             tuple(self._ops),
             tuple(self._preempted),
             refused,
             tuple(self._weight_ops),
             wait_reason=reason,
         )
-
-    def _launches(self) -> tuple[Launch, ...]:
-        """One for all layers, and one for each other range of them."""
-        of_layers: dict[tuple[int, int] | None, list[WorkItem]] = {}
-        for number, item in self._items.items():
-            of_layers.setdefault(self._layers.get(number), []).append(item)
-        return tuple(Launch(tuple(items), layers=layers) for layers, items in of_layers.items())
-
-    def _next_layers(
-        self, state: RequestState, num_tokens: int, layers: tuple[int, int] | None
-    ) -> tuple[int, int]:
-        """The layers that tokens go through next."""
-        if self.num_layers is None:
-            raise self._error(state, "computed in some layers; here, steps are of all layers")
-        first, stop = (state.num_layers_done, self.num_layers) if layers is None else layers
-        num_half = state.num_half_computed
-        if (
-            first != state.num_layers_done
-            or not first < stop <= self.num_layers
-            or num_half not in (0, num_tokens)
-        ):
-            raise self._error(
-                state,
-                f"computed in layers {first} to {stop - 1} for {num_tokens} tokens; it goes on with layer "
-                f"{state.num_layers_done} of {self.num_layers} for {num_half or 'any number of'} tokens",
-            )
-        return first, stop
-
-    def _may_use_adapter(self, state: RequestState) -> bool:
-        """Whether its adapter is on the device, or may be loaded."""
-        self._lacks_slot = not self._adapters.has_room(state.request.adapter, self._queues.running_by_adapter)
-        return not self._lacks_slot
-
-    def _use_adapter(self, state: RequestState) -> None:
-        self._weight_ops += self._adapters.use(state.request.adapter, self._queues.running_by_adapter)
 
     def _take_blocks(self, state: RequestState, start: int, stop: int, num_tokens: int) -> bool:
         """Allocate blocks for the first tokens of a request; one that waits is admitted, with the blocks that it finds.
@@ -362,17 +324,8 @@ class BatchDraft(ReplicaView):
     def _stop(self, state: RequestState, what: str) -> None:
         """A request that runs is no longer in this batch."""
         if not state.blocks or self._is_under_way(state):
-            raise self._error(state, f"{what}; allowed are requests that run and are in no step")
-        self._items.pop(state.number, None)
-        self._layers.pop(state.number, None)
+            raise error_of(state, f"{what}; allowed are requests that run and are in no step")
+        self._launches.drop(state.number)
         state.num_in_step = state.num_layers_done = state.num_half_computed = 0
         state.num_preemptions += 1
         self._preempted.append(state.number)
-
-    def _is_under_way(self, state: RequestState) -> bool:
-        """Whether it is in a step that was begun before."""
-        return state.num_in_step > 0 and state.number not in self._items
-
-    @staticmethod
-    def _error(state: RequestState, what: str) -> ServeError:
-        return ServeError(f"request {state.request.name!r} is to be {what}")

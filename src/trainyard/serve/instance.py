@@ -74,7 +74,7 @@ class Instance:
             check_max_model_len(max_model_len, room)
         self.max_model_len = max_model_len or room
         self.policy, self.cache, self.queues = policy, cache, Queues()
-        self._keys, self._adapters = BlockKeys(cache.block_tokens), AdapterSlots(max_loras)
+        self._keys, self._adapters = BlockKeys(cache.block_tokens), AdapterSlots(max_loras, self.num_layers)
         self._state: Any = policy.start()
         self._arrived: list[RequestState] = []
         self.refused: list[tuple[RequestState, str]] = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.engine.agenda import Agenda
 from trainyard.serve.arrivals import Arrival, Arrivals
-from trainyard.serve.batch import Batch
+from trainyard.serve.batch import Batch, share_of_layers
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_move import RequestMove
@@ -201,7 +201,7 @@ class _Simulation:
         if not batch.launches:
             if self._seen is not None and (batch.cache_ops or batch.refused):
                 self._seen(number, start_s, batch)
-            if before_s := self._before_s(batch):  # the next step waits for that
+            if before_s := self._before_s(batch, instance):  # the next step waits for that
                 free_s = self._stage_free_s[number]
                 free_s[0] = max(start_s, free_s[0]) + before_s
             return False
@@ -220,7 +220,7 @@ class _Simulation:
     def _through_stages(self, number: int, batch: Batch) -> float:
         """When a batch that starts now leaves the last stage. Each computes one batch after the other."""
         free_s, at_s, instance = self._stage_free_s[number], self._now_s, self.instances[number]
-        before_s = self._before_s(batch)
+        before_s = self._before_s(batch, instance)
         if len(free_s) == 1:
             parts_s = [self._seconds(batch, instance)]
         else:
@@ -239,15 +239,17 @@ class _Simulation:
         whole = [item for launch in batch.launches if launch.layers is None for item in launch.items]
         whole_s = total_s = self._step_time.seconds(whole, running) if whole else 0.0
         for items, _, layers in batch.launches:
-            if layers is not None and instance.num_layers:
-                share = (layers[1] - layers[0]) / instance.num_layers
+            if layers is not None:
+                share = share_of_layers(layers, instance.num_layers)
                 total_s += share * (self._step_time.seconds((*whole, *items), running) - whole_s)
         return total_s
 
-    def _before_s(self, batch: Batch) -> float:
+    def _before_s(self, batch: Batch, instance: Instance) -> float:
         """Copies of blocks and loads of weights on each device, before it computes anything."""
-        copied_s = self._step_time.cache_seconds(batch.cache_ops) if batch.copies else 0.0
-        return copied_s + (self._step_time.weight_seconds(batch.weight_ops) if batch.weight_ops else 0.0)
+        seconds = self._step_time.cache_seconds(batch.cache_ops) if batch.copies else 0.0
+        if batch.weight_ops:
+            seconds += self._step_time.weight_seconds(batch.weight_ops, instance.num_layers)
+        return seconds
 
     def _note_busy(self, number: int) -> None:
         since_s = self._busy_since_s[number]

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied
+from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied, share_of_layers
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["CopyTimes", "LinearStepTime", "StepTime"]
@@ -42,8 +42,13 @@ class StepTime(Protocol):
         """Seconds until so many blocks have come from another instance."""
         ...
 
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
-        """Seconds that loading weights adds to a step; called only if there are operations on weights."""
+    def weight_seconds(self, ops: Collection[WeightOp], num_layers: int | None) -> float:
+        """Seconds that loading weights adds to a step; called only if there are operations on weights.
+
+        Parameters
+        ----------
+        num_layers : of the model; None where weights come and go only as a whole.
+        """
         ...
 
 
@@ -56,13 +61,14 @@ class CopyTimes:
     copied_block_s : for each block that is copied on the device.
     swapped_block_s : for each block that is copied to the host or back.
     moved_block_s : for each block that comes from another instance.
-    adapter_s : for each adapter that is loaded.
+    adapter_s, weights_s : for each adapter that is loaded, and for the model; some of the layers take their share.
     """
 
     copied_block_s: float = 0.0
     swapped_block_s: float = 0.0
     moved_block_s: float = 0.0
     adapter_s: float = 0.0
+    weights_s: float = 0.0
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         num = num_copied(ops)
@@ -71,8 +77,12 @@ class CopyTimes:
     def move_seconds(self, num_blocks: int) -> float:
         return self.moved_block_s * num_blocks
 
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
-        return self.adapter_s * sum(op.kind == "load" for op in ops)
+    def weight_seconds(self, ops: Collection[WeightOp], num_layers: int | None) -> float:
+        return sum(
+            (self.adapter_s if op.adapter else self.weights_s) * share_of_layers(op.layers, num_layers)
+            for op in ops
+            if op.kind == "load"
+        )
 
 
 @dataclass(frozen=True)

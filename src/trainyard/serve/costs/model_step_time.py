@@ -241,6 +241,6 @@ class PipelineStepTime:
         """Until so many blocks have come from another instance, to all stages at the same time."""
         return self.stages[0].move_seconds(num_blocks)
 
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+    def weight_seconds(self, ops: Collection[WeightOp], num_layers: int | None) -> float:
         """Of loading weights, in any stage."""
-        return self.stages[0].weight_seconds(ops)
+        return self.stages[0].weight_seconds(ops, num_layers)

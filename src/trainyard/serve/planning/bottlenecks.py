@@ -114,9 +114,9 @@ class ScaledStepTime:
         """Seconds until so many blocks have come from another instance."""
         return self.step_time.move_seconds(num_blocks)
 
-    def weight_seconds(self, ops: Collection[WeightOp]) -> float:
+    def weight_seconds(self, ops: Collection[WeightOp], num_layers: int | None) -> float:
         """Seconds of loading weights."""
-        return self.step_time.weight_seconds(ops)
+        return self.step_time.weight_seconds(ops, num_layers)
 
     def _scaled(
         self,

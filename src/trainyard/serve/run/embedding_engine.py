@@ -11,7 +11,7 @@ import torch
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
-from trainyard.serve.check import BatchChecker
+from trainyard.serve.check import BatchChecker, refuse_simulated_only
 from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
@@ -159,6 +159,7 @@ class EmbeddingEngine:
             return []
         start_s = self._clock()
         batch = self._instance.decide(start_s)
+        refuse_simulated_only(batch)
         self._checker.check(batch)
         found: list[Embedding | Refused] = []
         for state, why in self._instance.refused:

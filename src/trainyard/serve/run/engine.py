@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
-from trainyard.serve.check import BatchChecker
+from trainyard.serve.check import BatchChecker, refuse_simulated_only
 from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy
@@ -270,6 +270,7 @@ class Engine:
         return found
 
     def _check(self, batch: Batch) -> None:
+        refuse_simulated_only(batch)
         running = self._instance.queues.running
         for item in batch.items:
             state = running[item.request]

@@ -19,6 +19,7 @@ from vllm.v1.request import Request as VllmRequest
 from vllm.v1.request import RequestStatus
 
 from trainyard.serve.batch import Batch
+from trainyard.serve.check import refuse_simulated_only
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policy import EngineNeeds
 from trainyard.serve.queues import Queues
@@ -212,6 +213,7 @@ class PolicyScheduler(Scheduler):
         self.grammar_compile_error_reqs.add(request.request_id)
 
     def _check_batch(self) -> None:
+        refuse_simulated_only(self.batch)
         num_tokens, num_running = self.batch.num_tokens, len(self._queues.running)
         if num_tokens > self.max_num_scheduled_tokens or num_running > self.max_num_running_reqs:
             raise ServeError(
