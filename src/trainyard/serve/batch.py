@@ -10,6 +10,7 @@ __all__ = [
     "Batch",
     "CacheOp",
     "CopiedBlocks",
+    "Direction",
     "Launch",
     "Layers",
     "Tier",
@@ -23,12 +24,17 @@ __all__ = [
 Tier = Literal["device", "host"]
 """The memory that a block of the KV cache is in."""
 
+Direction = Literal["forward", "backward"]
+"""Whether tokens go through layers from the first to the last, or their gradients go back from the last to the first."""
+
 Layers = tuple[int, int] | None
 """The first of some layers, and the one after the last of these; None for all."""
 
 
 class WorkItem(NamedTuple):
-    """Tokens of a request that a step computes, with the adapter that the request asks for.
+    """Tokens of a request that a step computes.
+
+    Which adapter they use, and whether they train it, says the request (`Request.adapter`, `Request.trains`).
 
     Attributes
     ----------
@@ -48,11 +54,14 @@ class Launch(NamedTuple):
     ----------
     model : its name; "" if the instance has only one.
     layers : that they go through. Tokens are computed when they went through all, in one step after the other.
+    direction : "backward" if gradients of the items go back through the layers: only of requests that train, all of whose
+        tokens went forward. It takes no blocks and generates nothing; weights of the model do not change.
     """
 
     items: tuple[WorkItem, ...]
     model: str = ""
     layers: Layers = None
+    direction: Direction = "forward"
 
 
 class CacheOp(NamedTuple):
@@ -218,7 +227,9 @@ class Batch:
 
     def __str__(self) -> str:
         parts = [
-            f"{item.request}[{item.start}:{item.stop}]{_text_of(launch.layers)}"
+            f"{item.request}[{item.start}:{item.stop}]"
+            + (" backward" if launch.direction == "backward" else "")
+            + _text_of(launch.layers)
             for launch in self.launches
             for item in launch.items
         ]

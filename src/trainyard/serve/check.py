@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from trainyard.serve.batch import Batch, CacheOp, Layers, Tier, WorkItem
+from trainyard.serve.batch import Batch, CacheOp, Launch, Layers, Tier, WorkItem
+from trainyard.serve.check_backward import BackwardAccount
+from trainyard.serve.check_blocks import BlocksAccount
 from trainyard.serve.check_weights import WeightsAccount
 from trainyard.serve.errors import ServeError
 
@@ -30,51 +31,17 @@ def refuse_simulated_only(batch: Batch) -> None:
     Raises
     ------
     ServeError
-        If weights are loaded or unloaded.
+        If tokens go backward, or weights are loaded or unloaded.
     """
+    if any(launch.direction == "backward" for launch in batch.launches):
+        raise ServeError(
+            "the policy lets tokens go backward; an engine only goes forward; simulate it, or use another policy"
+        )
     if batch.weight_ops:
         raise ServeError(
             f"the policy wants to {batch.weight_ops[0]}; an engine keeps all weights on the device; simulate it, or use "
             "another policy"
         )
-
-
-class _Blocks:
-    """Blocks of one tier, as batches say.
-
-    Attributes
-    ----------
-    of : blocks of each request, in the order of its tokens.
-    ref_count : how many requests have a block.
-    num_written : tokens in a block.
-    content : tokens up to the end of a block that is full, where they are known.
-    version : two blocks of the same version have the same in them; each write makes another one.
-    """
-
-    def __init__(self, num: int) -> None:
-        self.num = num
-        self.of: dict[int, list[int]] = {}
-        self.ref_count: Counter[int] = Counter()
-        self.num_written: Counter[int] = Counter()
-        self.content: dict[int, tuple[int, ...]] = {}
-        self.version: dict[int, int] = {}
-
-    def hold(self, request: int, block: int) -> None:
-        self.of.setdefault(request, []).append(block)
-        self.ref_count[block] += 1
-
-    def free(self, request: int, block: int) -> None:
-        self.of[request].remove(block)
-        self.ref_count[block] -= 1
-
-    def copy(self, block: int, source: _Blocks, from_block: int) -> None:
-        self.num_written[block], self.version[block] = (
-            source.num_written[from_block],
-            source.version[from_block],
-        )
-        self.content.pop(block, None)
-        if from_block in source.content:
-            self.content[block] = source.content[from_block]
 
 
 class BatchChecker:
@@ -101,17 +68,28 @@ class BatchChecker:
         self._num_layers = num_layers
         self._half: dict[int, tuple[int, int]] = {}  # of a request, up to which token and layer
         self._weights = WeightsAccount(max_loras, num_layers)
+        self._backward = BackwardAccount(num_layers)
         self._adapters: dict[int, str] = {}
         self._block_tokens = block_tokens
-        self._device, self._host = _Blocks(num_blocks), _Blocks(num_host_blocks)
+        self._device, self._host = BlocksAccount(num_blocks), BlocksAccount(num_host_blocks)
         self._versions = count()
         self._came: dict[int, tuple[int, int]] = {}  # of each block that comes, its instance and number there
         self._computed: dict[int, int] = {}
         self._num_tokens: dict[int, int] = {}
         self._tokens: dict[int, list[int]] = {}
 
-    def arrive(self, request: int, num_tokens: int, tokens: Sequence[int] = (), adapter: str = "") -> None:
-        """A request comes with so many tokens; these are given where they are known."""
+    def arrive(
+        self,
+        request: int,
+        num_tokens: int,
+        tokens: Sequence[int] = (),
+        adapter: str = "",
+        *,
+        trains: bool = False,
+    ) -> None:
+        """A request comes with so many tokens; these are given where they are known. If it trains, they go back, too."""
+        if trains:
+            self._backward.begin(request)
         self._num_tokens[request], self._adapters[request] = num_tokens, adapter
         self._tokens[request] = list(tokens)
 
@@ -146,16 +124,22 @@ class BatchChecker:
             if held and not any(item.request == number for item in batch.items):
                 raise self._error(number, f"is preempted and keeps blocks {held}; it gives back all")
         seen: set[int] = set()
-        for item, layers in ((item, launch.layers) for launch in batch.launches for item in launch.items):
-            if item.request in seen:
-                raise self._error(item.request, "is in the batch twice; it may be in it once")
-            seen.add(item.request)
-            if lacking := self._weights.lacks(self._adapters.get(item.request, ""), layers):
-                raise self._error(item.request, f"is computed without {lacking}; load it before")
-            if layers is None and item.request not in self._half:
-                self._compute(item, batch.repeat)
-            else:
-                self._compute_layers(item, batch.repeat, layers)
+        for launch in batch.launches:
+            for item in launch.items:
+                if item.request in seen:
+                    raise self._error(item.request, "is in the batch twice; it may be in it once")
+                seen.add(item.request)
+                self._launch(item, batch.repeat, launch)
+
+    def _launch(self, item: WorkItem, repeat: int, launch: Launch) -> None:
+        if lacking := self._weights.lacks(self._adapters.get(item.request, ""), launch.layers):
+            raise self._error(item.request, f"is computed without {lacking}; load it before")
+        if launch.direction == "backward":
+            self._go_back(item, repeat, launch.layers)
+        elif launch.layers is None and item.request not in self._half:
+            self._compute(item, repeat)
+        else:
+            self._compute_layers(item, repeat, launch.layers)
 
     def fork(self, request: int, sample: int) -> None:
         """A request has another sample, as far as it is, which has its blocks, too.
@@ -181,8 +165,10 @@ class BatchChecker:
         Raises
         ------
         ServeError
-            If not all tokens before it were computed.
+            If not all tokens before it were computed, or it trains.
         """
+        if self._backward.trains(request):
+            raise self._error(request, "has a new token, and trains; what trains generates nothing")
         computed, before = self._computed.get(request, 0), self._num_tokens[request]
         if computed != before:
             raise self._error(
@@ -200,6 +186,7 @@ class BatchChecker:
         del self._num_tokens[request], self._tokens[request], self._adapters[request]
         self._computed.pop(request, None)
         self._half.pop(request, None)
+        self._backward.end(request)
 
     @property
     def num_held(self) -> int:
@@ -248,6 +235,7 @@ class BatchChecker:
             self._device.hold(op.request, block)
         if op.kind == "free" and not held:
             self._computed[op.request] = 0
+            self._backward.forget(op.request)
 
     def _replace(self, op: CacheOp) -> None:
         """Blocks are copied, and the copies are in the place of those that are given back."""
@@ -293,17 +281,21 @@ class BatchChecker:
                 self._device.content[block] = tuple(known[:end])
             self._device.hold(op.request, block)
 
-    def _take(self, request: int, block: int, there: _Blocks) -> None:
+    def _take(self, request: int, block: int, there: BlocksAccount) -> None:
         if there.ref_count[block]:
             raise self._error(request, f"takes block {block}, which others have; take one that is free")
         there.num_written[block], there.version[block] = 0, next(self._versions)
         there.content.pop(block, None)
 
-    def _of(self, tier: Tier) -> _Blocks:
+    def _of(self, tier: Tier) -> BlocksAccount:
         return self._device if tier == "device" else self._host
 
     def _share(self, request: int, block: int) -> None:
         """What is in a block follows what the request has computed."""
+        if self._backward.trains(request):
+            raise self._error(
+                request, f"shares block {block}, and trains; all its tokens go forward themselves"
+            )
         computed = self._computed.get(request, 0)
         if computed != len(self._device.of[request]) * self._block_tokens:
             raise self._error(
@@ -365,6 +357,21 @@ class BatchChecker:
             self._half[item.request] = (stop, layers[1])
         else:
             self._compute(item, repeat)
+
+    def _go_back(self, item: WorkItem, repeat: int, layers: Layers) -> None:
+        """Gradients of tokens go back through layers; their keys and values are in its blocks."""
+        number = item.request
+        computed, known = self._computed.get(number, 0), self._num_tokens.get(number, 0)
+        if not self._backward.trains(number):
+            raise self._error(number, "goes backward; allowed are requests that train")
+        if computed < known or number in self._half:
+            raise self._error(number, f"goes backward, where {computed} of its {known} tokens went forward")
+        if len(self._device.of.get(number, ())) * self._block_tokens < known or repeat > 1:
+            raise self._error(
+                number, f"goes backward {repeat} times without blocks of all tokens; allowed is once"
+            )
+        if wrong := self._backward.go_back(item, layers, known):
+            raise self._error(number, wrong)
 
     @staticmethod
     def _error(request: int, said: str) -> ServeError:

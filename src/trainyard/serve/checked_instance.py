@@ -109,4 +109,7 @@ class CheckedInstance(Instance):
 
     def _know(self, state: RequestState) -> None:
         self._known.add(state.number)
-        self.checker.arrive(state.number, state.num_tokens, state.tokens, state.request.adapter)
+        of_request = state.request
+        self.checker.arrive(
+            state.number, state.num_tokens, state.tokens, of_request.adapter, trains=of_request.trains
+        )

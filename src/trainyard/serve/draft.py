@@ -125,6 +125,30 @@ class BatchDraft(WeightsDraft):
             self._require_weights(state)
         return True
 
+    def compute_backward(self, state: RequestState, start: int, stop: int, layers: Layers = None) -> None:
+        """Let gradients of tokens of a request that trains go back through layers, from the last one to the first.
+
+        All its tokens went forward before. A token goes back after later tokens of the request, which attend to it, and
+        through a layer after the layers above it: some last tokens through all layers, or all tokens through some last
+        layers, as `RequestState.backward_starts` says. Nothing is allocated. What is kept for it beside the KV cache
+        (activations) is not counted in the memory of the device; `reserve_tokens` of `compute` can keep blocks for it.
+
+        Parameters
+        ----------
+        start, stop : range of the tokens, without ``stop``.
+        layers : the first layer that they go back through in this step, and the one after the last; by default all.
+
+        Raises
+        ------
+        ServeError
+            If the request does not train, is in a step or did not go forward as a whole, other tokens or layers are next,
+            or the policy unloaded weights that they need.
+        """
+        self._launches.go_back(state, start, stop, layers)
+        state.num_in_step = stop - start
+        if self._adapters.absent:
+            self._require_weights(state)
+
     def preempt(self, state: RequestState) -> None:
         """Free the blocks of a running request; it waits before all others, and its tokens will be computed again.
 
@@ -152,8 +176,12 @@ class BatchDraft(WeightsDraft):
         Raises
         ------
         ServeError
-            If one of them has no blocks on the device, or is in a step.
+            If one of them has no blocks on the device, is in a step, or trains: what it went forward for is not in blocks
+            alone.
         """
+        for each in states:
+            if each.request.trains:
+                raise error_of(each, "swapped out; allowed are requests that do not train; preempt it")
         if not self._has_room(states, out=True):
             return False
         for each in states:
@@ -327,5 +355,6 @@ class BatchDraft(WeightsDraft):
             raise error_of(state, f"{what}; allowed are requests that run and are in no step")
         self._launches.drop(state.number)
         state.num_in_step = state.num_layers_done = state.num_half_computed = 0
+        state.backward_starts = ()
         state.num_preemptions += 1
         self._preempted.append(state.number)

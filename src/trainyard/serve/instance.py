@@ -15,7 +15,7 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError, check_max_model_len, require_at_least
-from trainyard.serve.policy import BatchPolicy, StoppingPolicy
+from trainyard.serve.policy import BatchPolicy, StoppingPolicy, TrainingPolicy
 from trainyard.serve.queues import Queues
 from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
@@ -78,7 +78,7 @@ class Instance:
         self._state: Any = policy.start()
         self._arrived: list[RequestState] = []
         self.refused: list[tuple[RequestState, str]] = []
-        self._has_stopped = False
+        self._has_stopped = self._has_training = False
         self.arriving: list[RequestMove] = []
         self.moves: list[RequestMove] = []
         self.num_expected = 0
@@ -89,9 +89,17 @@ class Instance:
         return self.queues.num_requests + self.num_expected
 
     def arrive(self, state: RequestState) -> str:
-        """Queue a new request; return why it is refused, or "". Longer answers than the longest sequence are cut."""
+        """Queue a new request; return why it is refused, or "". Longer answers than the longest sequence are cut.
+
+        Raises
+        ------
+        ServeError
+            If it trains, and the policy, or a pipeline, lets no tokens go backward.
+        """
         prompt, most = state.request.prompt_tokens, self.max_model_len
-        if prompt >= most:
+        if state.request.trains:
+            self._begin_training(state)
+        if prompt > (most if state.request.trains else most - 1):
             return f"a prompt of {prompt} tokens; prompt and answer have at most {most}"
         state.max_num_tokens = min(state.max_num_tokens, most)
         self.queues.arrive(state)
@@ -233,7 +241,8 @@ class Instance:
 
     def complete(self, batch: Batch, now_s: float, generated: Generated) -> list[RequestState]:
         """End a step, or the last one of a repeated batch; return the finished requests, which leave."""
-        done, running, size = [], self.queues.running, self.cache.block_tokens
+        running, size = self.queues.running, self.cache.block_tokens
+        done = self._gone_backward(batch) if self._has_training else []
         before = batch.repeat - 1
         for number, _, stop in self._computed(batch):
             state = running[number]
@@ -266,10 +275,12 @@ class Instance:
 
     def _computed(self, batch: Batch) -> Sequence[WorkItem]:
         """The items that have gone through all layers; others are half computed."""
-        if len(batch.launches) == 1 and batch.launches[0].layers is None:
+        if len(batch.launches) == 1 and batch.launches[0].layers is None and not self._has_training:
             return batch.items
         found = list[WorkItem]()
         for launch in batch.launches:
+            if launch.direction == "backward":
+                continue
             if launch.layers is None or launch.layers[1] == self.num_layers:
                 found += launch.items
                 done, is_half = 0, False
@@ -279,7 +290,43 @@ class Instance:
                 state = self.queues.running[number]
                 state.num_layers_done, state.num_in_step = done, 0
                 state.num_half_computed = stop - start if is_half else 0
-        return found
+        return [item for item in found if not self._trained_forward(item)] if self._has_training else found
+
+    def _begin_training(self, state: RequestState) -> None:
+        """A request comes that trains."""
+        policy = self.policy
+        if not (isinstance(policy, TrainingPolicy) and policy.trains) or self.num_stages > 1:
+            raise ServeError(
+                f"request {state.request.name!r} trains its adapter, and the policy or the pipeline of this replica only "
+                "goes forward; use a policy that says trains = True, and one stage"
+            )
+        self._has_training = True
+        # Nobody finds blocks by these keys: all of its tokens go forward, and nobody gets what they leave.
+        num_full = state.num_tokens // self.cache.block_tokens
+        state.keys = [(None, state.number, place) for place in range(num_full)]
+
+    def _trained_forward(self, item: WorkItem) -> bool:
+        """Whether tokens that are computed are of a request that trains: they may go backward when all are."""
+        state = self.queues.running[item.request]
+        if state.request.trains:
+            state.num_computed, state.num_in_step = item.stop, 0
+            if item.stop == state.num_tokens:
+                state.backward_starts = (item.stop,) * (self.num_layers or 1)
+        return state.request.trains
+
+    def _gone_backward(self, batch: Batch) -> list[RequestState]:
+        """Take note of tokens that went backward; returns the requests whose tokens all did, through all layers."""
+        done = []
+        for launch in batch.launches:
+            for number, start, _ in launch.items if launch.direction == "backward" else ():
+                state = self.queues.running[number]
+                starts = list(state.backward_starts)
+                for layer in range(*(launch.layers or (0, len(starts)))):
+                    starts[layer] = start
+                state.backward_starts, state.num_in_step = tuple(starts), 0
+                if not any(starts):
+                    done.append(state)
+        return done
 
     def _release(self, state: RequestState) -> None:
         """Free its blocks, last one first."""

@@ -8,7 +8,15 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["BatchPolicy", "EngineNeeds", "PortablePolicy", "Preempt", "Repeats", "StoppingPolicy"]
+__all__ = [
+    "BatchPolicy",
+    "EngineNeeds",
+    "PortablePolicy",
+    "Preempt",
+    "Repeats",
+    "StoppingPolicy",
+    "TrainingPolicy",
+]
 
 Repeats = Literal["always", "while none waits", "never"]
 Preempt = Literal["recompute", "swap", "swap samples"]
@@ -51,6 +59,19 @@ class StoppingPolicy(BatchPolicy, Protocol):
 
     def stops(self, arrived: RequestState, computed: Sequence[RequestState], state: Any) -> bool:
         """Whether a request that arrives stops the step that runs, which computes tokens of the others."""
+        ...
+
+
+@runtime_checkable
+class TrainingPolicy(BatchPolicy, Protocol):
+    """A batch policy that serves requests that train, by `BatchDraft.compute_backward`, too; others get none.
+
+    Only for replicas without pipeline stages, and only in simulation: an engine on this machine only goes forward.
+    """
+
+    @property
+    def trains(self) -> bool:
+        """Whether it does so."""
         ...
 
 

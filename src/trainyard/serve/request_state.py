@@ -38,6 +38,8 @@ class RequestState:
     num_in_step : tokens that the current step computes; 0 if the request is in no step.
     blocks : blocks of the KV cache that it holds, in the order of its tokens.
     host_blocks : blocks of the host that it holds while it is swapped out, in the same order.
+    backward_starts : of each layer, or of all as one where steps are always of all, the first token from which on its
+        tokens went backward through it; empty until a request that trains went forward as a whole, and of all others.
     tokens : token ids of the sequence; empty if they are not known.
     keys : keys of its first full blocks, as far as they have been computed.
     num_preemptions : how often it lost its blocks.
@@ -47,6 +49,7 @@ class RequestState:
 
     __slots__ = (
         "arrival_s",
+        "backward_starts",
         "blocks",
         "finished_s",
         "first_token_s",
@@ -85,6 +88,7 @@ class RequestState:
             self.num_cached_tokens
         ) = 0
         self.num_layers_done = self.num_half_computed = 0
+        self.backward_starts: tuple[int, ...] = ()
         self.blocks: list[int] = []
         self.host_blocks: list[int] = []
         self.tokens: list[int] = list(request.prompt_ids)

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class Served(NamedTuple):
-    """A finished request.
+    """A finished request; of one that trains, there is no first token (NaN).
 
     Attributes
     ----------
@@ -81,6 +81,8 @@ class Served(NamedTuple):
     def meets_objectives(self) -> bool:
         """Whether it met all of its objectives."""
         wanted = self.request
+        if wanted.trains:
+            return self.e2e_s <= wanted.e2e_s
         return self.ttft_s <= wanted.ttft_s and self.tpot_s <= wanted.tpot_s and self.e2e_s <= wanted.e2e_s
 
 
@@ -97,7 +99,8 @@ class Results:
 
     Attributes
     ----------
-    served : finished requests, in the order in which they finished.
+    served : finished requests that were answered, in the order in which they finished.
+    trained : finished requests that trained an adapter, in the order in which they finished.
     refused : refused requests, in the order of refusal.
     num_cut : number of requests of which the longest sequence that is served cuts an answer.
     num_steps : steps of all replicas.
@@ -109,10 +112,11 @@ class Results:
     num_steps: int = 0
     busy_s: float = 0.0
     num_cut: int = 0
+    trained: list[Served] = field(default_factory=list)
 
     def finish(self, state: RequestState) -> None:
         """Record a finished request."""
-        self.served.append(Served.of(state))
+        (self.trained if state.request.trains else self.served).append(Served.of(state))
 
     def refuse(self, request: Request, why: str) -> None:
         """Record a refused request."""
@@ -125,7 +129,7 @@ class Results:
     @property
     def refused_all(self) -> str:
         """Why no request was served, in the words of the first refusal; "" if one was."""
-        if self.served or not self.refused:
+        if self.served or self.trained or not self.refused:
             return ""
         num, why = len(self.refused), self.refused[0].why
         return (
@@ -137,7 +141,7 @@ class Results:
     @property
     def end_s(self) -> float:
         """When the last request finished."""
-        return max((each.finished_s for each in self.served), default=0.0)
+        return max((each.finished_s for each in (*self.served, *self.trained)), default=0.0)
 
     def by_client(self) -> dict[str, Results]:
         """The results of each client; ``num_steps`` and ``busy_s`` are 0 there, as steps are shared."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.engine.agenda import Agenda
 from trainyard.serve.arrivals import Arrival, Arrivals
-from trainyard.serve.batch import Batch, share_of_layers
+from trainyard.serve.batch import Batch, Direction, Layers, WorkItem, share_of_layers
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_move import RequestMove
@@ -58,7 +58,7 @@ def simulate_requests(
     ------
     ServeError
         If requests are not in order, or a policy leaves requests waiting forever, or preempts requests again and again of
-        which none generates a token.
+        which none generates a token; or if requests train, and the policy or the step time knows no backward pass.
     """
     repeats = not one_by_one and next_token is None
     simulation = _Simulation(iter(requests), instances, step_time, router, seen, next_token, repeats)
@@ -148,6 +148,11 @@ class _Simulation:
         if self._blocks_alike:  # so that keys of one instance are those of the others
             state.keys = list(arrival.keys)
         state.route = self._router(state, self.instances)
+        if traced.request.trains:
+            state.route = state.route[:1]  # no other instance generates anything
+            self._step_time.backward_seconds(
+                [WorkItem(state.number, 0, 1)], {state.number: state}
+            )  # or refuses
         where = state.route[0]
         self._touched.add(where)
         why = self.instances[where].arrive(state)
@@ -232,16 +237,24 @@ class _Simulation:
         return at_s
 
     def _seconds(self, batch: Batch, instance: Instance) -> float:
-        """Of what is computed. A launch of some layers takes their share of what its items would add to the step."""
-        running = instance.queues.running
-        if len(batch.launches) == 1 and batch.launches[0].layers is None:
-            return self._step_time.seconds(batch.items, running)
-        whole = [item for launch in batch.launches if launch.layers is None for item in launch.items]
-        whole_s = total_s = self._step_time.seconds(whole, running) if whole else 0.0
-        for items, _, layers in batch.launches:
-            if layers is not None:
-                share = share_of_layers(layers, instance.num_layers)
-                total_s += share * (self._step_time.seconds((*whole, *items), running) - whole_s)
+        """Of what is computed: what goes forward together, and then backward passes.
+
+        A launch of some layers takes their share: of what its items would add to the step, or of their backward pass.
+        """
+        step_time, running, launches = self._step_time, instance.queues.running, batch.launches
+        if len(launches) == 1 and launches[0].layers is None and launches[0].direction == "forward":
+            return step_time.seconds(batch.items, running)
+        together: dict[tuple[Layers, Direction], list[WorkItem]] = {}
+        for items, _, layers, direction in launches:
+            together.setdefault((layers, direction), []).extend(items)
+        whole = together.pop((None, "forward"), [])
+        whole_s = total_s = step_time.seconds(whole, running) if whole else 0.0
+        for (layers, direction), some in together.items():
+            if direction == "backward":
+                seconds = step_time.backward_seconds(some, running)
+            else:
+                seconds = step_time.seconds((*whole, *some), running) - whole_s
+            total_s += share_of_layers(layers, instance.num_layers) * seconds
         return total_s
 
     def _before_s(self, batch: Batch, instance: Instance) -> float:

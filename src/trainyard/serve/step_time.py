@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from trainyard.serve.batch import CacheOp, WeightOp, WorkItem, num_copied, share_of_layers
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["CopyTimes", "LinearStepTime", "StepTime"]
+__all__ = ["ATTENTION_BACKWARD", "CopyTimes", "LinearStepTime", "StepTime"]
 
 Floats = NDArray[np.float64]
+
+ATTENTION_BACKWARD = 2.5
+"""Work of attention's backward pass, relative to its forward pass: five matrix products instead of two, where scores are
+computed once more (Dao, "FlashAttention-2", arXiv 2307.08691, section 4.1).
+"""
 
 
 class StepTime(Protocol):
@@ -32,6 +37,16 @@ class StepTime(Protocol):
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         """Seconds of each of ``num`` steps in a row, in which all items decode; they are the items of the first step."""
+        ...
+
+    def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Seconds of a backward pass of these items through all layers, where weights of the model do not change.
+
+        Raises
+        ------
+        ServeError
+            If it is not known; then none is begun.
+        """
         ...
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
@@ -89,6 +104,9 @@ class CopyTimes:
 class LinearStepTime(CopyTimes):
     """Step time as a linear function of the tokens and requests in it; pipeline stages take equal parts of it.
 
+    A backward pass takes as long as the forward pass of the same prompt tokens: with frozen weights, the gradient to the
+    input of a matrix product is one product of the same size. Of attention, it takes `ATTENTION_BACKWARD` times as long.
+
     Attributes
     ----------
     step_s : for each step.
@@ -131,3 +149,9 @@ class LinearStepTime(CopyTimes):
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
         num_cached = np.arange(num, dtype=np.float64) * len(items) + sum(item.stop for item in items)
         return self.cached_token_s * num_cached + (self.step_s + self.decode_s * len(items))
+
+    def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        num_tokens = sum(stop - start for _, start, stop in items)
+        num_pairs = sum((stop - start) * (start + stop) / 2 for _, start, stop in items)
+        attention_s = ATTENTION_BACKWARD * self.attention_s * num_pairs
+        return self.step_s + self.prompt_token_s * num_tokens + attention_s

@@ -143,6 +143,11 @@ def test_attention_over_a_window_is_measured_by_itself_and_over_latent_vectors_p
     )
 
 
+def test_backward_passes_were_not_measured(package):
+    with pytest.raises(ServeError, match="has no times of a backward pass, which requests that train need"):
+        _kernels(package).backward_attention_s(_ATTENTION, [(1024, 0)])
+
+
 def test_of_an_all_reduce_the_time_in_a_recorded_graph_counts(package):
     assert _kernels(package, 4).all_reduce_s(1024) == pytest.approx(5e-6)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finetuning import Finetuning
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
@@ -142,3 +143,17 @@ def test_a_real_server_is_predicted_from_the_kernels_of_its_device():
     measured_ttft_s = np.mean([float(row["ttft_s"]) for row in rows])
     assert results.of_served(lambda each: each.tpot_s).mean() == pytest.approx(measured_tpot_s, rel=0.03)
     assert results.of_served(lambda each: each.ttft_s).mean() == pytest.approx(measured_ttft_s, rel=0.10)
+
+
+def test_what_trains_is_refused_before_it_is_computed(folder):
+    step_time = ModelStepTime(read_layer_profile(folder, "G", "a/M", 1, num_layers=10))
+    request = TracedRequest(Request("r", 0.0, 40, 0, adapter="a", trains=True), 0)
+    seen = []
+    with pytest.raises(ServeError, match="no times of a backward pass, which requests that train need"):
+        simulate_requests(
+            [request],
+            [Instance(Finetuning(), BlockCache(10, 16))],
+            step_time,
+            seen=lambda *each: seen.append(each),
+        )
+    assert not seen

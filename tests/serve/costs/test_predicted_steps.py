@@ -11,7 +11,7 @@ from trainyard.job.planning import load_model
 from trainyard.serve.batch import WorkItem
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.kernels import Attention, Product
-from trainyard.serve.costs.model_step_time import GraphCosts, ModelStepTime
+from trainyard.serve.costs.model_step_time import GraphCosts, ModelStepTime, PipelineStepTime
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.split_plan import split_plan
 from trainyard.serve.costs.step_graph import step_graph
@@ -49,6 +49,33 @@ def test_a_long_prompt_is_bound_by_computing(llama):
     products = sum(p.width * p.columns * n for p, n in graph.products if not p.is_of_last_tokens)
     flops = 2 * 8192 * products + 4 * 32 * 32 * 128 * 8192 * 8193 / 2
     assert 1.0 < seconds * 989e12 * 0.72 / flops < 1.2
+
+
+def test_a_backward_pass_is_one_product_for_each_and_the_scores_of_all_words(llama):
+    """Weights are frozen; attention has five products instead of two."""
+    graph = step_graph(llama)
+    step_time = ModelStepTime(GraphCosts(graph, PredictedKernels(_H100, 1)))
+    seconds = step_time.backward_seconds([WorkItem(0, 0, 8192)], {0: _state(0, 8192, 0)})
+    products = sum(p.width * p.columns * n * (2 if p.is_of_last_tokens else 1) for p, n in graph.products)
+    flops = 2 * 8192 * products + 2.5 * 4 * 32 * 32 * 128 * 8192 * 8193 / 2
+    assert 1.0 < seconds * 989e12 * 0.72 / flops < 1.2
+
+
+def test_the_last_tokens_attend_to_all_others_backward_as_forward():
+    kernels, attention = PredictedKernels(_H100, 1), Attention(32, 8, 128)
+    whole = kernels.backward_attention_s(attention, [(16384, 0)])
+    parts = sum(kernels.backward_attention_s(attention, [(8192, before)]) for before in (0, 8192))
+    assert parts == pytest.approx(whole, rel=0.05)
+    few = kernels.backward_attention_s(attention, [(1, 100_000)])
+    moved_s = 100_001 * attention.cached_per_token * (2 + 2 * 2) / 3.35e12  # gradients of all keys and values
+    assert moved_s < few < 1.3 * moved_s
+
+
+def test_stages_go_backward_one_after_the_other(llama):
+    costs = GraphCosts(step_graph(llama), PredictedKernels(_H100, 1))
+    one, items, states = ModelStepTime(costs), [WorkItem(0, 0, 512)], {0: _state(0, 512, 0)}
+    both = PipelineStepTime([one, one])
+    assert both.backward_seconds(items, states) == 2 * one.backward_seconds(items, states)
 
 
 def test_decodes_in_a_row_take_as_long_as_one_by_one(llama):

@@ -156,6 +156,16 @@ class KernelTimes(Protocol):
         """Decode attention of one layer for ``num`` requests, by their mean sequence length; one value for each step."""
         ...
 
+    def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        """The gradients of `prompt_attention_s` of the same chunks.
+
+        Raises
+        ------
+        ServeError
+            If they were not measured.
+        """
+        ...
+
     def all_reduce_s(self, num_elements: int) -> float:
         """An all-reduce over the group."""
         ...

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.batch import CacheOp, WeightOp, WorkItem
-from trainyard.serve.costs.kernels import KernelTimes, StepGraph
+from trainyard.serve.costs.kernels import KernelTimes, Product, StepGraph
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.step_time import CopyTimes
@@ -46,6 +46,20 @@ class StepCosts(Protocol):
         """
         ...
 
+    def backward_s(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """A backward pass of tokens through all layers, without experts.
+
+        Parameters
+        ----------
+        chunks : tokens in the step, and those before them, which they attend to.
+
+        Raises
+        ------
+        ServeError
+            If it was not measured.
+        """
+        ...
+
 
 class GraphCosts:
     """The parts of a step's time, from the kernels of a device and the seconds of each.
@@ -70,9 +84,7 @@ class GraphCosts:
 
     def tokens_s(self, num: int) -> float:
         seconds = self._products_s(num, of_last_tokens=False) + self.communication_s(num)
-        return seconds + sum(
-            count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise
-        )
+        return seconds + self._pointwise_s(num)
 
     def experts_s(self, num: int) -> float:
         seconds = sum(count * self.kernels.experts_s(num, each) for each, count in self.graph.experts)
@@ -105,6 +117,28 @@ class GraphCosts:
             if num:
                 seconds += count * self.kernels.decode_attention_s(shape, num, mean_tokens)
         return seconds
+
+    def backward_s(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Gradients to the inputs of all kernels, where weights are frozen (Miao et al., "FlexLLM", arXiv 2402.18789).
+
+        Of each matrix product that is one product with the transposed weights, of as many flops. Before that, the loss
+        needs the scores of all words for every token, which inference computes for the last ones only. Kernels that only
+        read and write, and collectives (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: one backward for each
+        forward), come once more. What the adapter itself computes is not counted, as it is not forward.
+        """
+        attention_s = sum(
+            count * self.kernels.backward_attention_s(shape, chunks) for shape, count in self.graph.attention
+        )
+        num = sum(tokens for tokens, _ in chunks)
+        gradients_s = sum(
+            count * self.kernels.product_s(num, Product(product.columns, product.width))
+            for product, count in self.graph.products
+        )
+        scores_s = self._products_s(num, of_last_tokens=True)
+        return attention_s + gradients_s + scores_s + self._pointwise_s(num) + self.communication_s(num)
+
+    def _pointwise_s(self, num: int) -> float:
+        return sum(count * self.kernels.pointwise_s(num * each) for each, count in self.graph.pointwise)
 
     def _products_s(self, num_rows: int, *, of_last_tokens: bool) -> float:
         return sum(
@@ -180,6 +214,15 @@ class ModelStepTime(CopyTimes):
             self.costs.attention_s((), count, mean) + self._others_s(count, count) + self._experts_of(count)
         )
 
+    def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Of the data-parallel rank that takes longest; gradients to the tokens of experts take as long as these."""
+        by_rank: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in items:
+            by_rank.setdefault(requests[number].rank, []).append((stop - start, start))
+        longest_s = max(map(self.costs.backward_s, by_rank.values()))
+        num_tokens = sum(num for chunks in by_rank.values() for num, _ in chunks)
+        return longest_s + self._experts_of(num_tokens) + self.overhead_s
+
     def _rank_s(self, work: _Work) -> float:
         """Of a rank, without experts."""
         mean = np.array([work.num_cached / max(work.num_decodes, 1)])
@@ -232,6 +275,10 @@ class PipelineStepTime:
         """Of each of several steps in a row, from the first stage to the last."""
         by_kind = np.array([each.decode_seconds(items, num) for each in self._kinds])
         return np.asarray(by_kind[self._kind_of].sum(axis=0))
+
+    def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """From the last stage to the first one."""
+        return sum(stage.backward_seconds(items, requests) for stage in self.stages)
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         """Of the copies of blocks, in any stage."""

@@ -20,6 +20,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.serve.costs.kernels import Attention, Experts, Product
+from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
 
@@ -88,16 +89,26 @@ class PredictedKernels:
         return self._moved_s(num_elements * _ACTIVATION_BYTES)
 
     def prompt_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        heads, width = attention.num_heads, attention.head_width
+        tokens = sum(num for num, _ in chunks)
+        num_bytes = float(2 * tokens * attention.num_heads * attention.head_width * _ACTIVATION_BYTES)
+        num_bytes += _num_seen(attention, chunks) * attention.cached_per_token * self.cache_bytes
+        return self._attended_s(attention, chunks, 1.0, num_bytes) + self._kept_s(attention, tokens)
+
+    def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        """Reads queries, results and their gradients, and keys and values; writes gradients of all that went in."""
+        tokens, seen = sum(num for num, _ in chunks), _num_seen(attention, chunks)
+        num_bytes = float(4 * tokens * attention.num_heads * attention.head_width * _ACTIVATION_BYTES)
+        num_bytes += seen * attention.cached_per_token * (self.cache_bytes + 2 * _ACTIVATION_BYTES)
+        return self._attended_s(attention, chunks, ATTENTION_BACKWARD, num_bytes)
+
+    def _attended_s(
+        self, attention: Attention, chunks: Sequence[tuple[int, int]], passes: float, num_bytes: float
+    ) -> float:
+        """Of a kernel that computes scores and sums of all pairs so many times, and reads and writes so many bytes."""
         pairs = sum(attention.num_pairs(num, before) for num, before in chunks)
-        tokens, cached = sum(num for num, _ in chunks), sum(num + before for num, before in chunks)
-        if attention.window:
-            cached = sum(num + min(before, attention.window) for num, before in chunks)
-        flops = 4.0 * heads * width * pairs
-        num_bytes = float(2 * tokens * heads * width * _ACTIVATION_BYTES)
-        num_bytes += cached * attention.cached_per_token * self.cache_bytes
+        flops = passes * 4.0 * attention.num_heads * attention.head_width * pairs
         computing_s = flops / self.device.matmul_flops_per_s(flops, "bfloat16") + _BETWEEN_S
-        return max(computing_s, self._moved_s(num_bytes)) + self._kept_s(attention, tokens)
+        return max(computing_s, self._moved_s(num_bytes))
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
         seen = num * (np.minimum(mean_tokens, attention.window) if attention.window else mean_tokens)
@@ -134,3 +145,10 @@ class PredictedKernels:
         efficiency = self.device.efficiency
         rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
         return (num_bytes + efficiency.half_memory_bytes) / rate + _BETWEEN_S
+
+
+def _num_seen(attention: Attention, chunks: Sequence[tuple[int, int]]) -> int:
+    """Tokens whose keys and values chunks of prompts need."""
+    return sum(
+        num + (min(before, attention.window) if attention.window else before) for num, before in chunks
+    )

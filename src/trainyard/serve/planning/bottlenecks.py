@@ -106,6 +106,10 @@ class ScaledStepTime:
         """Of several steps in a row, in which all items decode."""
         return self.decodes * self.step_time.decode_seconds(items, num)
 
+    def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
+        """Of a backward pass, which is neither of both."""
+        return self.step_time.backward_seconds(items, requests)
+
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
         """Seconds of the copies of blocks."""
         return self.step_time.cache_seconds(ops)

@@ -10,6 +10,7 @@ from trainyard.serve.errors import ServeError
 __all__ = ["MAX_TOKENS", "PrefixBlocks", "Request", "TracedRequest"]
 
 _INF = float("inf")
+_COUNTS = ("prompt_tokens", "max_tokens", "num_samples")
 _MOST_SAMPLES = 1024
 _LARGEST_ID = 2**63 - 1  # blocks are known by their tokens, of 64 bits each
 _LATEST_S = 1e10  # three hundred years; much later, a number of seconds has no room for milliseconds
@@ -58,6 +59,9 @@ class Request:
         the KV cache.
     cache_salt : a secret of its client; "" for none. Only requests with the same one share blocks of the KV cache.
     num_samples : how many answers to its prompt are wanted (n of the API; parallel sampling).
+    trains : whether its prompt trains its adapter, beside requests that are answered (Miao et al., "FlexLLM", arXiv
+        2402.18789): all of its tokens go forward and then backward through the model, whose own weights stay as they are.
+        Nothing is generated: ``max_tokens`` is 0, as are the output tokens of a trace.
 
     Raises
     ------
@@ -82,11 +86,14 @@ class Request:
     adapter: str = ""
     cache_salt: str = ""
     num_samples: int = 1
+    trains: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.arrival_s <= _LATEST_S:
             raise self._error("arrival_s", self.arrival_s, f"a time from 0 s to {_LATEST_S:.0e} s")
-        for name in ("prompt_tokens", "max_tokens", "num_samples"):
+        if self.trains:
+            self._check_training()
+        for name in ("prompt_tokens", "num_samples") if self.trains else _COUNTS:
             if getattr(self, name) < 1:
                 raise self._error(name, getattr(self, name), "1 or more")
         if self.num_samples > _MOST_SAMPLES:
@@ -105,6 +112,17 @@ class Request:
     def has_objectives(self) -> bool:
         """Whether it is to be served within some time."""
         return min(self.ttft_s, self.tpot_s, self.e2e_s) < _INF
+
+    def _check_training(self) -> None:
+        """What trains generates nothing, and has an adapter."""
+        if not self.adapter:
+            raise self._error("adapter", "''", "the name of the one that it trains")
+        if self.max_tokens or self.num_samples != 1:
+            raise self._error(
+                "max_tokens, num_samples", (self.max_tokens, self.num_samples), "0 and 1 where it trains"
+            )
+        if min(self.ttft_s, self.tpot_s) < _INF:
+            raise self._error("ttft_s, tpot_s", (self.ttft_s, self.tpot_s), "e2e_s alone where it trains")
 
     def _check_prefix(self, prefix: PrefixBlocks) -> None:
         keys, size = prefix
@@ -140,15 +158,17 @@ class TracedRequest(NamedTuple):
         Raises
         ------
         ServeError
-            If there are not as many numbers as samples, or one is below 1.
+            If there are not as many numbers as samples, or one is below 1; or if it trains, and has any.
         """
         num, given = self.request.num_samples, self.output_tokens
         lengths = given if isinstance(given, tuple) else (given,) * num
-        if len(lengths) != num or min(lengths) < 1:
-            raise ServeError(
-                f"request {self.request.name!r}: output_tokens is {given}; allowed is 1 or more, one number or one for "
-                f"each of {num} samples"
-            )
+        if self.request.trains:
+            allowed, fits = "0 where it trains", lengths == (0,)
+        else:
+            allowed = f"1 or more, one number or one for each of {num} samples"
+            fits = len(lengths) == num and min(lengths) >= 1
+        if not fits:
+            raise ServeError(f"request {self.request.name!r}: output_tokens is {given}; allowed is {allowed}")
         return lengths
 
     @property

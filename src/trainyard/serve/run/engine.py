@@ -180,6 +180,10 @@ class Engine:
             If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know; its
             adapter is not loaded; or all tokens would end its answer before ``min_tokens``.
         """
+        if request.trains:
+            raise ServeError(
+                f"request {request.name!r} trains its adapter, which no engine does; simulate it"
+            )
         if not request.prompt_ids:
             raise ServeError(f"request {request.name!r} has no prompt_ids; give the tokens of its prompt")
         if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._model.vocabulary:

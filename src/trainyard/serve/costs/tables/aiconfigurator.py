@@ -158,6 +158,13 @@ class AiconfiguratorKernels:
             seconds += max(part_s, self._decodes(attention)(1, whole)) if before else part_s
         return seconds - (len(chunks) - 1) * grid(1, 1)
 
+    def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
+        """Refused: only forward passes were measured."""
+        raise ServeError(
+            f"{self.folder} has no times of a backward pass, which requests that train need; leave them out, to have "
+            "all times predicted"
+        )
+
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
         if attention.latent:
             return self.others.decode_attention_s(attention, num, mean_tokens)

@@ -135,6 +135,13 @@ class LayerProfile:
     def sequences_s(self, num: int) -> float:
         return sum(line(num) for line in self._of_sequences.values())
 
+    def backward_s(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Refused: only forward passes were measured."""
+        raise ServeError(
+            "profiles of layers have no times of a backward pass, which requests that train need; leave them out, to "
+            "have all times predicted"
+        )
+
     def attention_s(self, chunks: Sequence[tuple[int, int]], num: int, mean_tokens: Floats) -> Floats:
         decodes_s = self._decodes_s(num, mean_tokens) if num else np.zeros(len(mean_tokens))
         if not chunks:
