@@ -74,7 +74,7 @@ def test_all_are_served_however_often_steps_are_stopped(data: st.DataObject) -> 
             each._replace(request=replace(each.request, priority=data.draw(st.integers(0, 5)), max_tokens=40))
         )
     requests.sort(key=lambda each: each.request.arrival_s)
-    replica = Checked(UrgentFirst(max_tokens=data.draw(st.sampled_from([50, 2048]))), 40)
+    replica = Checked(UrgentFirst(max_batch_tokens=data.draw(st.sampled_from([50, 2048]))), 40)
     results = replica.run(requests, next_token=lambda state: state.num_tokens % 5)
     assert len(results.served) == len(requests)
 
