@@ -42,9 +42,8 @@ class AdapterSlots:
         if num is not None and num < 1:
             raise ServeError(f"{num} slots for adapters; allowed is 1 or more")
         self.num, self._num_layers = num, num_layers
-        self._all = frozenset(
-            range(num_layers or 1)
-        )  # one stands for all where weights come and go as a whole
+        # One layer stands for all where weights come and go as a whole.
+        self._all = frozenset(range(num_layers or 1))
         self.absent: dict[str, set[int]] = {}
         self._loaded: OrderedDict[str, None] = OrderedDict()
 
