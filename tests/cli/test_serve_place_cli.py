@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from refused_commands import check_refused
 
 from trainyard.cli import main as cli
@@ -69,6 +70,9 @@ def test_the_document_says_what_is_placed(capsys: pytest.CaptureFixture[str]) ->
     for run in found["runs"]:
         assert {each["model"] for each in run["replicas"]} == {"resnet-tiny", "gpt-tiny"}
         assert run["goodput"] == sum(run["num_good"]) / sum(run["num_asked"])
+        for each in run["replicas"]:
+            plan = yaml.safe_load(each["plan"])
+            assert (plan["model"], len(plan["stages"])) == (each["model"], each["pipeline_stages"])
     (nexus,) = (run for run in found["runs"] if run["policy"] == "nexus")
     assert all(each["batch"] >= 1 and each["cycle_s"] > 0 for each in nexus["replicas"])
     assert found["cannot_place"] == []
@@ -98,7 +102,9 @@ def test_profiles_of_nexus_are_models(folder: Path, capsys: pytest.CaptureFixtur
     (folder / "net.txt").write_text(f"net\nGPU\nForward latency\n{table}")
     models = "net.txt:100/s:50ms"
     assert cli.main(("serve", "place", models, "--cluster", "1x2xT4", "--policy", "nexus", "--json")) == 0
-    (model,) = json.loads(capsys.readouterr().out)["models"]
+    found = json.loads(capsys.readouterr().out)
+    assert {each["plan"] for each in found["runs"][0]["replicas"]} == {""}
+    (model,) = found["models"]
     assert (model["name"], model["weight_bytes"]) == ("net", 5e8)
     assert model["latency_s"] == pytest.approx([1.15e-3, 1.725e-3])
 

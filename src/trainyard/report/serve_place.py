@@ -133,10 +133,17 @@ def place_document(
                 "batches": each.forward.batching.batches,
                 "latency_s": each.forward.batching.latency_s,
                 "splits": [
-                    {**shape._asdict(), "stage_s": times} for shape, times in each.forward.stage_s.items()
+                    {
+                        **shape._asdict(),
+                        "stage_s": times,
+                        "stage_bytes": profile.device_bytes(shape),
+                    }
+                    for shape, times in profile.stage_s.items()
                 ],
             }
-            for each, rate in zip(problem.models, problem.rates_per_s, strict=True)
+            for each, rate, profile in zip(
+                problem.models, problem.rates_per_s, problem.grouped.models, strict=True
+            )
         ],
         "runs": [
             {

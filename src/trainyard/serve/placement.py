@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainyard.job.plan import Plan
 from trainyard.serve.errors import ServeError
 
 __all__ = ["Group", "Placement", "Replica"]
-
-# Sums of weights in bytes are sums of floats: this much more than the memory, relative, is rounding.
-_NEAR = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,37 +135,6 @@ class Placement:
     def groups_of(self, model: str) -> tuple[int, ...]:
         """Numbers of the groups that have a model."""
         return tuple(i for i, group in enumerate(self.groups) if model in group.models)
-
-    def check_memory(self, weight_bytes: Mapping[str, float], device_bytes: Sequence[float]) -> None:
-        """Check that the weights fit; every device of a group has an equal part of each of its models.
-
-        Parameters
-        ----------
-        weight_bytes : weights of every model, whole.
-        device_bytes : memory for weights, of every device by its number.
-
-        Raises
-        ------
-        ServeError
-            If a model or device is not known, or the weights on a device are more than its memory.
-        """
-        for group in self.groups:
-            unknown = [model for model in group.models if model not in weight_bytes]
-            if unknown:
-                raise ServeError(
-                    f"placement: model {unknown[0]!r} is unknown; known are {sorted(weight_bytes)}"
-                )
-            needed = sum(weight_bytes[r.model] / r.num_devices for r in group.replicas)
-            for device in group.devices:
-                if device >= len(device_bytes):
-                    raise ServeError(
-                        f"placement: there is no device {device}; allowed is 0 to {len(device_bytes) - 1}"
-                    )
-                if needed > device_bytes[device] * (1 + _NEAR):
-                    raise ServeError(
-                        f"placement: device {device} has {device_bytes[device]:.6g} bytes for weights, and its models "
-                        f"{', '.join(group.models)} need {needed:.6g}; take a model away or use a larger group"
-                    )
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.groups))

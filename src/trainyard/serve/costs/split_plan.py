@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainyard.job.balance import repeated_blocks
@@ -20,11 +21,16 @@ from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
 from trainyard.serve.errors import ServeError
 
-__all__ = ["split_plan", "tensor_shards", "with_whole_experts"]
+__all__ = ["split_plan", "tensor_shards", "with_stages", "with_whole_experts"]
 
 
 def split_plan(
-    program: Program, cluster: str = "", *, tensor_parallel: int = 1, pipeline_stages: int = 1
+    program: Program,
+    cluster: str = "",
+    *,
+    tensor_parallel: int = 1,
+    pipeline_stages: int = 1,
+    dtype: str = "bfloat16",
 ) -> Plan:
     """Layers in stages of equal number, and in each stage products cut by columns and then by rows.
 
@@ -36,6 +42,7 @@ def split_plan(
     cluster : name of the cluster whose first devices serve it.
     tensor_parallel : devices of a stage.
     pipeline_stages : stages, each on devices of its own.
+    dtype : of the products.
 
     Raises
     ------
@@ -46,23 +53,35 @@ def split_plan(
     ----------
     Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3.
     """
-    starts = _starts(program, pipeline_stages)
-    passes = tuple((Action("F", stage, 0),) for stage in range(pipeline_stages))
-    mesh = Mesh.of(**{TENSOR: tensor_parallel})
     plan = Plan(
         program.name,
         program.fingerprint,
         cluster,
         program.num_rows,
-        Schedule("forward_only", pipeline_stages, 1, passes),
-        tuple(Stage(start, mesh) for start in ("", *starts)),
-        dtype="bfloat16",
+        _forward_only(1),
+        (Stage(mesh=Mesh.of(**{TENSOR: tensor_parallel})),),
+        dtype=dtype,
         made_by=("megatron",),
     )
+    plan = with_stages(plan, _starts(program, pipeline_stages))
     if tensor_parallel == 1:
         return plan
     cut = _tensor_placements(program, tensor_parallel)
     return plan.with_placements(TENSOR, shortened(cut, [entry.path for entry in program.inputs]))
+
+
+def with_stages(plan: Plan, starts: Sequence[str]) -> Plan:
+    """A `split_plan` with other stages, on as many devices each.
+
+    Parameters
+    ----------
+    starts : addresses of the ops with which the stages but the first begin.
+    """
+    return replace(
+        plan,
+        schedule=_forward_only(len(starts) + 1),
+        stages=tuple(Stage(start, plan.mesh) for start in ("", *starts)),
+    )
 
 
 def with_whole_experts(program: Program, plan: Plan) -> Plan:
@@ -95,6 +114,12 @@ def tensor_shards(program: Program, plan: Plan) -> Sharded:
     wanted = resolve(program, plan).placed_along(TENSOR)
     wanted = {entry.path: REPLICATE for entry in program.inputs} | wanted
     return shard(program, Axis(TENSOR, plan.mesh.size(TENSOR)), wanted, sums_before_sending=True)
+
+
+def _forward_only(num_stages: int) -> Schedule:
+    return Schedule(
+        "forward_only", num_stages, 1, tuple((Action("F", stage, 0),) for stage in range(num_stages))
+    )
 
 
 def _starts(program: Program, num_stages: int) -> tuple[str, ...]:

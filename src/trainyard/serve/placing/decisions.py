@@ -16,7 +16,7 @@ from trainyard.serve.placing.moves import moved_sessions
 from trainyard.serve.placing.problem import PlacingProblem
 from trainyard.serve.policies.alpaserve import simulate as groups
 from trainyard.serve.policies.alpaserve.local import exchanged, reshaped, thinned
-from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout
+from trainyard.serve.policies.alpaserve.problem import Arrivals, Layout, ParallelConfig
 from trainyard.serve.policies.nexus import simulate as sessions
 from trainyard.serve.policies.nexus.packing import PackedDevice
 
@@ -167,8 +167,9 @@ class TimeSharedPlacement:
         names = [model.name for model in self.problem.models]
         times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
         outcome = sessions.simulate(self.devices, times_s)
+        plans = {each.name: each.forward.plans.get(ParallelConfig(1)) for each in self.problem.models}
         replicas = tuple(
-            ModelOnDevices(Replica(session.name), (number,), batch, device.duty_s)
+            ModelOnDevices(Replica(session.name, plan=plans[session.name]), (number,), batch, device.duty_s)
             for number, device in enumerate(self.devices)
             for session, batch in zip(device.sessions, device.batches, strict=True)
         )

@@ -15,6 +15,7 @@ import torch
 
 from trainyard.cost.ops import Roofline
 from trainyard.hardware.cluster import Cluster
+from trainyard.job.plan import Plan
 from trainyard.job.planning import load_model
 from trainyard.program.forward import capture_forward
 from trainyard.serve.errors import ServeError
@@ -42,13 +43,15 @@ class ForwardPass:
     batching : seconds of a batch on one device.
     weight_bytes : of all its weights.
     stage_s : seconds of every stage of a pipeline for one request, by stages and shards.
-    shard_bytes : weights that one shard of all stages has, by the number of shards; equal parts where it is not given.
+    stage_bytes : weights that one device of every stage has, by stages and shards; equal parts where they are not given.
+    plans : which ops each stage has, and how its weights lie, by stages and shards; none where seconds are measured.
     """
 
     batching: BatchingProfile
     weight_bytes: float
     stage_s: Mapping[ParallelConfig, tuple[float, ...]]
-    shard_bytes: Mapping[int, float] = field(default_factory=dict)
+    stage_bytes: Mapping[ParallelConfig, tuple[float, ...]] = field(default_factory=dict)
+    plans: Mapping[ParallelConfig, Plan] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=64)
@@ -78,12 +81,13 @@ def forward_pass(model: str, cluster: Cluster, dtype: str = "bfloat16") -> Forwa
     seconds = [sum(roofline(node, device) for node in program.graph.nodes) for program in programs.values()]
     batches = range(1, _CAPTURED[-1] + 1)
     latency_s = np.interp(batches, _CAPTURED, seconds)
-    splits = tuple(model_splits(programs[1], cluster, roofline))
+    splits = tuple(model_splits(programs[1], cluster, roofline, dtype))
     return ForwardPass(
         BatchingProfile(tuple(batches), tuple(latency_s.tolist())),
         weight_bytes(programs[1]),
         {each.shape: each.stage_s for each in splits},
-        {each.shape.tensor_parallel: each.shard_bytes for each in splits},
+        {each.shape: each.stage_bytes for each in splits},
+        {each.shape: each.plan for each in splits},
     )
 
 

@@ -72,7 +72,8 @@ class PlacingProblem:
                 each.forward.weight_bytes,
                 each.forward.stage_s,
                 each.objective_s,
-                each.forward.shard_bytes,
+                each.forward.stage_bytes,
+                each.forward.plans,
             )
             for each in self.models
         )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.job.plan import Plan
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placement import Group, Placement, Replica
 
@@ -46,7 +47,8 @@ class ModelProfile:
     weight_bytes : all its weights.
     stage_s : seconds of every pipeline stage, for every shape that was measured.
     objective_s : longest latency that its clients accept (SLO).
-    shard_bytes : weights that one shard of all stages has, by the number of shards; equal parts where it is not given.
+    stage_bytes : weights that one device of every stage has, by shape; equal parts where they are not given.
+    plans : of level 1, by shape; none where only times are known.
 
     Raises
     ------
@@ -58,7 +60,8 @@ class ModelProfile:
     weight_bytes: float
     stage_s: Mapping[ParallelConfig, tuple[float, ...]]
     objective_s: float
-    shard_bytes: Mapping[int, float] = field(default_factory=dict)
+    stage_bytes: Mapping[ParallelConfig, tuple[float, ...]] = field(default_factory=dict)
+    plans: Mapping[ParallelConfig, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.weight_bytes < 0 or not self.objective_s > 0:
@@ -73,10 +76,10 @@ class ModelProfile:
                     f"allowed are {shape.pipeline_stages} times above 0 s"
                 )
 
-    def device_bytes(self, shape: ParallelConfig) -> float:
-        """Weights that a device of a group of this shape has of it; all stages have equal parts."""
-        shards = shape.tensor_parallel
-        return self.shard_bytes.get(shards, self.weight_bytes / shards) / shape.pipeline_stages
+    def device_bytes(self, shape: ParallelConfig) -> tuple[float, ...]:
+        """Weights that one device of each stage has of it, on a group of this shape."""
+        equal = (self.weight_bytes / shape.num_devices,) * shape.pipeline_stages
+        return self.stage_bytes.get(shape, equal)
 
 
 @dataclass(frozen=True)
@@ -190,19 +193,30 @@ class PlacementProblem:
         """Whether a group of this shape was measured for all these models and has the memory for them."""
         if any(shape not in self.models[m].stage_s for m in models):
             return False
-        needed = sum(self.models[m].device_bytes(shape) for m in models)
-        return needed <= self.device_bytes * (1 + _NEAR)
+        held = (self.models[m].device_bytes(shape) for m in models)
+        return max(map(sum, zip(*held, strict=True)), default=0.0) <= self.device_bytes * (1 + _NEAR)
 
     def placement(self, layout: Layout) -> Placement:
-        """A layout on devices: the largest groups have the first ones, so that they lie side by side."""
+        """A layout on devices: the largest groups have the first ones, so that they lie side by side.
+
+        Raises
+        ------
+        ServeError
+            If a group has no memory for its models.
+        """
         order = sorted(range(len(layout.shapes)), key=lambda g: (-layout.shapes[g].num_devices, g))
         groups, first = [], 0
         for g in order:
             shape, models = layout.shapes[g], layout.models[g]
-            replicas = tuple(Replica(self.models[m].name, *shape) for m in models)
+            if not self.fits(shape, models):
+                raise ServeError(
+                    f"{shape} of devices of {self.device_bytes:.6g} bytes for weights has no room for models "
+                    f"{', '.join(self.models[m].name for m in models)}, or they were not measured on it; take a model "
+                    "away or use a larger group"
+                )
+            replicas = tuple(
+                Replica(self.models[m].name, *shape, self.models[m].plans.get(shape)) for m in models
+            )
             groups.append(Group(tuple(range(first, first + shape.num_devices)), replicas))
             first += shape.num_devices
-        placement = Placement(tuple(groups))
-        weights = {model.name: model.weight_bytes for model in self.models}
-        placement.check_memory(weights, [self.device_bytes] * self.num_devices)
-        return placement
+        return Placement(tuple(groups))
