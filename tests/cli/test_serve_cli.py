@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,22 @@ def test_tables_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (first["output_tokens"], first["meets_objectives"], first["refused"]) == ("40", "True", "")
     assert float(first["e2e_s"]) == pytest.approx(float(first["finished_s"]) - float(first["arrival_s"]))
     assert float(first["ttft_s"]) < float(first["e2e_s"])
+
+
+def test_without_objectives_none_are_met(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all requests, or of those of one client."""
+    assert cli.main(traced("--json")) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["slo_attainment"], run["goodput_per_s"]] == [None, None]
+    (folder / "mixed.csv").write_text(
+        "name,arrival_s,prompt_tokens,output_tokens,client,e2e_s\na,0,300,40,alice,60\nb,0.1,200,60,bob,\n"
+    )
+    given = ("serve", "simulate", "--requests", "mixed.csv", *PLACE, "--html", "p.html", "--json")
+    assert cli.main(given) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert {each["client"]: each["slo_attainment"] for each in run["clients"]} == {"alice": 1.0, "bob": None}
+    assert run["slo_attainment"] == 1.0
+    assert re.search(r"<tr><td>bob</td>.*<td[^>]*>-</td></tr>", (folder / "p.html").read_text())
 
 
 def test_a_refused_request_is_not_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,18 @@ def test_a_run_begins_with_the_first_arrival_even_if_it_is_refused():
 def test_where_nothing_was_served_there_are_no_times():
     found = Summary.of(Results(), num_instances=1)
     assert found.num_served == 0
-    assert all(map(math.isnan, (found.ttft.mean_s, found.slo_attainment, found.tokens_per_s, found.fairness)))
+    assert all(map(math.isnan, (found.ttft.mean_s, found.tokens_per_s, found.fairness)))
+
+
+@pytest.mark.parametrize(
+    ("of_served", "of_refused", "met"), [({}, {}, None), ({}, {"e2e_s": 9.0}, 0.5), ({"e2e_s": 9.0}, {}, 0.5)]
+)
+def test_without_objectives_there_is_nothing_to_meet(of_served, of_refused, met):
+    """Objectives of refused requests count."""
+    refused = Refused(request(1, 0.0, 100, 1, **of_refused).request, "too long")
+    found = Summary.of(Results([_served(0, (0.0, 1.0, 2.0), 4, **of_served)], [refused]), num_instances=1)
+    assert (found.slo_attainment, found.goodput_per_s) == (met, met)
+    assert found.share_met == (1.0 if met is None else met)
 
 
 def test_an_instance_that_never_waits_is_always_used():

@@ -163,9 +163,7 @@ def clients(runs: Sequence[PolicyRun]) -> tuple[str, ...]:
 
 def has_objectives(runs: Sequence[PolicyRun]) -> bool:
     """Whether any request has objectives."""
-    results = [run.results for run in runs[:1]]
-    served = any(each.request.has_objectives for found in results for each in found.served)
-    return served or any(each.request.has_objectives for found in results for each in found.refused)
+    return any(run.summary.slo_attainment is not None for run in runs)
 
 
 def _numbers(summary: Summary) -> dict[str, Any]:
@@ -202,11 +200,15 @@ def _time(seconds: float) -> str:
     return seconds_text(seconds) if seconds == seconds else ""  # NaN where nothing was served
 
 
-def _share(share: float) -> str:
+def _share(share: float | None) -> str:
+    if share is None:  # no request has objectives
+        return "-"
     return percent_text(share) if share == share else ""
 
 
-def _rate(per_s: float) -> str:
+def _rate(per_s: float | None) -> str:
+    if per_s is None:
+        return "-"
     return f"{per_s:,.2f}" if per_s < 100 else f"{per_s:,.0f}" if per_s == per_s else ""
 
 

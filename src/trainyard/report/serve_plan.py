@@ -37,7 +37,7 @@ FRONTIER_COLUMNS = ("split", "concurrent requests", "tokens/s per user", "tokens
 
 def verdict(plan: ServingPlan) -> str:
     """One sentence: whether the objectives are met, and by which deployment."""
-    place, met = plan.deployment, percent_text(plan.summary.slo_attainment)
+    place, met = plan.deployment, percent_text(plan.summary.share_met)
     wanted = percent_text(plan.share)
     if plan.is_met:
         return (
@@ -86,7 +86,7 @@ def bottleneck_title(plan: ServingPlan) -> str:
     assert plan.closest is not None
     place = plan.closest.deployment
     summary = plan.closest.summary
-    met = percent_text(summary.slo_attainment) if summary is not None else "none"
+    met = percent_text(summary.share_met) if summary is not None else "none"
     fewer = "with fewer devices: " if plan.is_met else ""
     return f"bottleneck {fewer}{place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
 
@@ -185,7 +185,7 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         f"{place.num_devices}",
         f"{place.num_replicas} x {place.model.split}",
         trial.policy,
-        percent_text(summary.slo_attainment),
+        percent_text(summary.share_met),
         *(
             seconds_text(value) if value == value else ""
             for value in (summary.ttft.p50_s, summary.ttft.p99_s, summary.tpot.p50_s, summary.tpot.p99_s)

@@ -167,8 +167,8 @@ def better(measure: Measure) -> Callable[[Trial], tuple[float, ...]]:
             return (float("inf"),) * 3
         e2e_s = summary.e2e.mean_s
         if measure == "slo attainment":
-            return (-summary.slo_attainment, -summary.num_served, e2e_s)
-        return (-summary.num_served, e2e_s, -summary.slo_attainment)
+            return (-summary.share_met, -summary.num_served, e2e_s)
+        return (-summary.num_served, e2e_s, -summary.share_met)
 
     return key
 

@@ -39,8 +39,9 @@ class Summary:
     num_served, num_refused : number of requests.
     num_cut : number of requests of which the longest sequence that is served cuts an answer.
     ttft, tpot, e2e : time to the first token, per token after it (of requests with more than one), and to the last one.
-    slo_attainment : share of all requests, refused ones included, that met all of their objectives.
-    goodput_per_s : requests that met all of their objectives, from the first arrival to the last end.
+    slo_attainment : share of all requests, refused ones included, that met all of their objectives; None where no
+        request has any.
+    goodput_per_s : requests that met all of their objectives, from the first arrival to the last end; None likewise.
     requests_per_s, tokens_per_s : requests served and tokens generated, from the first arrival to the last end.
     prefix_hit_rate : share of the prompt tokens that were found in the KV cache.
     num_preemptions : how often a request lost its blocks.
@@ -54,8 +55,8 @@ class Summary:
     ttft: Distribution
     tpot: Distribution
     e2e: Distribution
-    slo_attainment: float
-    goodput_per_s: float
+    slo_attainment: float | None
+    goodput_per_s: float | None
     requests_per_s: float
     tokens_per_s: float
     prefix_hit_rate: float
@@ -72,6 +73,8 @@ class Summary:
         begin_s = min(came_s, default=0.0)
         span_s = max(results.end_s - begin_s, 0.0)
         num_met = sum(each.meets_objectives for each in served)
+        requests = [*(each.request for each in served), *(each.request for each in results.refused)]
+        has_objectives = any(each.has_objectives for each in requests)
         prompt_tokens = sum(each.request.prompt_tokens for each in served)
         return cls(
             len(served),
@@ -80,8 +83,8 @@ class Summary:
             Distribution.of(served, lambda each: each.ttft_s),
             Distribution.of([each for each in served if each.longest_tokens > 1], lambda each: each.tpot_s),
             Distribution.of(served, lambda each: each.e2e_s),
-            _share(num_met, num),
-            _share(num_met, span_s),
+            _share(num_met, num) if has_objectives else None,
+            _share(num_met, span_s) if has_objectives else None,
             _share(len(served), span_s),
             _share(sum(each.output_tokens for each in served), span_s),
             _share(sum(each.cached_tokens for each in served), prompt_tokens),
@@ -89,6 +92,11 @@ class Summary:
             fairness(served),
             _share(results.busy_s, span_s * num_instances),
         )
+
+    @property
+    def share_met(self) -> float:
+        """``slo_attainment`` for comparisons: 1 where no request has objectives, for then none missed any."""
+        return 1.0 if self.slo_attainment is None else self.slo_attainment
 
 
 def _share(part: float, whole: float) -> float:

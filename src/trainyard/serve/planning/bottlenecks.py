@@ -140,7 +140,7 @@ class ScaledStepTime:
 
 def _slo_attainment(trial: Trial, requests: Sequence[TracedRequest]) -> float:
     found = tried(requests, trial.deployment, trial.choice, trial.router)
-    return found.summary.slo_attainment if found.summary is not None else 0.0
+    return found.summary.share_met if found.summary is not None else 0.0
 
 
 def _evenly(requests: Sequence[TracedRequest]) -> list[TracedRequest]:

@@ -212,7 +212,7 @@ class _Planning:
             return
         alone = self.search.alone(split)
         summary = Summary.of(alone, 1)
-        if summary.slo_attainment < self.search.share - 1e-9:
+        if summary.share_met < self.search.share - 1e-9:
             self._slow.add(split)
             self._rule_out(split, f"even if each request is served alone, {_met(alone, summary)}")
             return
@@ -257,7 +257,7 @@ def _met(results: Results, summary: Summary) -> str:
     """How many requests meet their objectives, with the percentiles of TTFT and TPOT."""
     if results.refused_all:
         return results.refused_all
-    said = [f"only {summary.slo_attainment:.1%} of the requests meet their objectives"]
+    said = [f"only {summary.share_met:.1%} of the requests meet their objectives"]
     for name, times in (("TTFT", summary.ttft), ("TPOT", summary.tpot)):
         if times.p50_s == times.p50_s:  # not NaN: some request has such a time
             said.append(f"{name} p50 {1e3 * times.p50_s:.3g} ms, p99 {1e3 * times.p99_s:.3g} ms")

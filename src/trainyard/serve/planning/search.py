@@ -126,13 +126,13 @@ class DeploymentSearch:
 
     def is_met(self, trial: Trial) -> bool:
         """Whether enough requests met their objectives."""
-        return trial.summary is not None and trial.summary.slo_attainment >= self.share - 1e-9
+        return trial.summary is not None and trial.summary.share_met >= self.share - 1e-9
 
     def improved(self, trial: Trial) -> Trial:
         """Change one option of the policy at a time until the objectives are met or no change helps."""
         key = better("slo attainment")
         for _ in range(_MOST_ROUNDS):
-            is_hopeless = trial.summary is None or trial.summary.slo_attainment < _FAR_FROM_MET * self.share
+            is_hopeless = trial.summary is None or trial.summary.share_met < _FAR_FROM_MET * self.share
             if is_hopeless or self.is_met(trial):
                 break
             near = [self.tried(trial.deployment, each) for each in trial.choice.near()]
