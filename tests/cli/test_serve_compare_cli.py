@@ -16,6 +16,7 @@ DRAWN = ("--rate", "200", "--num", "20", "--prompt-tokens", "20", "--output-toke
 BAD = {
     "no folder": (("nowhere", *DRAWN), ("nowhere has no config.json",)),
     "unknown policy": (("model", *DRAWN, "--policy", "vlm"), ("unknown policy 'vlm'",)),
+    "oracle": (("model", *DRAWN, "--policy", "vllm, vtc(predict='oracle')"), ("how long outputs will be", "use another")),
     "two sizes": (
         ("model", *DRAWN, "--cache-blocks", "9", "--cache-memory", "1MiB"), ("give one",)
     ),

@@ -39,7 +39,8 @@ _ADMISSIONS: dict[str, Admission] = {
     "VTC, of weights that are no sums of halves": VTC(0.3, 0.1),
     "shortest prompt": ShortestPrompt(0.05),
     "longest prefix": LongestPrefix(),
-    "VTC, predicted": VTC(predicted_tokens=lambda each: 10.0),
+    "VTC, moving average": VTC(predict="moving average", predict_requests=2),
+    "VTC, oracle": VTC(predict="oracle"),
 }
 
 _NUM_BLOCKS, _BLOCK_TOKENS, _MOST, _NUM_HOST_BLOCKS = 24, 4, 96, 30

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["FIRST_COME", "Admission", "AdmissionHooks", "FirstCome"]
+__all__ = ["FIRST_COME", "Admission", "AdmissionHooks", "FirstCome", "OracleAdmission"]
 
 
 class Admission(Protocol):
@@ -42,6 +42,16 @@ class Admission(Protocol):
 
     def end(self, draft: BatchDraft, state: Any) -> None:
         """Called when the batch is complete."""
+        ...
+
+
+@runtime_checkable
+class OracleAdmission(Admission, Protocol):
+    """An order of admission that may have to know how long outputs will be, which only a simulation does."""
+
+    @property
+    def reads_output_tokens(self) -> bool:
+        """Whether it reads ``output_tokens`` of `RequestState`."""
         ...
 
 

@@ -167,6 +167,7 @@ CATALOG: tuple[Entry, ...] = (
         "exact",
         f"{_TESTS}/test_vtc.py",
         needs=("clients",),
+        variants={"predict": {"predict": "moving average"}, "oracle": {"predict": "oracle"}},
     ),
     Entry(
         "priority",

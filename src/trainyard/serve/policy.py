@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trainyard.serve.draft import BatchDraft
+from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 
 __all__ = [
     "BatchPolicy",
     "EngineNeeds",
+    "OraclePolicy",
     "PortablePolicy",
     "Preempt",
     "Repeats",
     "StoppingPolicy",
     "TrainingPolicy",
+    "check_no_oracle",
+    "reads_output_tokens",
 ]
 
 Repeats = Literal["always", "while none waits", "never"]
@@ -73,6 +77,39 @@ class TrainingPolicy(BatchPolicy, Protocol):
     def trains(self) -> bool:
         """Whether it does so."""
         ...
+
+
+@runtime_checkable
+class OraclePolicy(BatchPolicy, Protocol):
+    """A batch policy that may have to know how long outputs will be: what could be reached, beside what is.
+
+    Only a simulation knows it. It writes ``output_tokens`` of each `RequestState` for such a policy, and for no other.
+    """
+
+    @property
+    def reads_output_tokens(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+def reads_output_tokens(policy: BatchPolicy) -> bool:
+    """Whether a policy has to know how long outputs will be."""
+    return isinstance(policy, OraclePolicy) and policy.reads_output_tokens
+
+
+def check_no_oracle(policy: BatchPolicy) -> None:
+    """Refuse a policy for requests that are served for real.
+
+    Raises
+    ------
+    ServeError
+        If it has to know how long outputs will be.
+    """
+    if reads_output_tokens(policy):
+        raise ServeError(
+            "the policy has to know how long outputs will be (such as predict='oracle'), which only `trainyard serve "
+            "simulate` and `serve plan` do; use another one"
+        )
 
 
 class EngineNeeds(NamedTuple):

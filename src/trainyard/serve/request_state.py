@@ -42,6 +42,8 @@ class RequestState:
         tokens went backward through it; empty until a request that trains went forward as a whole, and of all others.
     tokens : token ids of the sequence; empty if they are not known.
     keys : keys of its first full blocks, as far as they have been computed.
+    output_tokens : how many all samples of its request will generate, where a simulation tells it to a policy that has to
+        know it; 0 otherwise.
     num_preemptions : how often it lost its blocks.
     num_cached_tokens : prefix hits: tokens that were in the KV cache at its first admission.
     scheduled_s, first_token_s, finished_s : times of its first admission, and of its first and last token; NaN before.
@@ -65,6 +67,7 @@ class RequestState:
         "num_preemptions",
         "num_tokens",
         "number",
+        "output_tokens",
         "rank",
         "request",
         "request_number",
@@ -87,7 +90,7 @@ class RequestState:
         self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = (
             self.num_cached_tokens
         ) = 0
-        self.num_layers_done = self.num_half_computed = 0
+        self.num_layers_done = self.num_half_computed = self.output_tokens = 0
         self.backward_starts: tuple[int, ...] = ()
         self.blocks: list[int] = []
         self.host_blocks: list[int] = []

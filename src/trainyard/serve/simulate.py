@@ -15,6 +15,7 @@ from trainyard.serve.arrivals import Arrival, Arrivals
 from trainyard.serve.batch import Batch, Direction, Layers, WorkItem, share_of_layers
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
+from trainyard.serve.policy import reads_output_tokens
 from trainyard.serve.request_move import RequestMove
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request, TracedRequest
@@ -99,6 +100,7 @@ class _Simulation:
         self.instances, self.results = instances, Results()
         self._step_time, self._router, self._seen = step_time, router, seen
         self._next_token, self._repeats = next_token, repeats
+        self._tells_lengths = any(reads_output_tokens(each.policy) for each in instances)
         self._blocks_alike = len({each.cache.block_tokens for each in instances}) == 1
         self._output_tokens: dict[int, int] = {}
         self._steps: list[deque[_Step]] = [deque() for _ in instances]
@@ -166,6 +168,8 @@ class _Simulation:
             self.results.num_cut += 1
         for number, output_tokens in enumerate(traced.by_sample, state.number):
             self._output_tokens[number] = min(output_tokens, most)
+            if self._tells_lengths:
+                state.output_tokens += self._output_tokens[number]
         steps = self._steps[where]
         if steps and self.instances[where].stops_for(state, steps[0].batch):
             self._stop(where)

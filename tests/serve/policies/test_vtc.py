@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,11 +13,14 @@ from served import STEP, request
 
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.cache.block_cache import BlockCache
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policies.vtc import VTC
+from trainyard.serve.policy import check_no_oracle, reads_output_tokens
 from trainyard.serve.simulate import simulate_requests
 
 _NUM_BLOCKS = 400
@@ -91,14 +94,94 @@ def test_weights_are_shares_of_the_service():
 def test_prediction_brings_the_service_nearer():
     """Section 4.4: to know what a request will generate makes the difference between clients smaller."""
     requests = _overloaded({"a": (12.0, 32, 384), "b": (12.0, 256, 64), "c": (12.0, 16, 256)})
-    lengths = {"a": 384.0, "b": 64.0, "c": 256.0}
-    knows = VTC(predicted_tokens=lambda each: lengths[each.request.client])
 
     def largest(admission):
         service = _service(admission, requests)
         return max(_largest_gap(service, *pair) for pair in combinations("abc", 2))
 
-    assert largest(knows) < 0.9 * largest(VTC())
+    without = largest(VTC())
+    assert largest(VTC(predict="oracle")) < 0.9 * without
+    assert largest(VTC(predict="moving average")) < 0.9 * without
+
+
+def _counters(admission_type, requests, policy=vllm, **options):
+    """Counters after each decision of an admission, and in the end."""
+    after, kept = [], []
+
+    class Kept(admission_type):
+        def start(self):
+            kept.append(super().start())
+            return kept[0]
+
+        def end(self, draft, state):
+            after.append(dict(state.counter))
+
+    instance = Instance(policy(max_requests=8, admission=Kept(**options)), BlockCache(_NUM_BLOCKS, 16))
+    simulate_requests(requests, [instance], STEP, one_by_one=True)
+    return after, kept[0]
+
+
+def test_predicted_tokens_are_charged_at_once_further_ones_as_they_come_and_the_rest_is_given_back():
+    """Algorithm 3, with a moving average of two requests: it predicts 0, 6, (6 + 2) / 2 and (2 + 9) / 2 tokens."""
+    lengths = (6, 2, 9, 3)
+    requests = [request(n, 100.0 * n, 10, output, client="a") for n, output in enumerate(lengths)]
+    after, end = _counters(VTC, requests, predict="moving average", predict_requests=2)
+    charged = [each["a"] for each in after if each]
+    expected, before = [], 0.0
+    for predicted, output in zip((0, 6, 4, 5.5), lengths, strict=True):
+        expected += [before + 10 + 2 * max(predicted, generated) for generated in range(output)]
+        before += 10 + 2 * output
+        expected.append(before)
+    assert [each for n, each in enumerate(charged) if n == 0 or each != charged[n - 1]] == [
+        each for n, each in enumerate(expected) if n == 0 or each != expected[n - 1]
+    ]
+    assert end.settled == {"a": before}
+    assert end.last_tokens["a"] == deque([9, 3])
+
+
+def test_the_oracle_charges_what_will_be_generated_for_all_samples_as_far_as_the_longest_sequence():
+    given = [
+        request(0, 0.0, 20, (3, 9, 1), client="a", num_samples=3),
+        request(1, 100.0, 30, 2000, client="b"),
+    ]
+    after, end = _counters(VTC, given, predict="oracle")
+    assert after[0] == {"a": 20 + 2 * 13}
+    charged = {"a": 20 + 2 * 13, "b": (20 + 2 * 13) + 30 + 2 * 1000}  # b begins with what a has
+    assert next(each for each in after if "b" in each) == end.settled == charged
+
+
+def test_only_the_oracle_is_told_how_long_outputs_will_be():
+    told = []
+
+    class Spy(VTC):
+        def admitted(self, request, state):
+            told.append(request.output_tokens)
+            super().admitted(request, state)
+
+    for predict, expected in ((None, 0), ("moving average", 0), ("oracle", 7)):
+        instance = Instance(vllm(admission=Spy(predict=predict)), BlockCache(_NUM_BLOCKS, 16))
+        simulate_requests([request(0, 0.0, 20, 7)], [instance], STEP)
+        assert told.pop() == expected
+
+
+def test_predictors_are_options_of_the_text():
+    ((name, policy),) = parse_policies("vllm + vtc(predict='moving average', predict_requests=3)")
+    assert policy.admission == VTC(predict="moving average", predict_requests=3)
+    assert name == "vllm + vtc(predict='moving average', predict_requests=3)"
+    ((_, oracle),) = parse_policies("sarathi + vtc(predict='oracle')")
+    assert reads_output_tokens(oracle)
+    assert not reads_output_tokens(policy)
+    check_no_oracle(policy)
+    with pytest.raises(ServeError, match=r"has to know how long outputs will be.*use another one"):
+        check_no_oracle(oracle)
+    with pytest.raises(ServeError, match="predict of vtc must be None or 'moving average' or 'oracle'"):
+        parse_policies("vtc(predict='best')")
+    with pytest.raises(
+        ServeError, match="predict is 'best'; allowed are 'moving average', 'oracle', or None"
+    ):
+        VTC(predict="best")
+    with pytest.raises(ServeError, match="predict_requests is 0; allowed is 1 or more"):
+        parse_policies("vtc(predict='moving average', predict_requests=0)")
 
 
 _CLIENT = st.tuples(st.floats(10.0, 60.0), st.integers(1, 512), st.integers(1, 300))
@@ -125,17 +208,10 @@ def test_a_client_that_comes_back_has_saved_up_nothing():
 @pytest.mark.parametrize(("policy", "num_prompts"), [(vllm, 1), (Orca, 3)])
 def test_all_samples_of_a_request_are_charged(policy, num_prompts):
     """ORCA computes the prompt for each sample."""
-    kept = []
-
-    class Kept(VTC):
-        def start(self):
-            kept.append(super().start())
-            return kept[0]
-
-    instance = Instance(policy(max_requests=8, admission=Kept()), BlockCache(_NUM_BLOCKS, 16))
     given = [
         request(0, 0.0, 20, (3, 9, 1), client="a", num_samples=3),
         request(1, 0.0, 30, 5, client="b"),
     ]
-    simulate_requests(given, [instance], STEP)
-    assert kept[0].settled == {"a": 20 * num_prompts + 2 * 13, "b": 30 + 2 * 5}
+    for predict in (None, "oracle"):
+        _, end = _counters(VTC, given, policy, predict=predict)
+        assert end.settled == {"a": 20 * num_prompts + 2 * 13, "b": 30 + 2 * 5}

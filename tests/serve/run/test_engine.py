@@ -15,6 +15,8 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.causal_model import CausalModel, load_causal_model
@@ -176,6 +178,8 @@ def test_what_cannot_be_served_is_refused(model: CausalModel):
         engine(model, options=EngineOptions(100, max_model_len=CONTEXT + 1))
     with pytest.raises(ServeError, match="computes each step to its end"):
         Engine(model, _StopsSteps(), _OPTIONS)
+    with pytest.raises(ServeError, match="has to know how long outputs will be"):
+        Engine(model, vllm(admission=VTC(predict="oracle")), _OPTIONS)
     with pytest.raises(ServeError, match="max_model_len 100; allowed is 2 to 64"):
         engine(model, options=EngineOptions(4, 16, max_model_len=100))
 

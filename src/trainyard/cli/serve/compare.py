@@ -48,10 +48,12 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.serve_page import serve_page
     from trainyard.report.simulated_and_served import errors_table
     from trainyard.serve.catalog import parse_policies
+    from trainyard.serve.policy import check_no_oracle
     from trainyard.serve.requests.prompts import with_prompt_ids
     from trainyard.serve.run.causal_model import load_causal_model
 
-    parse_policies(options.policy)
+    for _, policy in parse_policies(options.policy):
+        check_no_oracle(policy)
     given = options.read()
     spec = options.spec(options.model, options.policy)
     torch.set_num_threads(spec.num_threads)

@@ -94,10 +94,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     with needing_extra("serve run", "server"):
         from trainyard.serve.run.server.server import serve
     from trainyard.serve.catalog import parse_policies
+    from trainyard.serve.policy import check_no_oracle
 
     options = replace(options, policy=options.chunked(options.policy))
-    if len(parse_policies(options.policy)) != 1:
+    policies = parse_policies(options.policy)
+    if len(policies) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
+    check_no_oracle(policies[0][1])
     if options.device != "cpu" and options.engine != "torch":
         raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     server_options = _server_options(options)

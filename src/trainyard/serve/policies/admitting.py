@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from trainyard.serve.admission import FIRST_COME, Admission
+from trainyard.serve.admission import FIRST_COME, Admission, OracleAdmission
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.policy import EngineNeeds, Repeats
 
@@ -37,6 +37,11 @@ class AdmittingPolicy(ABC):
     def repeats(self) -> Repeats:
         """While others only decode, blocks become fewer: the next request finds no room later if it finds none now."""
         return "always" if self.admission.in_order else "while none waits"
+
+    @property
+    def reads_output_tokens(self) -> bool:
+        """Whether its order of admission has to know how long outputs will be."""
+        return isinstance(self.admission, OracleAdmission) and self.admission.reads_output_tokens
 
     def start(self) -> Any:
         return self.admission.start()

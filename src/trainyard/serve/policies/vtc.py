@@ -6,8 +6,11 @@ Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, arXiv:2
 counter of the service that it received: w_p for each token of its prompts, w_q for each token that was generated for it,
 divided by its weight. Algorithm 2: the next request that is admitted is one of the client with the smallest counter; when
 a client comes back after it had no request that waits, its counter is lifted to the smallest of those that have some, so
-that what it did not use is lost. Section 4.4: with prediction, the tokens that a request is expected to generate are
-charged when it is admitted, and the difference once it is known.
+that what it did not use is lost. Section 4.4, algorithm 3: with length prediction, the tokens that a request is expected
+to generate are charged when it is admitted; further ones when they are generated; and what is missing in the end is given
+back. Two predictors of the evaluation: the mean of the last five requests of the client ("predict"; the authors' program
+smooths it), and the true length ("oracle"), which only a simulation knows and which says what a perfect predictor would
+bring. Both are options here: ``vtc(predict='moving average')`` and ``vtc(predict='oracle')``.
 
 It goes with any batch policy, which says how many are admitted.
 
@@ -16,16 +19,37 @@ Fidelity: exact.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
 
 from trainyard.serve.admission import AdmissionHooks
 from trainyard.serve.draft import BatchDraft
-from trainyard.serve.errors import require_at_least
+from trainyard.serve.errors import ServeError, require_at_least
 from trainyard.serve.request_state import RequestState
 
-__all__ = ["VTC", "VirtualCounters"]
+__all__ = ["VTC", "Predictor", "VirtualCounters"]
+
+Predictor = Literal["moving average", "oracle"]
+"""How long the output of a request is expected to be: as long as those of its client's last requests, in the mean; or
+exactly as long as it will be."""
+
+
+class _Admitted(NamedTuple):
+    """A request that runs.
+
+    Attributes
+    ----------
+    predicted_tokens : that were charged when it was admitted.
+    """
+
+    request: RequestState
+    predicted_tokens: float
+
+    @property
+    def generated_tokens(self) -> int:
+        """Of all samples."""
+        return sum(each.num_generated for each in self.request.sequences)
 
 
 @dataclass
@@ -38,12 +62,14 @@ class VirtualCounters:
     settled : the same without what was generated for requests that have not ended.
     last : the client whose request was admitted last.
     running : requests that were admitted and have not ended.
+    last_tokens : output tokens of the last requests of each client that ended.
     """
 
     counter: dict[str, float] = field(default_factory=dict)
     settled: dict[str, float] = field(default_factory=dict)
     last: str | None = None
-    running: list[RequestState] = field(default_factory=list)
+    running: list[_Admitted] = field(default_factory=list)
+    last_tokens: dict[str, deque[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,16 +79,27 @@ class VTC(AdmissionHooks):
     Attributes
     ----------
     prompt_weight, output_weight : w_p and w_q, service per token.
-    predicted_tokens : how many tokens a request will generate, from what is known when it is admitted; None for not to
-        predict.
+    predict : how the length of an output is predicted; by default it is not. Before a request of a client has ended,
+        'moving average' predicts 0 tokens. 'oracle' is for simulations only.
+    predict_requests : how many requests the moving average is of.
     """
 
     prompt_weight: float = 1.0
     output_weight: float = 2.0
-    predicted_tokens: Callable[[RequestState], float] | None = None
+    predict: Predictor | None = None
+    predict_requests: int = 5
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "prompt_weight", "output_weight")
+        require_at_least(self, 1, "predict_requests")
+        if self.predict is not None and self.predict not in get_args(Predictor):
+            allowed = ", ".join(map(repr, get_args(Predictor)))
+            raise ServeError(f"predict is {self.predict!r}; allowed are {allowed}, or None for no prediction")
+
+    @property
+    def reads_output_tokens(self) -> bool:
+        """Whether it has to know how long outputs will be; see `OracleAdmission`."""
+        return self.predict == "oracle"
 
     def start(self) -> VirtualCounters:
         return VirtualCounters()
@@ -87,15 +124,15 @@ class VTC(AdmissionHooks):
         return min(firsts, key=lambda each: (state.counter[each.request.client], each.number), default=None)
 
     def admitted(self, request: RequestState, state: VirtualCounters) -> None:
-        """Charge its prompt (line 24), once."""
+        """Charge its prompt (line 24) and what is predicted, once."""
         if request.num_preemptions == 0:
-            tokens = self.prompt_weight * request.request.prompt_tokens
-            if self.predicted_tokens is not None:
-                tokens += self.output_weight * self.predicted_tokens(request)
-            self._charge(request, tokens, state)
+            service = self.prompt_weight * request.request.prompt_tokens
+            if request is request.sequences[0]:  # the tokens of the others are charged with it
+                predicted = self._predicted_tokens(request, state)
+                service += self.output_weight * predicted
+                state.running.append(_Admitted(request, predicted))
+            self._charge(request, service, state)
             state.last = request.request.client
-            if request is request.sequences[0]:  # the others are charged with it
-                state.running.append(request)
 
     def _lift(self, client: str, others: list[str], state: VirtualCounters) -> None:
         least = 0.0
@@ -109,30 +146,35 @@ class VTC(AdmissionHooks):
             state.counter[client] = max(least, counter)
 
     def _count_generated(self, state: VirtualCounters) -> None:
-        """Charge each request for its tokens (line 30), or for those that were not predicted once it ended.
+        """Charge each request for tokens beyond the predicted ones (line 30); in the end, give back missing ones.
 
         What is charged for a request is found from all its tokens at once: so it is the same to the last bit however many
         of them came since the last decision.
         """
         running = []
-        for request in state.running:
-            if request.has_ended:
-                client = request.request.client
-                state.settled[client] += self._generated_service(request)
+        for each in state.running:
+            if each.request.has_ended:
+                num, client = each.generated_tokens, each.request.request.client
+                state.settled[client] += self._service(each, num - each.predicted_tokens)
+                last = state.last_tokens.setdefault(client, deque(maxlen=self.predict_requests))
+                last.append(num)
             else:
-                running.append(request)
+                running.append(each)
         state.running = running
         state.counter = dict(state.settled)
-        if self.predicted_tokens is None:
-            for request in running:
-                state.counter[request.request.client] += self._generated_service(request)
+        for each in running:
+            beyond = max(0.0, each.generated_tokens - each.predicted_tokens)
+            state.counter[each.request.request.client] += self._service(each, beyond)
 
-    def _generated_service(self, request: RequestState) -> float:
-        predicted = 0.0 if self.predicted_tokens is None else self.predicted_tokens(request)
-        num = request.num_generated
-        if request.samples:
-            num = sum(each.num_generated for each in request.samples)
-        return self.output_weight * (num - predicted) / request.request.weight
+    def _predicted_tokens(self, request: RequestState, state: VirtualCounters) -> float:
+        """How many tokens all samples of a request are expected to generate."""
+        if self.predict == "oracle":
+            return request.output_tokens
+        last = state.last_tokens.get(request.request.client)
+        return sum(last) / len(last) if self.predict == "moving average" and last else 0.0
+
+    def _service(self, admitted: _Admitted, tokens: float) -> float:
+        return self.output_weight * tokens / admitted.request.request.weight
 
     @staticmethod
     def _charge(request: RequestState, service: float, state: VirtualCounters) -> None:

@@ -12,7 +12,7 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker, refuse_simulated_only
 from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.instance import Instance
-from trainyard.serve.policy import BatchPolicy, StoppingPolicy
+from trainyard.serve.policy import BatchPolicy, StoppingPolicy, check_no_oracle
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
@@ -64,7 +64,7 @@ class Engine:
     ------
     ServeError
         If the cache has no room for the longest sequence, the model was not made for sequences so long, or the policy
-        stops steps that run.
+        stops steps that run or has to know how long outputs will be.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Engine:
                 "the policy stops steps that run, and an engine on this machine computes each step to its end; use "
                 "another policy, or simulate"
             )
+        check_no_oracle(policy)
         length = min(model.context, room) if options.max_model_len is None else options.max_model_len
         check_context(length, model.name, model.context)
         cache = BlockCache(options.num_blocks, options.block_tokens, options.num_host_blocks)

@@ -33,6 +33,7 @@ from trainyard.cli.main import main
             "vllm_v0 has no option that says how many tokens a step has",
         ),
         (["--policy", "sarathi(chunk_tokens=9)", "--chunk", "64"], "says already how many tokens a step has"),
+        (["--policy", "vtc(predict='oracle')"], "has to know how long outputs will be"),
         (["--api-key", "short"], "NAME=KEY"),
         (["--deadline", "soon"], "--deadline"),
         (["--dtype", "int8"], "--dtype"),

@@ -30,6 +30,12 @@ def test_a_policy_that_swaps_is_refused_by_its_name(policy):
     assert f"policy {policy} does not drive vLLM: it swaps requests out" in str(refused.value)
 
 
+def test_a_policy_that_has_to_know_lengths_is_refused():
+    assert portable_policy("vllm + vtc(predict='moving average')", 1000)
+    with pytest.raises(ServeError, match="has to know how long outputs will be"):
+        portable_policy("vllm + vtc(predict='oracle')", 1000)
+
+
 def test_a_policy_that_does_not_say_what_it_needs_is_refused_by_its_name(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
-from trainyard.serve.policy import EngineNeeds, PortablePolicy, StoppingPolicy
+from trainyard.serve.policy import EngineNeeds, PortablePolicy, StoppingPolicy, check_no_oracle
 
 __all__ = ["portable_policy"]
 
@@ -24,7 +24,7 @@ def portable_policy(text: str, max_model_len: int) -> tuple[PortablePolicy, Engi
     Raises
     ------
     ServeError
-        If it does not say what it needs, or moves blocks to the host.
+        If it does not say what it needs, moves blocks to the host, or has to know how long outputs will be.
     """
     ((name, policy),) = parse_policies(text)
     if not isinstance(policy, PortablePolicy):
@@ -32,6 +32,7 @@ def portable_policy(text: str, max_model_len: int) -> tuple[PortablePolicy, Engi
             f"policy {name} does not drive vLLM: it does not say what it needs of an engine; define engine_needs, as "
             "trainyard.serve.policy says"
         )
+    check_no_oracle(policy)
     needs = policy.engine_needs(max_model_len)
     if isinstance(policy, StoppingPolicy):
         raise ServeError(
