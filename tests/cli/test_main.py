@@ -41,11 +41,13 @@ INTERFACE = {
     "fleet cancel": "NAME --json --server --token-file",
     "fleet logs": "NAME --json --server --token-file --lines",
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
-    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
+    "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
+    "--ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
     "--dp --expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
     "--max-loras --lora-rank --chunk --policy --router --baseline --follow --html --csv",
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
-    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --cluster --share --policy --router --kernels "
+    "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
+    "--ttft --tpot --e2e --cluster --share --policy --router --kernels "
     "--dtype --block-tokens --max-model-len --html",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html",
@@ -54,10 +56,12 @@ INTERFACE = {
     "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain "
     "--tool-call-parser --lora-modules --lora-root --max-cpu-loras --log-prompts",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
-    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --dtype --device --cache-blocks --cache-memory "
+    "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
+    "--ttft --tpot --e2e --dtype --device --cache-blocks --cache-memory "
     "--host-cache-memory --block-tokens --max-model-len --threads --policy --html",
     "serve bench": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
-    "--output-tokens --burstiness --seed --max-tokens --ttft --tpot --e2e --url --model --endpoint --api-key "
+    "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
+    "--ttft --tpot --e2e --url --model --endpoint --api-key "
     "--max-concurrency --timeout --csv",
     "serve download": "[NAME] --json --folder",
 }

@@ -38,6 +38,10 @@ BAD = {
     "timeout without a unit": ((*_URL, "--rate", "1", "--timeout", "5"), ("--timeout", "'5'")),
     "no concurrency": ((*_URL, "--rate", "1", "--max-concurrency", "0"), ("--max-concurrency 0", "1 to")),
     "unknown endpoint": ((*_URL, "--rate", "1", "--endpoint", "embeddings"), ("completions", "chat")),
+    "turns": (
+        (*_URL, "--rate", "1", "--turns", "2"),
+        ("--turns 2: serve bench sends each request", "leave it out"),
+    ),
     "no server": ((*_URL, "--rate", "1"), ("http://127.0.0.1:9 cannot be reached", "is the server running")),
 }
 

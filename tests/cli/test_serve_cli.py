@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refused_commands import check_refused
@@ -39,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a trace, which is the current one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requests.csv").write_text(_TRACE)
+    (tmp_path / "l.csv").write_text("num_prefill_tokens,num_decode_tokens\n100,5\nx,5\n50,9\n70,0\n")
     return tmp_path
 
 
@@ -55,6 +57,18 @@ BAD = {
     "neither trace nor rate": (("serve", "simulate", *PLACE), ("--requests FILE", "--rate R", "neither is given")),
     "limit without a trace": ((*DRAWN, "--limit", "3"), ("--limit does not apply to drawn requests",)),
     "seed of a trace": (traced("--seed", "0"), ("--seed does not apply to a trace", "leave it out")),
+    "turns of a trace": (traced("--turns", "2"), ("--turns does not apply to a trace",)),
+    "prefix of a trace": (traced("--prefix-tokens", "9"), ("--prefix-tokens does not apply to a trace",)),
+    "lengths of a trace": (traced("--lengths", "l.csv"), ("--lengths does not apply to a trace",)),
+    "prefixes without length": ((*DRAWN, "--num-prefixes", "2"), ("--num-prefixes does not apply", "--prefix-tokens")),
+    "thinking without turns": ((*DRAWN, "--think-time", "2s"), ("--think-time does not apply", "--turns")),
+    "time without a unit": ((*DRAWN, "--turns", "2", "--think-time", "2"), ("--think-time: '2'", "ms, s")),
+    "two lengths": ((*DRAWN, "--lengths", "l.csv", "--prompt-tokens", "9"), ("--prompt-tokens does not apply",)),
+    "no lengths": ((*DRAWN, "--lengths", "requests.csv"), ("no column num_prefill_tokens, num_decode_tokens",)),
+    "lengths as a trace": (
+        ("serve", "simulate", "--requests", "l.csv", *PLACE), ("l.csv has lengths", "--lengths FILE with --rate R")
+    ),
+    "strict lengths": ((*DRAWN, "--lengths", "l.csv", "--strict"), ("l.csv, line 3", "got 'x'")),
     "rate of nothing": (("serve", "simulate", "--rate", "0", *PLACE), ("--rate 0.0", "1e-06 to 1e+06")),
     "a number that is too large": (
         traced("--policy", "sarathi(chunk_tokens=1e30)"), ("chunk_tokens of sarathi", "allowed are numbers from -2^63 to")
@@ -184,6 +198,66 @@ def test_drawn_requests_are_those_of_their_seed(capsys: pytest.CaptureFixture[st
     assert first["rows"] is None
     assert document("--seed", "1")["runs"] != first["runs"]
     assert document("--burstiness", "3")["runs"] != first["runs"]
+
+
+def _simulated(capsys: pytest.CaptureFixture[str], *rest: str) -> dict[str, Any]:
+    assert cli.main((*DRAWN, *rest, "--json")) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_lengths_are_drawn_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each policy serves the same; rows that give none are counted."""
+    found = _simulated(capsys, "--lengths", "l.csv", "--policy", "vllm, orca")
+    assert found["requests"] == {
+        "rate_per_s": 5.0,
+        "num": 20,
+        "lengths": "l.csv",
+        "burstiness": 1.0,
+        "seed": 0,
+    }
+    assert (found["rows"]["num_rows"], found["rows"]["num_lengths"]) == (4, 2)
+    assert [each["reason"] for each in found["rows"]["left_out"]][1:] == ["has no output"]
+    served = [
+        {name: (a, b) for name, a, b in zip(*(run["requests"][key] for key in keys), strict=True)}
+        for run in found["runs"]
+        for keys in [("name", "prompt_tokens", "output_tokens")]
+    ]
+    assert served[0] == served[1]
+    assert set(served[0].values()) == {(100, 5), (50, 9)}
+    assert cli.main((*DRAWN, "--lengths", "l.csv")) == 0
+    assert "left out: 2 of 4 rows" in capsys.readouterr().out
+
+
+def test_prompts_share_prefixes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 30 tokens one block of 16 is found in the cache, of all requests but the first with each prefix."""
+    given = ("--prefix-tokens", "30", "--num-prefixes", "2", "--prompt-tokens", "10", "--output-tokens", "2")
+    found = _simulated(capsys, *given, "--replicas", "1")
+    assert {name: found["requests"][name] for name in ("prefix_tokens", "num_prefixes")} == {
+        "prefix_tokens": 30, "num_prefixes": 2,
+    }  # fmt: skip
+    requests = found["runs"][0]["requests"]
+    assert min(requests["prompt_tokens"]) > 30
+    assert sorted(requests["cached_tokens"]) == [0, 0, *(16,) * 18]
+
+
+def test_conversations_go_on_after_their_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each turn begins with the prompt and the answer of the one before, some time after its end."""
+    given = ("--turns", "4", "--think-time", "2s", "--prompt-tokens", "50", "--output-tokens", "20")
+    found = _simulated(capsys, *given)
+    assert (found["requests"]["turns"], found["requests"]["think_time_s"]) == (4, 2.0)
+    columns = found["runs"][0]["requests"]
+    rows = {int(row[0]): row[1:] for row in zip(*(columns[name] for name in (
+        "name", "arrival_s", "finished_s", "prompt_tokens", "output_tokens", "cached_tokens")), strict=True)}  # fmt: skip
+    for number, (arrival_s, _, prompt_tokens, _, cached) in rows.items():
+        if number % 4:
+            _, end_s, context_tokens, new_tokens, _ = rows[number - 1]
+            assert arrival_s > end_s
+            assert prompt_tokens > context_tokens + new_tokens
+            assert cached >= context_tokens // 16 * 16 or found["deployment"]["num_replicas"] > 1
+    assert any(row[4] for row in rows.values())
+    assert cli.main((*DRAWN, *given)) == 0
+    assert capsys.readouterr().out.startswith("20 requests drawn in conversations of 4 at 5/s; ")
 
 
 def test_nobody_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ BAD = {
     "no folder": (("nowhere", *DRAWN), ("nowhere has no config.json",)),
     "unknown policy": (("model", *DRAWN, "--policy", "vlm"), ("unknown policy 'vlm'",)),
     "oracle": (("model", *DRAWN, "--policy", "vllm, vtc(predict='oracle')"), ("how long outputs will be", "use another")),
+    "turns": (("model", *DRAWN, "--turns", "2"), ("--turns 2: serve compare sends each request", "leave it out")),
     "two sizes": (
         ("model", *DRAWN, "--cache-blocks", "9", "--cache-memory", "1MiB"), ("give one",)
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from trainyard.serve.compare import baseline_run, compare_policies, follow_reque
 from trainyard.serve.errors import ServeError
 from trainyard.serve.load_over_time import LoadOverTime
 from trainyard.serve.requests.change import with_objectives
+from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 from trainyard.serve.router import least_requests, router_of
 from trainyard.serve.simulate import simulate_requests
 
@@ -162,3 +164,23 @@ def test_results_by_client() -> None:
 
 def test_routers_have_names() -> None:
     assert router_of("least_requests") is least_requests
+
+
+def test_requests_are_read_anew_for_each_policy_and_their_prompts_are_not_held():
+    num_held = []
+
+    class Anew:
+        def __iter__(self):
+            for number in range(50):
+                blocks = PrefixBlocks((number,), 100)
+                yield TracedRequest(Request(f"r{number}", 10.0 * number, 100, 9, prefix=blocks), 5)
+            num_held.append(sum(isinstance(each, Request) and bool(each.prefix) for each in gc.get_objects()))
+
+    runs, _ = compare_policies("vllm, orca", Anew(), deployment())
+    assert len(num_held) == 2
+    assert max(num_held) < 5
+    for run in runs:
+        assert [each.request.name for each in run.results.served] == [f"r{number}" for number in range(50)]
+        assert {each.request.prefix for each in run.results.served} == {None}
+    with pytest.raises(ServeError, match="requests are an iterator, which only the first policy would see"):
+        compare_policies("vllm, orca", iter(Anew()), deployment())

@@ -62,7 +62,7 @@ class CannotRun:
 
 def compare_policies(
     policies: str,
-    requests: Sequence[TracedRequest],
+    requests: Iterable[TracedRequest],
     deployment: Deployment,
     router: Router = round_robin,
     tell: Callable[[str, int], None] = lambda name, num: None,
@@ -74,7 +74,8 @@ def compare_policies(
     Parameters
     ----------
     policies : as `parse_policies` reads them.
-    requests : in the order of their arrival, as `simulate_requests` takes them.
+    requests : in the order of their arrival, as `simulate_requests` takes them. They are gone through once for each
+        policy, and once more for one of the user's own, and none is held that has ended.
     router : chooses the replica of a request.
     tell : is called with the name of the policy and the number of requests that have arrived.
     records_load : whether the load over time is recorded.
@@ -86,8 +87,12 @@ def compare_policies(
     Raises
     ------
     ServeError
-        If the text does not name policies.
+        If the text does not name policies, or requests can be gone through only once.
     """
+    if iter(requests) is requests:
+        raise ServeError(
+            "requests are an iterator, which only the first policy would see; give a sequence, or what begins anew"
+        )
     runs, cannot = [], []
     for name, policy in parse_policies(policies):
         load = LoadOverTime(deployment.num_blocks) if records_load else None
@@ -121,7 +126,7 @@ def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None)
     return next((run for run in runs if run.name == baseline), None)
 
 
-def require_request(name: str, requests: Sequence[TracedRequest]) -> None:
+def require_request(name: str, requests: Iterable[TracedRequest]) -> None:
     """Check that a request to follow exists.
 
     Raises
@@ -129,9 +134,9 @@ def require_request(name: str, requests: Sequence[TracedRequest]) -> None:
     ServeError
         If it does not; the message names some that do.
     """
-    names = [traced.request.name for traced in requests]
-    if name not in names:
-        raise ServeError(f"there is no request {name!r} to follow; there are {listed(names)}")
+    if all(traced.request.name != name for traced in requests):
+        names = listed(traced.request.name for traced in requests)
+        raise ServeError(f"there is no request {name!r} to follow; there are {names}")
 
 
 def request_to_follow(runs: Sequence[PolicyRun]) -> str:
@@ -151,7 +156,7 @@ def request_to_follow(runs: Sequence[PolicyRun]) -> str:
 def follow_request(
     name: str,
     runs: Sequence[PolicyRun],
-    requests: Sequence[TracedRequest],
+    requests: Iterable[TracedRequest],
     deployment: Deployment,
     router: Router = round_robin,
 ) -> Mapping[str, RequestTimeline]:
@@ -198,13 +203,13 @@ def _simulated(
     return simulate_requests(requests, instances, deployment.model.step_time, router)
 
 
-def _told(requests: Sequence[TracedRequest], tell: Callable[[int], None]) -> Iterator[TracedRequest]:
+def _told(requests: Iterable[TracedRequest], tell: Callable[[int], None]) -> Iterator[TracedRequest]:
     for num, traced in enumerate(requests):
         tell(num)
         yield traced
 
 
-def _up_to(requests: Sequence[TracedRequest], served: Served) -> Iterator[TracedRequest]:
+def _up_to(requests: Iterable[TracedRequest], served: Served) -> Iterator[TracedRequest]:
     """The requests that come before one ends, with those that continue them."""
     for traced in requests:
         if not traced.request.parent and traced.request.arrival_s > served.finished_s:

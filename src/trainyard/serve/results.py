@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ class Served(NamedTuple):
 
     Attributes
     ----------
+    request : what its client asked for, without the tokens or blocks of the prompt.
     arrival_s : time of its arrival.
     output_tokens : tokens generated for it, by all samples together.
     scheduled_s, first_token_s, finished_s : times of its first admission, and of its first and last token.
@@ -46,7 +47,7 @@ class Served(NamedTuple):
         all_of_it, first = state.sequences, state.sequences[0]
         by_sample = tuple(each.num_generated for each in all_of_it)
         return cls(
-            state.request,
+            _without_prompt(state.request),
             state.arrival_s,
             sum(by_sample),
             min(each.scheduled_s for each in all_of_it),
@@ -93,9 +94,19 @@ class Refused(NamedTuple):
     why: str
 
 
+def _without_prompt(request: Request) -> Request:
+    """The same request, which does not say what its prompt has."""
+    if not request.prompt_ids and request.prefix is None:
+        return request
+    return replace(request, prompt_ids=(), prefix=None)
+
+
 @dataclass
 class Results:
     """The results of all requests of a run.
+
+    Of each request a few numbers and names are kept, some 600 bytes, of which percentiles and tables are made; the tokens
+    and blocks of its prompt are not.
 
     Attributes
     ----------
@@ -120,7 +131,7 @@ class Results:
 
     def refuse(self, request: Request, why: str) -> None:
         """Record a refused request."""
-        self.refused.append(Refused(request, why))
+        self.refused.append(Refused(_without_prompt(request), why))
 
     def of_served(self, what: Callable[[Served], float]) -> Floats:
         """One number of each finished request."""

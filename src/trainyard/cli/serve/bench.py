@@ -62,9 +62,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.serve.run.bench.summary import failures, summary
 
     target = _target(options)
+    options.refuse_turns("serve bench")
     given = options.read()
-    with _showing_progress(screen, len(given.requests)) as tell:
-        run = generate_load(target, given.requests, options.seed or 0, options.max_concurrency, tell)
+    with _showing_progress(screen, given.num) as tell:
+        run = generate_load(target, tuple(given), options.seed or 0, options.max_concurrency, tell)
     found = summary(run)
     _warn(options, screen, given, found)
     if options.csv is not None:
@@ -132,10 +133,10 @@ def _document(options: Options, given: GivenRequests, run: BenchRun, found: dict
         "url": options.url,
         "endpoint": options.endpoint,
         "model_id": run.format.model,
-        "num_prompts": len(given.requests),
+        "num_prompts": given.num,
         "max_concurrency": options.max_concurrency,
         "requests": given.document,
-        "rows": given.left_out.document("requests") if given.left_out is not None else None,
+        "rows": given.rows,
         "objectives": options.objectives(),
         "prompts_are_tokens": run.format.sends_tokens,
         "ignore_eos": run.format.fixes_length,

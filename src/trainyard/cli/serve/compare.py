@@ -54,12 +54,13 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     for _, policy in parse_policies(options.policy):
         check_no_oracle(policy)
+    options.refuse_turns("serve compare")
     given = options.read()
     spec = options.spec(options.model, options.policy)
     torch.set_num_threads(spec.num_threads)
     with screen.waiting(f"loading {options.model}"):
         model = load_causal_model(options.model, spec.dtype, spec.device)
-    requests = list(with_prompt_ids(given.requests, model.vocabulary))
+    requests = list(with_prompt_ids(given, model.vocabulary))
     with screen.waiting("measuring steps") as change:
         found = simulated_and_served(options.policy, requests, model, spec.options, change)
     runs = [run for each in found for run in (each.simulated, each.served)]

@@ -65,7 +65,7 @@ class Options(RequestOptions):
         if self.time_scale is not None:
             raise ServeError("--rate and --time-scale both say how fast requests come; give one")
         given = replace(self, rate=None).read()
-        times_s = [each.request.arrival_s for each in given.requests if not each.request.parent]
+        times_s = [each.request.arrival_s for each in given if not each.request.parent]
         if len(times_s) < 2 or times_s[-1] <= times_s[0]:
             raise ServeError(
                 f"all requests of {self.requests} arrive at once, so --rate cannot scale them; leave it out"
@@ -73,7 +73,7 @@ class Options(RequestOptions):
         factor = (len(times_s) - 1) / (times_s[-1] - times_s[0]) / self.rate
         return replace(
             given,
-            requests=tuple(scaled(each, factor) for each in given.requests),
+            again=lambda: (scaled(each, factor) for each in given),
             title=f"{given.title}, at {self.rate:g}/s",
             document={**given.document, "rate_per_s": self.rate, "time_scale": factor},
         )
@@ -118,7 +118,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "cluster": options.cluster,
         "requests": given.document,
         "objectives": objectives,
-        "rows": given.left_out.document("requests") if given.left_out is not None else None,
+        "rows": given.rows,
         **plan_document(plan),
         "simulated_by": command,
     }
@@ -187,7 +187,7 @@ def _planned(
 
     with screen.waiting("planning") as change:
         return plan_serving(
-            given.requests,
+            tuple(given),  # a search goes through them many times
             split,
             cluster.num_devices,
             choices,

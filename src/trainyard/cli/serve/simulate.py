@@ -61,7 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     baseline_run(options.policy, (), options.baseline)
     given = options.read()
     if options.follow is not None:
-        require_request(options.follow, given.requests)
+        require_request(options.follow, given)
     with screen.waiting(f"working out the steps of {options.model}"):
         deployment = options.deployment()
     _warn(options, screen, deployment, given)
@@ -75,7 +75,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "deployment": deployment_document(deployment),
         "router": options.router,
         "objectives": options.objectives(),
-        "rows": left_out.document("requests") if left_out is not None else None,
+        "rows": given.rows,
         "cannot_run": [{"policy": each.name, "why": each.why} for each in cannot],
         "baseline": options.baseline or "",
     }
@@ -120,8 +120,7 @@ def _warn(options: Options, screen: Screen, deployment: Deployment, given: Given
     """Of requests for other models, and of options without effect."""
     from trainyard.serve.catalog import is_own, swapping_policies
 
-    samples = any(each.request.num_samples > 1 for each in given.requests)
-    swapping = swapping_policies(options.policy, samples=samples)
+    swapping = swapping_policies(options.policy, samples=given.has_samples)
     if swapping and not deployment.num_host_blocks:
         screen.say(
             f"warning: without --host-cache-memory nothing is swapped out by {', '.join(swapping)}: requests that are "
@@ -142,11 +141,11 @@ def _simulated(
 
         def tell(name: str, num: int) -> None:
             if num % _SHOWN_EVERY == 0:
-                change(f"simulating {name}, {num:,} of {len(given.requests):,} requests")
+                change(f"simulating {name}, {num:,} of {given.num:,} requests")
 
         return compare_policies(
             options.policy,
-            given.requests,
+            given,
             deployment,
             router,
             tell,
@@ -170,7 +169,7 @@ def _followed(
         return {}
     name = options.follow or request_to_follow(runs)
     with screen.waiting(f"following request {name}"):
-        found = follow_request(name, runs, given.requests, deployment, router)
+        found = follow_request(name, runs, given, deployment, router)
     if not found:
         screen.say(f"warning: request {name!r} is not followed: every policy refused it")
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from requests_public import DATA, in_brief, needs_data, read_all, totals
 
+from trainyard.reading.left_out import LeftOut
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.requests.readers.vidur import read_lengths
@@ -44,16 +45,29 @@ def test_lengths(
 def test_lengths_are_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "lengths.csv"
     path.write_text(LENGTHS + "5,7,12,0.7\n")
-    with pytest.raises(ServeError, match=r"no column arrived_at.*read_lengths.*generate_requests"):
+    with pytest.raises(ServeError, match=r"no column arrived_at.*--lengths FILE with --rate R.*read_lengths"):
         read_requests(path)
     assert read_lengths(path) == ((5, 7),)
+
+
+def test_rows_without_lengths_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text(LENGTHS + "5,7,12,0.7\n5,0,5,1\nmany,7,12,1\n0,7,7,1\n5,9,14,1\n6,8,14,1\n")
+    left_out = LeftOut()
+    assert read_lengths(path, 8, left_out) == ((5, 7), (6, 8))
+    assert (left_out.num_rows, left_out.num_used, left_out.num_faults) == (6, 2, 1)
+    assert [each.text for each in left_out.reasons[1:]] == [
+        "has no output", "has no prompt", "output longer than max_tokens",
+    ]  # fmt: skip
+    with pytest.raises(ServeError, match="line 4, field 'num_prefill_tokens': got 'many'"):
+        read_lengths(path)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (LENGTHS, "has no row"),
-        (LENGTHS + "5,0,5,1\n", "line 2, field 'num_decode_tokens': got '0', allowed is a whole number of at least 1"),
+        (LENGTHS, "gives no lengths: it has no rows"),
+        (LENGTHS + "5,0,5,1\n", r"gives no lengths: 1 row: has no output \(line 2\)"),
         ("num_prefill_tokens\n5\n", "line 1: no column num_decode_tokens; it has num_prefill_tokens"),
     ],
 )  # fmt: skip

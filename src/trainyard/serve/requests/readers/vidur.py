@@ -23,7 +23,7 @@ from trainyard.reading.rows import Row
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.readers.formats import Format, LengthColumns
 from trainyard.serve.requests.readers.table import Table
-from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.requests.request import MAX_TOKENS, Request, TracedRequest
 
 _LENGTHS = LengthColumns("num_prefill_tokens", "num_decode_tokens")
 _COLUMNS = (_LENGTHS.prompt, _LENGTHS.output)
@@ -41,8 +41,8 @@ def read_vidur(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> 
         columns = Head.of(path).columns()
     if columns.issuperset(_COLUMNS) and "arrived_at" not in columns:
         raise ServeError(
-            f"{path} has lengths, and no column arrived_at: it does not say when requests come. Read it with "
-            "read_lengths, and give these to generate_requests as LengthPairs, with arrivals such as Poisson"
+            f"{path} has lengths, and no column arrived_at: it does not say when requests come. Give it as --lengths "
+            "FILE with --rate R, which draws arrivals; in Python, give what read_lengths reads to generate_requests"
         )
 
     def moment(row: Row) -> float | str:
@@ -55,19 +55,34 @@ def read_vidur(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> 
     return Table(path, ("arrived_at", *_COLUMNS), left_out=left_out).in_order(moment, made)
 
 
-def read_lengths(path: Path) -> tuple[tuple[int, int], ...]:
+def read_lengths(
+    path: Path, max_tokens: int = MAX_TOKENS, left_out: LeftOut | None = None
+) -> tuple[tuple[int, int], ...]:
     """Tokens of prompt and of output of each row of a table of lengths, as they stand.
+
+    Parameters
+    ----------
+    max_tokens : that a client takes at most; rows with longer outputs are left out, as of a trace.
+    left_out : gets the rows that give no lengths; without, those that cannot be read are errors.
 
     Raises
     ------
     ServeError
-        If a row has none of either; the message says where.
+        If no row gives lengths, or the file is no such table.
     """
-    rows = Table(path, _COLUMNS).rows()
-    lengths = tuple((row.count(_LENGTHS.prompt, 1), row.count(_LENGTHS.output, 1)) for row in rows)
+    left_out = left_out or LeftOut(strict=True)
+    lengths = []
+    for row in Table(path, _COLUMNS, left_out=left_out).rows():
+        with left_out.faults():
+            if why := _LENGTHS.why_not(row, max_tokens):
+                left_out.add(why, path, row.line)
+            else:
+                lengths.append((row.count(_LENGTHS.prompt), row.count(_LENGTHS.output)))
+    left_out.num_used = len(lengths)
     if not lengths:
-        raise ServeError(f"{path} has no row; a table of lengths has one for each request")
-    return lengths
+        why = "; ".join(str(reason) for reason in left_out.reasons) or "it has no rows"
+        raise ServeError(f"{path} gives no lengths: {why}")
+    return tuple(lengths)
 
 
 FORMAT = Format("vidur", "Vidur: CSV of arrivals and lengths", has_columns(*_COLUMNS), read_vidur)
