@@ -17,7 +17,8 @@ from record import write_record
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from trainyard.serve.run.paged_attention import attend, attention_batch, new_cache, write_cache
+from trainyard.serve.run.cpu_attention import CpuAttention
+from trainyard.serve.run.paged_attention import attention_batch
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, sample
 
 _REPEATS = 21
@@ -57,11 +58,12 @@ def attention(
     num_blocks = sequences * most_blocks
     keys, values = torch.randn(2, sequences, length, kv_heads, _HEAD_DIM)
     query = torch.randn(sequences, queries, _HEADS, _HEAD_DIM)
-    cache = new_cache(num_blocks, kv_heads, _HEAD_DIM, _BLOCK_TOKENS, dtype)
+    paged = CpuAttention()
+    cache = paged.new_cache(num_blocks, kv_heads, _HEAD_DIM, _BLOCK_TOKENS, dtype)
     table = torch.randperm(num_blocks).view(sequences, most_blocks)
     counts = np.arange(sequences + 1)
     whole = attention_batch(counts * length, np.zeros(sequences), table, num_blocks, _BLOCK_TOKENS)
-    write_cache(keys.flatten(0, 1), values.flatten(0, 1), whole.slots, *cache)
+    paged.write(keys.flatten(0, 1), values.flatten(0, 1), cache, whole)
     positions = np.full(sequences, before)
     batch = attention_batch(counts * queries, positions, table, num_blocks, _BLOCK_TOKENS)
     flat = query.flatten(0, 1)
@@ -72,15 +74,17 @@ def attention(
         return scaled_dot_product_attention(query.transpose(1, 2), key, value, enable_gqa=True, **given)
 
     def gathered() -> Tensor:
-        key = cache[0][table].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :length]
-        value = cache[1][table].transpose(1, 2).flatten(2, 3)[:, :, :length]
+        key = cache.keys[table].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :length]
+        value = cache.values[table].transpose(1, 2).flatten(2, 3)[:, :, :length]
         return dense(key.float(), value.float())
 
     heads = [each.transpose(1, 2).contiguous() for each in (keys, values)]
     torch.testing.assert_close(
-        attend(flat, *cache, batch).view(query.shape), gathered().transpose(1, 2), atol=1e-5, rtol=1e-4
+        paged.attend(flat, cache, batch).view(query.shape), gathered().transpose(1, 2), atol=1e-5, rtol=1e-4
     )
-    found = medians_ms({"paged": lambda: attend(flat, *cache, batch), "dense_sdpa": lambda: dense(*heads)})
+    found = medians_ms(
+        {"paged": lambda: paged.attend(flat, cache, batch), "dense_sdpa": lambda: dense(*heads)}
+    )
     # By itself: it gives much memory back to the system, for which whatever allocates next would pay.
     return found | medians_ms({"gather_and_sdpa": gathered})
 

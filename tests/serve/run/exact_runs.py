@@ -33,17 +33,17 @@ RUNS = {
 
 
 def served(
-    model: StepModel, policy: str, options: EngineOptions
+    model: StepModel, policy: str, options: EngineOptions, num: int = NUM
 ) -> tuple[dict[int, list[int]], list[StepRecord]]:
-    """Tokens of every request, by its place, and the steps."""
+    """Tokens of the first requests, by the place of each, and the steps."""
     steps: list[StepRecord] = []
     ((_, chosen),) = parse_policies(policy)
     engine = Engine(model, chosen, options, seen=steps.append)
     places = {}
-    for i, prompt in enumerate(drawn_prompts(NUM)):
+    for i, prompt in enumerate(drawn_prompts(NUM)[:num]):
         request = Request(str(i), 0.0, len(prompt), TOKENS, client=f"client {i % 4}", prompt_ids=prompt)
         places[engine.add(request, SamplingParams(temperature=0.0))] = i
-    found: dict[int, list[int]] = {i: [] for i in range(NUM)}
+    found: dict[int, list[int]] = {i: [] for i in range(num)}
     while engine.has_work:
         for out in engine.step():
             assert isinstance(out, NewToken)
@@ -56,7 +56,9 @@ def served(
 def check_exact(name: str, found: dict[int, list[int]]) -> None:
     """Tokens differ only after one that was hardly better than the next best."""
     num_close = 0
-    for i, (tokens, gaps) in enumerate(generated(name, tuple(drawn_prompts(NUM)), TOKENS)):
+    references = generated(name, tuple(drawn_prompts(NUM)), TOKENS)
+    for i in found:
+        tokens, gaps = references[i]
         first = next((k for k in range(TOKENS) if found[i][k] != tokens[k]), None)
         if first is not None:
             assert gaps[first] < _CLOSE, f"request {i}, token {first}"

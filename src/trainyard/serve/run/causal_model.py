@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -14,11 +15,14 @@ from transformers import PreTrainedModel
 from trainyard.serve.batch import CacheOp, WorkItem
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
+from trainyard.serve.run.cpu_attention import CpuAttention
+from trainyard.serve.run.device_attention import attention_for
 from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
 from trainyard.serve.run.lora_layers import LoraLayers
+from trainyard.serve.run.paged_attention import PagedAttention, attention_batch
 from trainyard.serve.run.pretrained import load_causal_pretrained, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
@@ -31,8 +35,7 @@ class CausalModel:
     Parameters
     ----------
     model : of transformers, on the device that computes it; its attention is replaced.
-    by_torch : whether torch computes the attention and linear layers stay as they are; by default on every device but the
-        CPU, which has kernels for both.
+    attention : that computes it; by default what its device has for its cache (`attention_for`).
 
     Attributes
     ----------
@@ -47,14 +50,16 @@ class CausalModel:
         If its attention cannot be computed so.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str = "", by_torch: bool | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, name: str = "", attention: PagedAttention | None = None
+    ) -> None:
         config = model.config.get_text_config()
         self.name = name or type(model).__name__
         require_fixed_rope(self.name, config)
         self._model = model.eval()
         self._device = model.device
-        is_on_cpu = self._device.type == "cpu"
-        self._attention = AttentionContext(by_torch=not is_on_cpu if by_torch is None else by_torch)
+        self._given_attention = attention
+        self._attention = AttentionContext()
         try:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:
@@ -64,17 +69,27 @@ class CausalModel:
         self.shapes = self._shapes()
         self.context = int(config.max_position_embeddings)
         self.vocabulary = int(config.vocab_size)
-        self._cache = KvCache(self.shapes, 0, 1)
-        if not self._attention.by_torch:
+        self._cache = KvCache(CpuAttention(), self.shapes, 0, 1)
+        if self._device.type == "cpu":
             pack_linear_layers(model)
         self._adapters = LoraLayers(model, self.name)
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
-        self._cache = KvCache(
-            self.shapes, num_blocks, block_tokens, num_host_blocks, self._model.dtype, self._device
+        dtype, head_dims = self._model.dtype, (shape.width for shape in self.shapes)
+        attention = self._given_attention or attention_for(
+            self._device, head_dims, num_blocks, block_tokens, dtype
         )
-        self._attention.layers = self._cache.layers
+        self._cache = KvCache(
+            attention, self.shapes, num_blocks, block_tokens, num_host_blocks, dtype, self._device
+        )
+        self._attention.attention, self._attention.layers = attention, self._cache.layers
+        for length in attention.warm_up_tokens:
+            used = -(-length // block_tokens)
+            if used <= num_blocks and length <= self.context:
+                places = np.arange(length)
+                batch = attention_batch([0, length], [0], [np.arange(used)], num_blocks, block_tokens)
+                self.compute(StepInputs(np.zeros_like(places), places, batch, {}), [0])
 
     def apply(self, ops: Sequence[CacheOp]) -> None:
         """Do operations on the KV cache; see `trainyard.serve.run.step_model.StepModel`."""

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.kv_cache import CacheShape, LayerCache
-from trainyard.serve.run.paged_attention import attend, write_cache
+from trainyard.serve.run.kv_cache import CacheShape
+from trainyard.serve.run.paged_attention import LayerCache, PagedAttention
 from trainyard.serve.run.step_inputs import StepInputs
-from trainyard.serve.run.torch_attention import attend_by_torch, write_by_torch
 
 __all__ = ["ATTENTION", "AttentionContext", "connect"]
 
@@ -32,16 +31,16 @@ class AttentionContext:
 
     Attributes
     ----------
-    layers : KV cache of every layer; empty while shapes are asked for.
+    attention : that computes it; None while shapes are asked for.
+    layers : KV cache of every layer.
     inputs : of the present step.
     shapes : of what layers keep, by their number, as far as they were called.
-    by_torch : whether torch computes it, as on every device but the CPU.
     """
 
+    attention: PagedAttention | None = None
     layers: list[LayerCache] = field(default_factory=list)
     inputs: StepInputs | None = None
     shapes: dict[int, CacheShape] = field(default_factory=dict)
-    by_torch: bool = False
 
 
 def connect(model: nn.Module, context: AttentionContext) -> None:
@@ -82,13 +81,12 @@ def _paged(
             "equal ones"
         )
     context.shapes[layer] = CacheShape(key.shape[1], key.shape[3])
-    inputs = context.inputs
-    if inputs is None:  # only shapes are asked for
+    attention, inputs = context.attention, context.inputs
+    if attention is None or inputs is None:  # only shapes are asked for
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2), None
     cache, batch = context.layers[layer], inputs.attention
-    write, compute = (write_by_torch, attend_by_torch) if context.by_torch else (write_cache, attend)
-    write(key[0].transpose(0, 1), value[0].transpose(0, 1), batch.slots, *cache)
-    found = compute(query[0].transpose(0, 1), *cache, batch, scaling, sliding_window)
+    attention.write(key[0].transpose(0, 1), value[0].transpose(0, 1), cache, batch)
+    found = attention.attend(query[0].transpose(0, 1), cache, batch, scaling, sliding_window)
     return found[None], None
 
 

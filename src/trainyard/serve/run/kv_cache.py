@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from trainyard.serve.batch import CacheOp, Tier
-from trainyard.serve.run.paged_attention import new_cache
+from trainyard.serve.run.paged_attention import LayerCache, PagedAttention
 
-__all__ = ["CacheShape", "KvCache", "LayerCache"]
+__all__ = ["CacheShape", "KvCache"]
 
 
 class CacheShape(NamedTuple):
@@ -27,23 +26,12 @@ class CacheShape(NamedTuple):
     width: int
 
 
-class LayerCache(NamedTuple):
-    """Blocks of one layer.
-
-    Attributes
-    ----------
-    keys, values : as `new_cache` makes them.
-    """
-
-    keys: Tensor
-    values: Tensor
-
-
 class KvCache:
     """Blocks of all layers, on the device and on the host.
 
     Parameters
     ----------
+    attention : that chooses the layout.
     shapes : of every layer.
     num_blocks, num_host_blocks : blocks of each tier.
     block_tokens : tokens per block.
@@ -58,6 +46,7 @@ class KvCache:
 
     def __init__(
         self,
+        attention: PagedAttention,
         shapes: Sequence[CacheShape],
         num_blocks: int,
         block_tokens: int,
@@ -69,8 +58,7 @@ class KvCache:
 
         def tier(num: int, device: torch.device | None) -> list[LayerCache]:
             return [
-                LayerCache(*new_cache(num, heads, width, block_tokens, dtype, device))
-                for heads, width in shapes
+                attention.new_cache(num, heads, width, block_tokens, dtype, device) for heads, width in shapes
             ]
 
         self.layers = tier(num_blocks, device)

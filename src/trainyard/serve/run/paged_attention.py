@@ -1,10 +1,7 @@
-"""Attention over a cache of keys and values in blocks, on the CPU.
+"""Attention over a cache of keys and values in blocks: its batches, and the interface of what computes it on a device.
 
-The cache of a layer is two tensors: keys (num_blocks, num_kv_heads, head_dim, block_tokens) and values
-(num_blocks, num_kv_heads, block_tokens, head_dim). Keys have the tokens of a block side by side, so that the scores of
-a block are computed in vector instructions. A sequence's tokens lie in the blocks that its row of a block table names.
-A batch is a flat list of query tokens of several sequences, each in the order of its tokens; decodes and parts of
-prompts may be mixed. Whatever is cached, one compiled kernel computes it, on one thread.
+A sequence's tokens lie in the blocks that its row of a block table names. A batch is a flat list of query tokens of
+several sequences, each in the order of its tokens; decodes and parts of prompts may be mixed.
 
 References
 ----------
@@ -13,8 +10,9 @@ Kwon et al., "Efficient Memory Management for Large Language Model Serving with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,10 +21,30 @@ from torch import Tensor
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["AttentionBatch", "attend", "attention_batch", "new_cache", "write_cache"]
+__all__ = [
+    "AttentionBatch",
+    "LayerCache",
+    "PagedAttention",
+    "attention_batch",
+    "require_cache_dtype",
+    "require_query_fits",
+    "require_written_fit",
+]
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_NO_WINDOW = 1 << 62
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, as `PagedAttention.new_cache` makes them.
+
+    Attributes
+    ----------
+    keys : its first dim is blocks; the others are as the attention wants them.
+    values : (num_blocks, num_kv_heads, block_tokens, head_dim).
+    """
+
+    keys: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,29 +72,84 @@ class AttentionBatch:
         return len(self.slots)
 
 
-def new_cache(
-    num_blocks: int,
-    num_kv_heads: int,
-    head_dim: int,
-    block_tokens: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Make the cache of a layer, of float32 or bfloat16: its keys and its values (see the module).
+class PagedAttention(Protocol):
+    """Computes attention on a device, over a cache in the layout that it chooses.
 
-    Parameters
+    Attributes
     ----------
-    device : by default the CPU.
-
-    Raises
-    ------
-    ServeError
-        If the dtype is another one.
+    warm_up_tokens : lengths of prompts; once they are computed, nothing more has to be compiled.
     """
-    if dtype not in _DTYPES:
-        raise ServeError(f"dtype of the cache is {dtype}; allowed are torch.float32 and torch.bfloat16")
-    keys = torch.zeros(num_blocks, num_kv_heads, head_dim, block_tokens, dtype=dtype, device=device)
-    return keys, torch.zeros(num_blocks, num_kv_heads, block_tokens, head_dim, dtype=dtype, device=device)
+
+    @property
+    def warm_up_tokens(self) -> Sequence[int]: ...
+
+    def new_cache(
+        self,
+        num_blocks: int,
+        num_kv_heads: int,
+        head_dim: int,
+        block_tokens: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> LayerCache:
+        """Make the cache of a layer; every number in it is 0.
+
+        Parameters
+        ----------
+        dtype : float32 or bfloat16.
+        device : where it is kept; by default the CPU.
+
+        Raises
+        ------
+        ServeError
+            If the dtype is another one.
+        """
+        ...
+
+    def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
+        """Write the keys and values of the tokens of a batch into the cache of a layer.
+
+        Parameters
+        ----------
+        keys, values : (num_tokens, num_kv_heads, head_dim).
+
+        Raises
+        ------
+        ServeError
+            If shapes do not fit.
+        """
+        ...
+
+    def attend(
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        batch: AttentionBatch,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Compute the causal attention of the tokens of a batch, whose own keys and values are in the cache already.
+
+        What the cache holds beside the tokens of a sequence does not change the result, whatever it is.
+
+        Parameters
+        ----------
+        query : (num_tokens, num_heads, head_dim); heads that share keys and values follow each other.
+        cache : of the layer.
+        scale : of the scores; 1 / sqrt(head_dim) by default.
+        window : tokens that a query sees, its own among them; all by default.
+
+        Returns
+        -------
+        Tensor
+            (num_tokens, num_heads, head_dim), of the dtype of the query.
+
+        Raises
+        ------
+        ServeError
+            If shapes do not fit.
+        """
+        ...
 
 
 def attention_batch(
@@ -131,127 +204,67 @@ def attention_batch(
     return AttentionBatch(starts, before, tables, slots, num_blocks, block_tokens)
 
 
-def write_cache(
-    keys: Tensor, values: Tensor, slots: NDArray[np.int64], key_cache: Tensor, value_cache: Tensor
-) -> None:
-    """Write the keys and values of tokens into the cache of a layer.
+def require_cache_dtype(dtype: torch.dtype) -> None:
+    """Refuse numbers that no cache keeps.
+
+    Raises
+    ------
+    ServeError
+        If they are neither float32 nor bfloat16.
+    """
+    if dtype not in _DTYPES:
+        raise ServeError(f"dtype of the cache is {dtype}; allowed are torch.float32 and torch.bfloat16")
+
+
+def require_written_fit(cache: LayerCache, batch: AttentionBatch, keys: Tensor, values: Tensor) -> None:
+    """Refuse keys and values that would be written beyond the ends of a cache.
 
     Parameters
     ----------
     keys, values : (num_tokens, num_kv_heads, head_dim).
-    slots : (num_tokens,) of the batch.
-    key_cache, value_cache : as `new_cache` makes them.
 
     Raises
     ------
     ServeError
-        If shapes do not fit, or a slot is not in the cache.
+        If their shapes do not fit the batch, or the batch does not fit the cache.
     """
-    from trainyard.serve.run.attention_kernel import write_tokens
-
-    num_blocks, num_kv_heads, block_tokens, head_dim = value_cache.shape
-    shape = (len(slots), num_kv_heads, head_dim)
+    _require_cache_fits(cache, batch)
+    _, num_kv_heads, _, head_dim = cache.values.shape
+    shape = (batch.num_tokens, num_kv_heads, head_dim)
     if keys.shape != shape or values.shape != shape:
         raise ServeError(
             f"keys {tuple(keys.shape)} and values {tuple(values.shape)}; the cache takes {shape}"
         )
-    if len(slots) and not 0 <= slots.min() <= slots.max() < num_blocks * block_tokens:
-        raise ServeError(
-            f"slots are {slots.min()} to {slots.max()}; allowed is 0 to {num_blocks * block_tokens - 1}"
-        )
-    dtype = key_cache.dtype
-    write_tokens(
-        _numbers(keys.to(dtype).contiguous()),
-        _numbers(values.to(dtype).contiguous()),
-        slots,
-        _numbers(key_cache),
-        _numbers(value_cache),
-    )
 
 
-def attend(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    batch: AttentionBatch,
-    scale: float | None = None,
-    window: int | None = None,
-) -> Tensor:
-    """Compute the causal attention of the tokens of a batch, whose own keys and values are in the cache already.
-
-    Sums are in float32, whatever the dtypes are.
+def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, window: int | None) -> None:
+    """Refuse a query for which a cache would be read beyond its ends.
 
     Parameters
     ----------
-    query : (num_tokens, num_heads, head_dim); heads that share keys and values follow each other.
-    key_cache, value_cache : of the layer, as `new_cache` makes them.
-    scale : of the scores; 1 / sqrt(head_dim) by default.
-    window : tokens that a query sees, its own among them; all by default.
-
-    Returns
-    -------
-    Tensor
-        (num_tokens, num_heads, head_dim), of the dtype of the query.
+    query : (num_tokens, num_heads, head_dim).
+    window : tokens that a query sees; None for all.
 
     Raises
     ------
     ServeError
-        If shapes do not fit.
+        If its shape does not fit the batch, the batch does not fit the cache, or the window is empty.
     """
-    from trainyard.serve.run.attention_kernel import TILE, tile_kernel, token_kernel
-
-    num_heads, head_dim = query.shape[1:]
-    num_kv_heads = value_cache.shape[1]
-    _check(query, key_cache, value_cache, batch)
+    _require_cache_fits(cache, batch)
+    _, num_kv_heads, _, head_dim = cache.values.shape
+    if (query.shape[0], query.shape[2]) != (batch.num_tokens, head_dim) or query.shape[1] % num_kv_heads:
+        raise ServeError(
+            f"query {tuple(query.shape)} does not fit; allowed is ({batch.num_tokens}, heads, {head_dim}), "
+            f"where heads is a multiple of kv_heads, here {num_kv_heads}"
+        )
     if window is not None and window < 1:
         raise ServeError(f"window is {window}; allowed is 1 or more, or None for all tokens")
-    lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
-    seen = int((batch.positions + lengths).max(initial=1))
-    width = min(seen, window + TILE if window else seen) + 2 * batch.block_tokens
-    out = torch.empty(query.shape, dtype=torch.float32)
-    arguments = (
-        _numbers(query.float().contiguous()).reshape(-1),
-        _numbers(key_cache).reshape(-1),
-        _numbers(value_cache).reshape(-1),
-        batch.cu_seqlens,
-        batch.positions,
-        batch.block_tables,
-        num_heads,
-        np.float32(head_dim**-0.5 if scale is None else scale),
-        window or _NO_WINDOW,
-        np.empty(max(num_heads, TILE) * width, np.float32),
-        out.numpy().reshape(-1),
-    )
-    sizes = (num_heads // num_kv_heads, head_dim, batch.block_tokens)
-    if (lengths >= TILE).any():
-        tile_kernel(*sizes)(*arguments)
-    if (lengths % TILE).any():
-        token_kernel(*sizes)(*arguments)
-    return out.to(query.dtype)
 
 
-def _check(query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: AttentionBatch) -> None:
-    """Refuse tensors that the kernels would read beyond their ends."""
-    num_tokens, num_heads, head_dim = query.shape
-    num_blocks, num_kv_heads, block_tokens, value_dim = value_cache.shape
-    if (
-        (num_blocks, block_tokens) != (batch.num_blocks, batch.block_tokens)
-        or key_cache.shape != (num_blocks, num_kv_heads, value_dim, block_tokens)
-        or key_cache.dtype != value_cache.dtype
-        or value_dim != head_dim
-        or num_heads % num_kv_heads
-        or num_tokens != batch.num_tokens
-    ):
+def _require_cache_fits(cache: LayerCache, batch: AttentionBatch) -> None:
+    num_blocks, _, block_tokens, _ = cache.values.shape
+    if (num_blocks, block_tokens) != (batch.num_blocks, batch.block_tokens):
         raise ServeError(
-            f"query {tuple(query.shape)}, keys {tuple(key_cache.shape)} and values {tuple(value_cache.shape)} do "
-            f"not fit a batch of {batch.num_tokens} tokens and a cache of {batch.num_blocks} blocks of "
-            f"{batch.block_tokens}; allowed are (tokens, heads, dim), (blocks, kv_heads, dim, block_tokens) and "
-            "(blocks, kv_heads, block_tokens, dim), both of one dtype, "
-            "where heads is a multiple of kv_heads"
+            f"the cache has {num_blocks} blocks of {block_tokens} tokens; the batch is for {batch.num_blocks} of "
+            f"{batch.block_tokens}"
         )
-
-
-def _numbers(tensor: Tensor) -> NDArray[Any]:
-    """A tensor's memory; the bits of bfloat16, which NumPy does not know."""
-    kept = tensor.detach()
-    return (kept.view(torch.int16) if kept.dtype == torch.bfloat16 else kept).numpy()

@@ -1,78 +1,107 @@
-"""Attention over the cache of `trainyard.serve.run.paged_attention`, by torch alone: for every device that torch has.
+"""Attention over a paged cache by torch's `scaled_dot_product_attention`: for every device and shape that torch has.
 
-Decodes of a step are computed together, and every other item by itself: the blocks of its sequence are gathered, and
-torch's own attention does the rest.
+Keys and values are (num_blocks, num_kv_heads, block_tokens, head_dim). In memory all blocks of a head follow each other,
+so that the cache of a head is one sequence of slots. Decodes of a step are computed together, and every other item by
+itself: the blocks of its sequence are gathered, and torch does the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from trainyard.serve.run.paged_attention import AttentionBatch
+from trainyard.serve.run.paged_attention import (
+    AttentionBatch,
+    LayerCache,
+    require_cache_dtype,
+    require_query_fits,
+    require_written_fit,
+)
 
-__all__ = ["attend_by_torch", "write_by_torch"]
-
-
-def write_by_torch(
-    keys: Tensor, values: Tensor, slots: NDArray[np.int64], key_cache: Tensor, value_cache: Tensor
-) -> None:
-    """Write the keys and values of tokens into the cache of a layer; see `paged_attention.write_cache`."""
-    at = torch.from_numpy(slots).to(keys.device)
-    block, place = at // key_cache.shape[3], at % key_cache.shape[3]
-    key_cache[block, :, :, place] = keys.to(key_cache.dtype)
-    value_cache[block, :, place] = values.to(value_cache.dtype)
+__all__ = ["TorchAttention", "by_slot"]
 
 
-def attend_by_torch(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    batch: AttentionBatch,
-    scale: float | None = None,
-    window: int | None = None,
-) -> Tensor:
-    """Compute the causal attention of the tokens of a batch; see `paged_attention.attend`.
+class TorchAttention:
+    """Attention by torch's own, sequence by sequence; see `paged_attention.PagedAttention`.
 
     Parameters
     ----------
-    query : (num_tokens, num_heads, head_dim).
-    key_cache, value_cache : of the layer, on the device of the query.
-    scale : of the scores; 1 / sqrt(head_dim) by default.
-    window : tokens that a query sees, its own among them; all by default.
-
-    Returns
-    -------
-    Tensor
-        (num_tokens, num_heads, head_dim), of the dtype of the query.
+    device : that computes it.
     """
-    starts, lengths = batch.cu_seqlens[:-1], np.diff(batch.cu_seqlens)
-    out = torch.empty_like(query)
-    decodes = np.flatnonzero(lengths == 1)
-    groups = [decodes] if len(decodes) else []
-    for sequences in (*groups, *np.flatnonzero(lengths > 1)[:, None]):
-        length = int(lengths[sequences[0]])
-        rows = torch.from_numpy(starts[sequences, None] + np.arange(length)).to(query.device)
-        seen = -(-int(batch.positions[sequences].max() + length) // batch.block_tokens)
-        tables = batch.block_tables[sequences, :seen].clip(0, batch.num_blocks - 1).astype(np.int64)
-        at = torch.from_numpy(tables).to(query.device)
-        before = torch.from_numpy(batch.positions[sequences]).to(query.device)
-        mask = _mask(before, length, seen * batch.block_tokens, window)
-        unseen = ~mask.any(1)[:, None, :, None]  # what stands there may be no number
-        keys = key_cache[at].permute(0, 2, 1, 4, 3).flatten(2, 3).to(query.dtype)
-        values = value_cache[at].transpose(1, 2).flatten(2, 3).to(query.dtype)
-        out[rows] = F.scaled_dot_product_attention(
-            query[rows].transpose(1, 2),
-            keys.masked_fill_(unseen, 0.0),
-            values.masked_fill_(unseen, 0.0),
-            attn_mask=mask[:, None],
-            scale=scale,
-            enable_gqa=True,
-        ).transpose(1, 2)
-    return out
+
+    warm_up_tokens: Sequence[int] = ()
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._batch: AttentionBatch | None = None
+        self._slots = torch.empty(0)
+
+    def new_cache(
+        self,
+        num_blocks: int,
+        num_kv_heads: int,
+        head_dim: int,
+        block_tokens: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> LayerCache:
+        """Make the cache of a layer; see `paged_attention.PagedAttention`."""
+        require_cache_dtype(dtype)
+        shape = (num_kv_heads, num_blocks, block_tokens, head_dim)
+        keys, values = (torch.zeros(shape, dtype=dtype, device=device).transpose(0, 1) for _ in range(2))
+        return LayerCache(keys, values)
+
+    def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
+        """Write keys and values of tokens; see `paged_attention.PagedAttention`."""
+        require_written_fit(cache, batch, keys, values)
+        if batch is not self._batch:  # once a step, not once a layer
+            self._batch, self._slots = batch, torch.from_numpy(batch.slots).to(self._device)
+        for part, given in zip(cache, (keys, values), strict=True):
+            by_slot(part)[:, self._slots] = given.transpose(0, 1).to(part.dtype)
+
+    def attend(
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        batch: AttentionBatch,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Compute attention; see `paged_attention.PagedAttention`."""
+        require_query_fits(cache, batch, query, window)
+        starts, lengths = batch.cu_seqlens[:-1], np.diff(batch.cu_seqlens)
+        out = torch.empty_like(query)
+        decodes = np.flatnonzero(lengths == 1)
+        groups = [decodes] if len(decodes) else []
+        for sequences in (*groups, *np.flatnonzero(lengths > 1)[:, None]):
+            length = int(lengths[sequences[0]])
+            rows = torch.from_numpy(starts[sequences, None] + np.arange(length)).to(query.device)
+            seen = -(-int(batch.positions[sequences].max() + length) // batch.block_tokens)
+            tables = batch.block_tables[sequences, :seen].clip(0, batch.num_blocks - 1).astype(np.int64)
+            at = torch.from_numpy(tables).to(query.device)
+            before = torch.from_numpy(batch.positions[sequences]).to(query.device)
+            mask = _mask(before, length, seen * batch.block_tokens, window)
+            unseen = ~mask.any(1)[:, None, :, None]  # what stands there may be no number
+            keys, values = (part[at].transpose(1, 2).flatten(2, 3).to(query.dtype) for part in cache)
+            out[rows] = F.scaled_dot_product_attention(
+                query[rows].transpose(1, 2),
+                keys.masked_fill_(unseen, 0.0),
+                values.masked_fill_(unseen, 0.0),
+                attn_mask=mask[:, None],
+                scale=scale,
+                enable_gqa=True,
+            ).transpose(1, 2)
+        return out
+
+
+def by_slot(part: Tensor) -> Tensor:
+    """Keys or values of a cache as one sequence of slots for each head: (num_kv_heads, num_slots, head_dim), no copy."""
+    num_blocks, num_kv_heads, block_tokens, head_dim = part.shape
+    return part.transpose(0, 1).view(num_kv_heads, num_blocks * block_tokens, head_dim)
 
 
 def _mask(before: Tensor, length: int, num_keys: int, window: int | None) -> Tensor:

@@ -9,6 +9,7 @@ from tests.serve.run.tiny_models import made
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.causal_model import CausalModel
+from trainyard.serve.run.cpu_attention import CpuAttention
 from trainyard.serve.run.kv_cache import KvCache
 from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
@@ -18,7 +19,7 @@ from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 def test_a_block_has_as_many_bytes_as_the_cache_has_for_it(tmp_path, name, dtype):
     model = made(name)
     model.save_pretrained(tmp_path)
-    cache = KvCache(CausalModel(model).shapes, 3, 8, dtype=dtype)
+    cache = KvCache(CpuAttention(), CausalModel(model).shapes, 3, 8, dtype=dtype)
     held = sum(each.nbytes for layer in cache.layers for each in layer)
     assert held == 3 * block_bytes(tmp_path, 8, dtype)
 

@@ -1,0 +1,88 @@
+"""Attention over a paged cache beside PyTorch's own, sequence by sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from trainyard.serve.run.paged_attention import LayerCache, PagedAttention, attention_batch
+
+SEQUENCES = ((0, 1), (20, 1), (0, 37), (11, 6), (3, 4), (64, 3), (150, 1), (16, 16), (5, 0))
+"""Tokens before, and queries: decodes, whole prompts and parts of prompts."""
+
+Layout = tuple[int, int, int, int]
+"""Query heads per key, heads of keys, head_dim, block_tokens."""
+
+
+def expected(query, keys, values, before, scale, window):
+    """Attention of the last tokens of one sequence: (queries, heads, dim) of (tokens, kv_heads, dim)."""
+    ends = before + torch.arange(len(query), device=query.device)[:, None]
+    token = torch.arange(len(keys), device=query.device)[None]
+    seen = (token <= ends) & (token > ends - (window or len(keys)))
+    group = query.shape[1] // keys.shape[1]
+    q, k, v = (each.transpose(0, 1) for each in (query, keys, values))
+    k, v = (each.repeat_interleave(group, 0) for each in (k, v))
+    return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale).transpose(0, 1)
+
+
+def check(
+    attention: PagedAttention,
+    layout: Layout,
+    sequences: Sequence[tuple[int, int]],
+    *,
+    window: int | None = None,
+    scale: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    unwritten: float = torch.nan,
+    tolerance: float = 3e-6,
+    device: str = "cpu",
+) -> None:
+    """Sequences are (tokens before, queries), all written into one cache.
+
+    Parameters
+    ----------
+    unwritten : value where nothing is written; the keys there are no numbers.
+    tolerance : of results that are about 1.
+    """
+    group, num_kv_heads, head_dim, block_tokens = layout
+    generator = torch.Generator().manual_seed(seed)
+    before = np.array([each[0] for each in sequences])
+    lengths = np.array([each[1] for each in sequences])
+    used = -(-(before + lengths) // block_tokens)
+    num_blocks = int(used.sum()) + 2
+    order = iter(torch.randperm(num_blocks, generator=generator).tolist())
+    tables = np.full((len(sequences), used.max() + 1), -7)
+    for sequence, count in enumerate(used):
+        tables[sequence, :count] = [next(order) for _ in range(count)]
+    cache = attention.new_cache(num_blocks, num_kv_heads, head_dim, block_tokens, dtype, torch.device(device))
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(unwritten)
+    keys, values = [], []
+    for table, count in zip(tables, before + lengths, strict=True):
+        for each in (keys, values):
+            drawn = torch.randn(count, num_kv_heads, head_dim, generator=generator)
+            each.append(drawn.to(device, dtype))
+        written = attention_batch([0, count], [0], [table], num_blocks, block_tokens)
+        attention.write(keys[-1], values[-1], cache, written)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    batch = attention_batch(starts, before, tables, num_blocks, block_tokens)
+    query = torch.randn(batch.num_tokens, group * num_kv_heads, head_dim, generator=generator).to(device)
+    found = attention.attend(query, cache, batch, scale, window)
+    assert found.dtype == query.dtype
+    for i in range(len(sequences)):
+        part = slice(starts[i], starts[i + 1])
+        wanted = expected(query[part], keys[i].float(), values[i].float(), int(before[i]), scale, window)
+        torch.testing.assert_close(found[part], wanted, atol=tolerance, rtol=3 * tolerance)
+
+
+def copied(cache: LayerCache, attention: PagedAttention) -> LayerCache:
+    """What the CPU's attention has cached, in the layout of one of torch's."""
+    num_blocks, num_kv_heads, block_tokens, head_dim = cache.values.shape
+    found = attention.new_cache(num_blocks, num_kv_heads, head_dim, block_tokens, cache.values.dtype)
+    found.keys.copy_(cache.keys.transpose(2, 3))
+    found.values.copy_(cache.values)
+    return found
