@@ -109,7 +109,7 @@ class Servers:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(300)  # of a busy machine, too
 
     def url(self, limits: ServerLimits | None = None, **more: Any) -> str:
         """Begin a server; return its address."""
