@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from trainyard.naming import Names
 from trainyard.serve.errors import ServeError, require_at_least
-from trainyard.serve.instance import Instance
 from trainyard.serve.request_state import RequestState
 
 __all__ = [
     "ROUTERS",
     "PrefillDecode",
+    "RoutedInstance",
     "Router",
     "RouterEntry",
     "least_requests",
@@ -20,18 +21,28 @@ __all__ = [
     "router_of",
 ]
 
-Router = Callable[[RequestState, Sequence[Instance]], tuple[int, ...]]
+
+class RoutedInstance(Protocol):
+    """What a router reads of an instance, simulated or real."""
+
+    @property
+    def num_requests(self) -> int:
+        """Waiting and running requests and samples."""
+        ...
+
+
+Router = Callable[[RequestState, Sequence[RoutedInstance]], tuple[int, ...]]
 """Takes a request and all instances, one for each replica, and returns its route: the number of the instance that it goes
 to; or of the one that computes its prompt, and of the one to which it then moves.
 """
 
 
-def round_robin(request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
+def round_robin(request: RequestState, instances: Sequence[RoutedInstance]) -> tuple[int, ...]:
     """Replicas in turn."""
     return (request.request_number % len(instances),)
 
 
-def least_requests(request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
+def least_requests(request: RequestState, instances: Sequence[RoutedInstance]) -> tuple[int, ...]:
     """The replica with the fewest waiting and running requests and samples; of equal ones, the first."""
     return (_least(instances, range(len(instances))),)
 
@@ -58,7 +69,7 @@ class PrefillDecode:
     def __post_init__(self) -> None:
         require_at_least(self, 1, "prefill_replicas")
 
-    def __call__(self, request: RequestState, instances: Sequence[Instance]) -> tuple[int, ...]:
+    def __call__(self, request: RequestState, instances: Sequence[RoutedInstance]) -> tuple[int, ...]:
         num = self.prefill_replicas
         if num >= len(instances):
             raise ServeError(
@@ -68,7 +79,7 @@ class PrefillDecode:
         return _least(instances, range(num)), _least(instances, range(num, len(instances)))
 
 
-def _least(instances: Sequence[Instance], numbers: Iterable[int]) -> int:
+def _least(instances: Sequence[RoutedInstance], numbers: Iterable[int]) -> int:
     return min(numbers, key=lambda number: instances[number].num_requests)
 
 

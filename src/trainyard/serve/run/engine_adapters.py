@@ -11,13 +11,30 @@ from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
 
-__all__ = ["AdapterStatus", "AdapterUnloadedError", "EngineAdapters", "LoadAdapter", "UnloadAdapter"]
+__all__ = [
+    "AdapterStatus",
+    "AdapterUnloadedError",
+    "EngineAdapters",
+    "LoadAdapter",
+    "UnloadAdapter",
+    "unique_adapter",
+]
 
 _LOG = logging.getLogger("trainyard.server")
 
 
 class AdapterUnloadedError(ServeError):
     """A request has an adapter that was unloaded before it came to the engine."""
+
+
+def unique_adapter(name: str, number: int) -> str:
+    """By which name engines know an adapter: one that no other had, as blocks of an older one may still be cached.
+
+    Parameters
+    ----------
+    number : of adapters that were loaded before.
+    """
+    return f"{name}#{number}"
 
 
 class LoadAdapter(NamedTuple):
@@ -64,21 +81,19 @@ class EngineAdapters:
     def __init__(self, send: Callable[[LoadAdapter | UnloadAdapter], None]) -> None:
         self._send = send
         self._adapters: dict[str, _Adapter] = {}
-        self._num_loads = 0
 
-    async def load(self, name: str, folder: Path) -> str:
+    async def load(self, adapter: str, folder: Path) -> None:
         """Have an adapter read.
 
-        Returns
-        -------
-        The name by which requests choose it: one that no other had, as blocks of an older one may still be cached.
+        Parameters
+        ----------
+        adapter : a `unique_adapter`, by which requests choose it.
 
         Raises
         ------
         ServeError
             If it cannot be read, or is not for the model of the engine.
         """
-        adapter, self._num_loads = f"{name}#{self._num_loads}", self._num_loads + 1
         mine = self._adapters[adapter] = _Adapter(folder, asyncio.get_running_loop().create_future())
         try:
             self._send(LoadAdapter(adapter, folder))
@@ -87,12 +102,11 @@ class EngineAdapters:
         except BaseException:
             self.unload(adapter)
             raise
-        return adapter
 
     def unload(self, adapter: str) -> None:
-        """Have an adapter forgotten, when the requests that use it have ended."""
-        del self._adapters[adapter]
-        self._send(UnloadAdapter(adapter))
+        """Have an adapter forgotten, when the requests that use it have ended. Nothing happens if it is not loaded."""
+        if self._adapters.pop(adapter, None) is not None:
+            self._send(UnloadAdapter(adapter))
 
     def require(self, adapter: str) -> None:
         """Refuse an adapter that was unloaded; "" is none.

@@ -7,7 +7,7 @@ import atexit
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -31,7 +31,7 @@ from trainyard.serve.run.engine_process import (
     engine_main,
 )
 from trainyard.serve.run.outputs import Embedding, EngineState, Floats, NewToken, Refused
-from trainyard.serve.run.sampling import SamplingParams, seed_of
+from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["EngineClient", "EngineLostError"]
 
@@ -52,18 +52,12 @@ class _Open:
     Attributes
     ----------
     left : its samples that have not ended.
-    num_told : tokens of each sample that were told.
-    num_to_skip : of these, how many come again, since the request was begun anew.
-    num_retries : how often it was.
     has_failed : whether it was refused or lost, so that no engine has it.
     """
 
     message: AddRequest
     left: set[int]
     queue: asyncio.Queue[NewToken | Embedding | ServeError] = field(default_factory=asyncio.Queue)
-    num_told: dict[int, int] = field(default_factory=dict)
-    num_to_skip: dict[int, int] = field(default_factory=dict)
-    num_retries: int = 0
     has_failed: bool = False
 
     async def receive(self) -> NewToken | Embedding:
@@ -81,12 +75,10 @@ class EngineClient:
     Parameters
     ----------
     make_engine : makes the engine in the other process; it is pickled.
-    max_retries : how often a request whose process ended is begun anew in the next one, so that one that ends processes
-        does not do so forever; its client sees no token twice. Then it ends with an error.
     """
 
-    def __init__(self, make_engine: Callable[[], ServingEngine], *, max_retries: int = 0) -> None:
-        self._make_engine, self._max_retries = make_engine, max_retries
+    def __init__(self, make_engine: Callable[[], ServingEngine]) -> None:
+        self._make_engine = make_engine
         self._open: dict[int, _Open] = {}
         self._next_id = 0
         self._ready = asyncio.Event()
@@ -103,6 +95,11 @@ class EngineClient:
     def is_ready(self) -> bool:
         """Whether requests are computed now."""
         return self._ready.is_set() and not self._failure
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its process could not be started, and is not started again."""
+        return bool(self._failure)
 
     async def start(self) -> None:
         """Start the process, and wait until it can serve.
@@ -141,16 +138,12 @@ class EngineClient:
         EngineLostError
             If the process of the engine ends.
         """
-        # With a seed that is known here, a request that is begun anew has the same tokens.
-        sampling = replace(sampling, seed=seed_of(sampling))
         with self._serving(request, sampling, stop_token_ids) as mine:
             end_sample = partial(EndSample, mine.message.request_id)
             while mine.left:
                 found = await mine.receive()
                 assert isinstance(found, NewToken)
-                # The engine has not heard that its answer has ended, or is a new one.
-                if found.sample not in mine.left:
-                    self._send(end_sample(found.sample))
+                if found.sample not in mine.left:  # the engine has not heard yet that its answer has ended
                     continue
                 ends = is_last(found)
                 if ends or found.finish_reason:
@@ -159,12 +152,12 @@ class EngineClient:
                     self._send(end_sample(found.sample))
                 yield found
 
-    async def load_adapter(self, name: str, folder: Path) -> str:
+    async def load_adapter(self, adapter: str, folder: Path) -> None:
         """Read an adapter; a process that is started again reads it again.
 
-        Returns
-        -------
-        By which name requests choose it: one that no other adapter of this engine had.
+        Parameters
+        ----------
+        adapter : a `unique_adapter`, by which requests choose it.
 
         Raises
         ------
@@ -175,15 +168,10 @@ class EngineClient:
         """
         if self._failure:
             raise EngineLostError(self._failure)
-        return await self._adapters.load(name, folder)
+        await self._adapters.load(adapter, folder)
 
     def unload_adapter(self, adapter: str) -> None:
-        """Take no more requests with an adapter, and forget it when those that wait and run have ended.
-
-        Parameters
-        ----------
-        adapter : as `load_adapter` returned it.
-        """
+        """Take no more requests with an adapter, and forget it when those that wait and run have ended."""
         self._adapters.unload(adapter)
 
     async def embed(self, request: Request) -> Floats:
@@ -248,7 +236,7 @@ class EngineClient:
             yield mine
         finally:
             self._open.pop(message.request_id, None)
-            if not mine.has_failed and (mine.left or mine.num_retries):
+            if not mine.has_failed and mine.left:
                 self._send(CancelRequest(message.request_id))
 
     def _begin(self) -> None:
@@ -302,12 +290,7 @@ class EngineClient:
             return
         if isinstance(found, Refused):
             mine.queue.put_nowait(ServeError(found.why))
-        elif isinstance(found, Embedding):
-            mine.queue.put_nowait(found)
-        elif mine.num_to_skip.get(found.sample, 0):
-            mine.num_to_skip[found.sample] -= 1
         else:
-            mine.num_told[found.sample] = mine.num_told.get(found.sample, 0) + 1
             mine.queue.put_nowait(found)
 
     def _lost(self) -> None:
@@ -322,13 +305,10 @@ class EngineClient:
             self._failure = (
                 f"the engine ended before it could serve, with status {code}; its messages say why"
             )
+        why = self._failure or "the engine stopped while it served the request; send it again"
         for mine in self._open.values():
-            if self._failure or mine.num_retries == self._max_retries:
-                why = self._failure or "the engine stopped while it served the request; send it again"
-                mine.queue.put_nowait(EngineLostError(why))
-            else:
-                mine.num_retries += 1
-                mine.num_to_skip = dict(mine.num_told)
+            mine.queue.put_nowait(EngineLostError(why))
+        self._open.clear()
         if self._failure:
             self._ready.set()
         else:

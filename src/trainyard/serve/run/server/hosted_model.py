@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -15,16 +15,30 @@ from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 
-__all__ = ["AsyncEngine", "HostedModel"]
+__all__ = ["AsyncEngine", "HostedModel", "ReplicaStatus"]
+
+
+class ReplicaStatus(Protocol):
+    """What the server tells of each replica of a model."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def num_restarts(self) -> int: ...
 
 
 class AsyncEngine(Protocol):
-    """What the server needs of an engine; `EngineClient` is one."""
+    """What the server needs of the engines of a model; `RoutedEngines` is such."""
 
-    max_model_len: int
-    embedding_form: EmbeddingForm | None
-    num_restarts: int
-    state: EngineState
+    @property
+    def replicas(self) -> Sequence[ReplicaStatus]: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def embedding_form(self) -> EmbeddingForm | None: ...
 
     @property
     def is_ready(self) -> bool: ...

@@ -90,20 +90,24 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
+    """Of each replica of a model; ``engine`` is its number, as vLLM has it of data-parallel engines."""
+
     def __init__(self, engines: Mapping[str, AsyncEngine]) -> None:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        running = GaugeMetricFamily("vllm:num_requests_running", "Being computed", labels=(_LABEL,))
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Waiting for the cache", labels=(_LABEL,))
-        used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=(_LABEL,))
-        preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=(_LABEL,))
-        restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=(_LABEL,))
+        labels = (_LABEL, "engine")
+        running = GaugeMetricFamily("vllm:num_requests_running", "Being computed", labels=labels)
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Waiting for the cache", labels=labels)
+        used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=labels)
+        preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=labels)
+        restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=labels)
         for name, engine in self._engines.items():
-            state = engine.state
-            running.add_metric([name], state.num_running)
-            waiting.add_metric([name], state.num_waiting + state.num_swapped)
-            used.add_metric([name], state.cache_use)
-            preempted.add_metric([name], state.num_preemptions)
-            restarts.add_metric([name], engine.num_restarts)
+            for number, replica in enumerate(engine.replicas):
+                state, of = replica.state, (name, str(number))
+                running.add_metric(of, state.num_running)
+                waiting.add_metric(of, state.num_waiting + state.num_swapped)
+                used.add_metric(of, state.cache_use)
+                preempted.add_metric(of, state.num_preemptions)
+                restarts.add_metric(of, replica.num_restarts)
         yield from (running, waiting, used, preempted, restarts)

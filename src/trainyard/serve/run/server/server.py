@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +15,12 @@ from typing import Any
 import uvicorn
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.router import Router, round_robin
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.open_files import allow_open_files
+from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
@@ -52,6 +54,7 @@ class ServerOptions:
     adapters : that it begins with.
     reads_priority : whether the policy of the engines may depend on the priorities of requests.
     adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
+    router : chooses the replica of a model that serves a request.
     """
 
     host: str = "127.0.0.1"
@@ -65,6 +68,7 @@ class ServerOptions:
     adapters: tuple[NamedAdapter, ...] = ()
     reads_priority: bool = True
     adapter_root: Path | None = None
+    router: Router = round_robin
 
 
 class HttpServer(uvicorn.Server):
@@ -95,12 +99,14 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(models: Mapping[str, EngineFactory], options: ServerOptions, on_ready: OnReady) -> bool:
+def serve(
+    models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions, on_ready: OnReady
+) -> bool:
     """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
 
     Parameters
     ----------
-    models : by name.
+    models : how each replica is computed, by the name of the model.
     on_ready : is told the address, once all models can be asked, and the longest sequence of each in tokens.
 
     Raises
@@ -110,7 +116,7 @@ def serve(models: Mapping[str, EngineFactory], options: ServerOptions, on_ready:
     """
     options.keys.check_host(options.host)
     allow_open_files(2 * _MOST_CONNECTIONS)
-    tokenizers = {name: ModelTokenizer(factory.folder) for name, factory in models.items()}
+    tokenizers = {name: ModelTokenizer(factories[0].folder) for name, factories in models.items()}
     with listening(options.host, options.port) as listener:
         return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
 
@@ -133,17 +139,19 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    models: Mapping[str, EngineFactory],
+    models: Mapping[str, Sequence[EngineFactory]],
     tokenizers: Mapping[str, ModelTokenizer],
     options: ServerOptions,
     listener: socket.socket,
     on_ready: OnReady,
 ) -> bool:
-    retries = options.max_retries
-    clients = {
-        name: EngineClient(factory.make_engine, max_retries=retries) for name, factory in models.items()
+    engines = {
+        name: RoutedEngines(
+            [EngineClient(factory.make_engine) for factory in factories], options.router, options.max_retries
+        )
+        for name, factories in models.items()
     }
-    api = _api(clients, tokenizers, options)
+    api = _api(engines, tokenizers, options)
     server = HttpServer(api.app)
     ending = asyncio.Event()
 
@@ -156,13 +164,13 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    starting = asyncio.create_task(_start(clients, api.served, options.adapters))
+    starting = asyncio.create_task(_start(engines, api.served, options.adapters))
     waiting = asyncio.create_task(ending.wait())
     try:
         await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            lengths = {name: client.max_model_len for name, client in clients.items()}
+            lengths = {name: engine.max_model_len for name, engine in engines.items()}
             on_ready(_address(options.host, listener.getsockname()[1]), lengths)
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             draining = asyncio.create_task(api.drain(options.drain_s))
@@ -173,18 +181,18 @@ async def _serve(
         starting.cancel()
         waiting.cancel()
         # Requests that still run end with an error, which their clients are told.
-        await asyncio.gather(*(client.close() for client in clients.values()))
+        await asyncio.gather(*(engine.close() for engine in engines.values()))
         server.should_exit = True
         await serving
 
 
 def _api(
-    clients: Mapping[str, EngineClient], tokenizers: Mapping[str, ModelTokenizer], options: ServerOptions
+    engines: Mapping[str, RoutedEngines], tokenizers: Mapping[str, ModelTokenizer], options: ServerOptions
 ) -> ApiServer:
     parser, reads_priority = options.tool_call_parser, options.reads_priority
     models = {
-        name: HostedModel(name, tokenizers[name], client, parser, reads_priority=reads_priority)
-        for name, client in clients.items()
+        name: HostedModel(name, tokenizers[name], engine, parser, reads_priority=reads_priority)
+        for name, engine in engines.items()
     }
     api = ApiServer(
         models,
@@ -198,9 +206,9 @@ def _api(
 
 
 async def _start(
-    clients: Mapping[str, EngineClient], served: ServedModels, adapters: tuple[NamedAdapter, ...]
+    engines: Mapping[str, RoutedEngines], served: ServedModels, adapters: tuple[NamedAdapter, ...]
 ) -> None:
-    await asyncio.gather(*(client.start() for client in clients.values()))
+    await asyncio.gather(*(engine.start() for engine in engines.values()))
     for adapter in adapters:
         await served.load_adapter(*adapter)
 
