@@ -90,16 +90,18 @@ class RouterEntry:
     Attributes
     ----------
     factory : makes it from its options.
+    moves_requests : whether its routes have two instances, between which the KV cache of a request moves.
     """
 
     name: str
     factory: Callable[..., Router]
+    moves_requests: bool = False
 
 
 ROUTERS = (
     RouterEntry("round_robin", lambda: round_robin),
     RouterEntry("least_requests", lambda: least_requests),
-    RouterEntry("prefill_decode", PrefillDecode),
+    RouterEntry("prefill_decode", PrefillDecode, moves_requests=True),
 )
 """All routers."""
 
@@ -114,13 +116,17 @@ _NAMES: Names[Router] = Names(
 )
 
 
-def router_of(text: str) -> Router:
+def router_of(text: str, *, may_move: bool = True) -> Router:
     """Read a router: its name, with options in parentheses if it has any.
+
+    Parameters
+    ----------
+    may_move : whether requests may move from one instance to another, as they do in the simulator only.
 
     Raises
     ------
     ServeError
-        If the name or an option is unknown, or the text names several.
+        If the name or an option is unknown, the text names several, or the router moves requests that may not.
 
     Examples
     --------
@@ -130,4 +136,11 @@ def router_of(text: str) -> Router:
     found = _NAMES.parse(text, ",")
     if len(found) != 1:
         raise ServeError(f"router {text!r} names several; requests have one router")
-    return found[0][1]
+    ((given, router),) = found
+    moving = [entry.name for entry in ROUTERS if entry.moves_requests]
+    if not may_move and given.partition("(")[0].strip() in moving:
+        staying = ", ".join(entry.name for entry in ROUTERS if not entry.moves_requests)
+        raise ServeError(
+            f"router {text!r} moves requests between replicas, and real engines keep theirs; allowed are {staying}"
+        )
+    return router

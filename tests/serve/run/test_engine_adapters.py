@@ -21,6 +21,7 @@ from trainyard.serve.run.engine_adapters import (
     EngineAdapters,
     LoadAdapter,
     UnloadAdapter,
+    unique_adapter,
 )
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
@@ -67,7 +68,8 @@ def _with_client(folder: Path, work: Callable[[EngineClient], Coroutine[None, No
 @pytest.mark.slow
 def test_adapters_come_and_go_and_names_are_used_again(folders, expected):
     async def work(client: EngineClient) -> None:
-        first = await client.load_adapter("x", folders["a"])
+        first, second = (unique_adapter("x", number) for number in range(2))
+        await client.load_adapter(first, folders["a"])
         assert await asyncio.gather(_tokens(client), _tokens(client, first)) == [expected[""], expected["a"]]
         request = Request("r", 0.0, len(_PROMPT), _NUM, prompt_ids=_PROMPT, adapter=first)
         found = []
@@ -76,12 +78,12 @@ def test_adapters_come_and_go_and_names_are_used_again(folders, expected):
                 client.unload_adapter(first)
             found.append(each.token)
         assert found == expected["a"]  # who uses it is served to the end
-        second = await client.load_adapter("x", folders["b"])
+        await client.load_adapter(second, folders["b"])
         assert await _tokens(client, second) == expected["b"]
         with pytest.raises(AdapterUnloadedError, match="'x' was unloaded"):
             await _tokens(client, first)
         with pytest.raises(ServeError, match="has no adapter_config"):
-            await client.load_adapter("y", folders["model"])
+            await client.load_adapter("y#2", folders["model"])
         assert await _tokens(client) == expected[""]
 
     _with_client(folders["model"], work)
@@ -90,12 +92,14 @@ def test_adapters_come_and_go_and_names_are_used_again(folders, expected):
 @pytest.mark.slow
 def test_a_process_that_is_started_again_has_its_adapters(folders, expected):
     async def work(client: EngineClient) -> None:
-        gone, kept = [await client.load_adapter(name, folders[name]) for name in "ab"]
+        gone, kept, late = "a#0", "b#1", "a#2"
+        await client.load_adapter(gone, folders["a"])
+        await client.load_adapter(kept, folders["b"])
         client.unload_adapter(gone)
         os.kill(client.process_id, signal.SIGKILL)
         while client.is_ready:
             await asyncio.sleep(0.01)
-        late = await client.load_adapter("a", folders["a"])  # while there is no process
+        await client.load_adapter(late, folders["a"])  # while there is no process
         assert await asyncio.gather(_tokens(client, kept), _tokens(client, late)) == [
             expected["b"],
             expected["a"],
@@ -111,11 +115,11 @@ def test_an_adapter_at_which_the_process_ends_is_not_read_again():
     async def run() -> None:
         sent: list[LoadAdapter | UnloadAdapter] = []
         adapters = EngineAdapters(sent.append)
-        good = asyncio.create_task(adapters.load("x", Path("good")))
+        good = asyncio.create_task(adapters.load("x#0", Path("good")))
         await asyncio.sleep(0)
         adapters.take(AdapterStatus("x#0", ""))
-        assert await good == "x#0"
-        bad = asyncio.create_task(adapters.load("x", Path("bad")))
+        await good
+        bad = asyncio.create_task(adapters.load("x#1", Path("bad")))
         await asyncio.sleep(0)
         adapters.end()
         with pytest.raises(ServeError, match="before it had read the adapter"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from transformers import AutoConfig
 
 from trainyard.cli.serve.engine_options import LocalEngineOptions
-from trainyard.cli.serve.zoo_models import random_specs
+from trainyard.cli.serve.zoo_models import saved_random_model
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import Engine
@@ -39,7 +40,8 @@ _BUILDERS = {LlamaConfig: llama.build, GPTConfig: gpt.build, DecoderConfig: deco
 def _spec(monkeypatch: pytest.MonkeyPatch, folder: Path, tensor_parallel: int = 1) -> EngineSpec:
     monkeypatch.setitem(registry.ENTRIES, "small", registry.Entry(llama.build, _LLAMA, 1))
     options = LocalEngineOptions(dtype="bfloat16", cache_blocks=20, threads=1)
-    return random_specs(options, {"own": "small"}, "vllm", folder, 1, tensor_parallel)["own"]
+    saved = saved_random_model("small", folder / "saved")
+    return replace(options.spec(saved, "vllm", tensor_parallel=tensor_parallel), load=random_model)
 
 
 def _answer(engine: Engine, prompt: tuple[int, ...]) -> list[int]:

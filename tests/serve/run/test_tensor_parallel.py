@@ -20,6 +20,7 @@ from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.model_shards import model_shards
+from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.tensor_parallel import TensorParallelModel
 
@@ -74,17 +75,18 @@ def test_when_a_process_is_killed_all_are_started_again(tmp_path: Path, whom: st
     spec = EngineSpec(tmp_path, "vllm", options, shards=model_shards(tmp_path, 2))
 
     async def run() -> list[int]:
-        client = EngineClient(spec.make_engine, max_retries=1)
-        await client.start()
+        client = EngineClient(spec.make_engine)
+        engines = RoutedEngines([client], max_retries=1)
+        await engines.start()
         first = psutil.Process(client.process_id)
         (other,) = (each for each in first.children() if "spawn_main" in " ".join(each.cmdline()))
         request, found = Request("r", 0.0, len(prompt), 190, prompt_ids=prompt), list[int]()
-        async for each in client.generate(request, SamplingParams(temperature=0.0)):
+        async for each in engines.generate(request, SamplingParams(temperature=0.0)):
             found.append(each.token)
             if len(found) == 5:
                 os.kill((first if whom == "first" else other).pid, signal.SIGKILL)
         assert client.num_restarts == 1
-        await client.close()
+        await engines.close()
         _, alive = psutil.wait_procs([first, other], timeout=10)
         assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
         return found

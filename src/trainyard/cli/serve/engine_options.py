@@ -32,7 +32,7 @@ class LocalEngineOptions:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and KV cache."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Device that computes each model; with cuda, say how large the KV cache is."""
+    """Device that computes each model; with cuda, say how large the KV cache is. Each replica has a device of its own."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of each model, in blocks."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
@@ -51,7 +51,7 @@ class LocalEngineOptions:
         self,
         folder: Path,
         policy: str,
-        num_models: int = 1,
+        num_processes: int = 1,
         tensor_parallel: int = 1,
         block_tokens: int = BLOCK_TOKENS,
     ) -> EngineSpec:
@@ -61,7 +61,7 @@ class LocalEngineOptions:
         ----------
         folder : of the model, in Hugging Face form.
         policy : the name of one.
-        num_models : that share the machine.
+        num_processes : that share the machine, of all models and replicas.
         tensor_parallel : processes that share the model; its KV cache is that of all together.
         block_tokens : tokens per block where ``--block-tokens`` is not given.
 
@@ -82,24 +82,24 @@ class LocalEngineOptions:
         size = self.block_tokens or block_tokens
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
-            num_bytes = _free_bytes() // num_models if num_bytes is None else num_bytes
+            num_bytes = _free_bytes() * tensor_parallel // num_processes if num_bytes is None else num_bytes
             num_blocks = num_bytes // block_bytes(folder, size, dtype)
         num_host_blocks = 0
         if host_bytes := host_cache_bytes(self.host_cache_memory):
             num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
-        threads = self._threads(num_models * tensor_parallel)
+        threads = self._threads(num_processes)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)
         shards = model_shards(folder, tensor_parallel) if tensor_parallel > 1 else None
         return EngineSpec(folder, policy, engine, dtype, threads, shards, device=self.device)
 
-    def embedding_spec(self, folder: Path, num_models: int = 1) -> EmbeddingEngineSpec:
+    def embedding_spec(self, folder: Path, num_processes: int = 1) -> EmbeddingEngineSpec:
         """How a model that gives embeddings is computed; it has no cache.
 
         Parameters
         ----------
         folder : of the model, in the form of sentence-transformers.
-        num_models : that share the machine.
+        num_processes : that share the machine, of all models and replicas.
         """
         import torch
 
@@ -108,7 +108,7 @@ class LocalEngineOptions:
         if self.device != "cpu":
             raise ServeError(f"--device {self.device}: embeddings are computed on the CPU only; leave it out")
         dtype = getattr(torch, self.dtype)
-        return EmbeddingEngineSpec(folder, self.max_model_len, dtype, self._threads(num_models))
+        return EmbeddingEngineSpec(folder, self.max_model_len, dtype, self._threads(num_processes))
 
     def _check_device(self, tensor_parallel: int) -> None:
         import torch

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from trainyard.cli.bounds import COUNT, DEVICES, PORT, TOKENS
+from trainyard.cli.bounds import COUNT, PORT, TOKENS
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.chunk_option import ChunkOption
 from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.lora_modules import parse_lora_modules
+from trainyard.cli.serve.replica_engines import ReplicaOptions, local_engines, simulated_engines
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
+    from trainyard.serve.placement import Placement
     from trainyard.serve.run.engine_process import EngineFactory
     from trainyard.serve.run.server.server import OnReady, ServerOptions
 
@@ -30,7 +32,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LocalEngineOptions, ChunkOption, Common):
+class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
 
     With --json, the first line of the output is a document with the address, once all models can be asked.
@@ -51,8 +53,6 @@ class Options(LocalEngineOptions, ChunkOption, Common):
     """Of vLLM: Python of the environment that has it; by default .venv-vllm/bin/python, which `make vllm` makes."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a simulated engine: its first devices serve each model, such as 1xH100."""
-    tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Tensor parallelism: processes of this machine, or devices of a simulated engine, that share each layer."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -70,8 +70,8 @@ class Options(LocalEngineOptions, ChunkOption, Common):
     deadline: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
     """Time for a whole request, such as 2min; what takes longer is cancelled. By default there is none."""
     max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
-    """If the process of a model ends, it is started again; begin its requests anew then, each up to so many times. With 0
-    they end with an error."""
+    """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
+    process, each up to so many times. With 0 they end with an error."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
     """Time for requests that run when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -116,29 +116,33 @@ def act(options: Options, screen: Screen) -> Outcome:
             screen.say(f"random weights, so that answers mean nothing: {', '.join(drawn)}")
 
     models = _models(options)
-    drawn = _drawn(options, models)
+    drawn, placement = _drawn(options, models), options.placed(models)
     if options.lora_modules is not None or options.lora_root is not None:
-        if options.engine != "torch" or options.tp != 1:
+        if options.engine != "torch" or any(len(group.devices) > 1 for group in placement.groups):
             raise ServeError(
                 "adapters are for --engine torch without --tp; leave --lora-modules and --lora-root out"
             )
         adapters = parse_lora_modules(options.lora_modules or "", models)
         server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":
-        return _served_by_vllm(options, models, server_options, on_ready)
+        return _served_by_vllm(options, models, placement, server_options, on_ready)
     with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
-        engines = _engine_factories(options, models, Path(folder))
+        engines = _engine_factories(options, models, drawn, placement, Path(folder))
         return Outcome({"drained": serve(engines, server_options, on_ready)})
 
 
 def _served_by_vllm(
-    options: Options, models: Mapping[str, str], server_options: ServerOptions, on_ready: OnReady
+    options: Options,
+    models: Mapping[str, str],
+    placement: Placement,
+    server_options: ServerOptions,
+    on_ready: OnReady,
 ) -> Outcome:
     from trainyard.cli.serve.vllm_engine import vllm_server
     from trainyard.serve.run.vllm.server import serve_vllm
 
-    if options.tp != 1:
-        raise ServeError(f"--engine vllm has one process for a model; leave --tp {options.tp} out")
+    if len(placement.groups) > 1 or len(placement.groups[0].devices) > 1:
+        raise ServeError("--engine vllm has one process for a model; leave --tp and --replicas out")
     server = vllm_server(options, options.policy, models, server_options, options.vllm_python)
     length = server.spec.options.max_model_len
     return Outcome({"drained": serve_vllm(server, lambda url: on_ready(url, {server.name: length or 0}))})
@@ -148,6 +152,7 @@ def _server_options(options: Options) -> ServerOptions:
     from trainyard.reading import listed
     from trainyard.reading.quantities import parse_bytes, parse_seconds
     from trainyard.serve.catalog import reads_priority
+    from trainyard.serve.router import router_of
     from trainyard.serve.run.server.api_keys import ApiKeys
     from trainyard.serve.run.server.api_server import ServerLimits
     from trainyard.serve.run.server.server import ServerOptions
@@ -182,6 +187,7 @@ def _server_options(options: Options) -> ServerOptions:
         options.max_retries,
         reads_priority=reads_priority(options.policy),
         adapter_root=options.lora_root,
+        router=router_of(options.router, may_move=False),
     )
 
 
@@ -205,24 +211,12 @@ def _models(options: Options) -> dict[str, str]:
 
 
 def _engine_factories(
-    options: Options, models: Mapping[str, str], folder: Path
-) -> Mapping[str, EngineFactory]:
-    """How each model is computed, by its name."""
+    options: Options, models: Mapping[str, str], drawn: Mapping[str, str], placement: Placement, folder: Path
+) -> Mapping[str, Sequence[EngineFactory]]:
+    """How each replica of each model is computed, by the name of the model."""
     if options.cluster is None:
-        from trainyard.cli.serve.zoo_models import random_specs
-
-        num, drawn = len(models), _drawn(options, models)
-        specs = random_specs(options, drawn, options.policy, folder, num, options.tp)
-        return {
-            name: specs[name] if name in drawn else _local_spec(options, Path(model), num)
-            for name, model in models.items()
-        }
-    from trainyard.cli.serve.simulated_engine import simulated_spec
-
-    return {
-        name: simulated_spec(options, model, options.policy, options.cluster, options.tp, folder)
-        for name, model in models.items()
-    }
+        return local_engines(options, models, drawn, options.policy, placement, folder)
+    return simulated_engines(options, models, options.policy, options.cluster, placement, folder)
 
 
 def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:
@@ -230,16 +224,3 @@ def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:
     if options.engine != "torch":
         return {}
     return {name: model for name, model in models.items() if not Path(model).exists()}
-
-
-def _local_spec(options: Options, folder: Path, num_models: int) -> EngineFactory:
-    """How a model is computed on this machine: for embeddings, if its folder says how these are made."""
-    from trainyard.serve.run.pooling import has_pooling
-
-    if not has_pooling(folder):
-        return options.spec(folder, options.policy, num_models, options.tp)
-    if options.tp > 1:
-        raise ServeError(
-            f"--tp {options.tp}; {folder.name} gives embeddings, which one process does; leave it out"
-        )
-    return options.embedding_spec(folder, num_models)

@@ -20,6 +20,7 @@ def simulated_spec(
     policy: str,
     cluster: str,
     tensor_parallel: int,
+    num_replicas: int,
     tokenizer_folder: Path,
 ) -> SimulatedEngineSpec:
     """How a model is simulated.
@@ -27,13 +28,14 @@ def simulated_spec(
     Parameters
     ----------
     cluster : as text; its first devices serve the model.
-    tensor_parallel : of these devices, how many share each layer.
+    tensor_parallel : devices of a replica, which share each layer.
+    num_replicas : for which there must be devices.
     tokenizer_folder : an empty folder for a tokenizer with a token for each byte, where the model has none of its own.
 
     Raises
     ------
     ServeError
-        If the model does not fit on the devices, or options do not go together.
+        If the model does not fit on the devices, there are not enough of them, or options do not go together.
     """
     from trainyard.hardware.parse import parse_cluster
     from trainyard.serve.deploy import deploy
@@ -46,7 +48,7 @@ def simulated_spec(
         parse_cluster(cluster),
         tensor_parallel=tensor_parallel,
         dtype=options.dtype,
-        num_replicas=1,
+        num_replicas=num_replicas,
         cache_blocks=options.cache_blocks,
         cache_bytes=cache_bytes(options.cache_memory, options.cache_blocks),
         block_tokens=options.block_tokens or BLOCK_TOKENS,

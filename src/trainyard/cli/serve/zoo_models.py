@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
     from trainyard.serve.run.engine_process import EngineSpec
 
-__all__ = ["random_specs"]
+__all__ = ["require_memory", "saved_random_model"]
 
 
-def random_specs(
-    options: LocalEngineOptions,
-    models: Mapping[str, str],
-    policy: str,
-    folder: Path,
-    num_models: int,
-    tensor_parallel: int = 1,
-) -> Mapping[str, EngineSpec]:
-    """How models are computed with random weights.
+def saved_random_model(model: str, folder: Path) -> Path:
+    """Save the configuration of a model of the zoo, and a tokenizer for it, without weights.
 
     Parameters
     ----------
-    models : names in the zoo, by the names that requests call them by.
-    policy : the name of one.
-    folder : an empty one, for their configurations and tokenizers.
-    num_models : that share the machine, others included.
-    tensor_parallel : processes that share each model.
+    model : its name in the zoo.
+    folder : a new one.
+
+    Returns
+    -------
+    Where it is saved.
 
     Raises
     ------
     ServeError
-        If a model is not known or cannot be served so, or the models need more memory than is free.
+        If the model is not known or cannot be served so.
     """
-    from trainyard.serve.run.random_model import random_model, save_random_model
+    from trainyard.serve.run.random_model import save_random_model
     from trainyard.zoo.registry import config_of
 
-    specs = {}
-    for number, (name, model) in enumerate(models.items()):
-        try:
-            config = config_of(model)
-        except ValueError as error:
-            raise ServeError(f"there is no folder {model} with a model, and in the zoo: {error}") from error
-        within = folder / str(number)
-        within.mkdir()
-        saved = save_random_model(model, config, within / model)
-        spec = options.spec(saved, policy, num_models, tensor_parallel)
-        specs[name] = replace(spec, load=random_model)
-    _require_memory(specs)
-    return specs
+    try:
+        config = config_of(model)
+    except ValueError as error:
+        raise ServeError(f"there is no folder {model} with a model, and in the zoo: {error}") from error
+    folder.mkdir()
+    return save_random_model(model, config, folder / model)
 
 
-def _require_memory(specs: Mapping[str, EngineSpec]) -> None:
-    """Refuse models that need more memory than is free."""
+def require_memory(specs: Mapping[str, Sequence[EngineSpec]]) -> None:
+    """Refuse models with random weights that need more memory than is free.
+
+    Parameters
+    ----------
+    specs : how each replica is computed, by the name of the model.
+
+    Raises
+    ------
+    ServeError
+        Says how much they need.
+    """
     import psutil
 
     from trainyard.report.units import bytes_text
@@ -66,7 +61,7 @@ def _require_memory(specs: Mapping[str, EngineSpec]) -> None:
     from trainyard.serve.run.server.cache_size import block_bytes
 
     weights = caches = 0
-    for spec in specs.values():
+    for spec in (spec for replicas in specs.values() for spec in replicas):
         num_processes = spec.shards.num_ranks if spec.shards is not None else 1
         weights += num_processes * weight_bytes(spec.folder, spec.dtype)  # each draws all, and keeps its part
         num_blocks = spec.options.num_blocks + spec.options.num_host_blocks
@@ -75,6 +70,6 @@ def _require_memory(specs: Mapping[str, EngineSpec]) -> None:
     if weights + caches > free:
         raise ServeError(
             f"{', '.join(specs)} with random weights: {bytes_text(weights)} of weights and {bytes_text(caches)} of KV "
-            f"cache are needed, and {bytes_text(free)} of memory are free; give a smaller model, --dtype bfloat16, or "
-            "less --cache-memory"
+            f"cache are needed, and {bytes_text(free)} of memory are free; give a smaller model, fewer --replicas, "
+            "--dtype bfloat16, or less --cache-memory"
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -114,7 +114,7 @@ class EngineSpec:
     num_threads : of the process, and of each other that shares the model.
     shards : how several processes share the model; None for one.
     load : how each process makes the model of the folder.
-    device : that computes it.
+    device : that computes it, such as cuda:1.
     """
 
     folder: Path
@@ -124,7 +124,7 @@ class EngineSpec:
     num_threads: int = 1
     shards: ModelShards | None = None
     load: ModelLoader = load_causal_pretrained
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: str = "cpu"
 
     def make_engine(self) -> Engine:
         """Load the model and make the engine; what is compiled at its first steps is compiled now."""

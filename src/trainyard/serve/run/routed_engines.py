@@ -10,7 +10,6 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.router import Router, round_robin
@@ -109,7 +108,7 @@ class RoutedEngines:
     Parameters
     ----------
     clients : one for each replica.
-    router : chooses among those that are ready now; routes of several instances are not for real engines.
+    router : chooses among those that are ready now; one that does not move requests.
     max_retries : how often a request whose process ended is begun anew, in any replica, so that one that ends processes
         does not do so forever; its client sees no token twice. Then it ends with an error.
 
@@ -237,10 +236,5 @@ class RoutedEngines:
         """The replica that serves a request: one that is ready; if there is none, one that is started again."""
         ready = [each for each in self.replicas if each.client.is_ready]
         ready = ready or [each for each in self.replicas if not each.client.has_failed] or list(self.replicas)
-        route = self._router(state, ready)
-        if len(route) != 1:
-            raise ServeError(
-                f"the router sends requests over {len(route)} replicas, and caches of real engines do not move; choose "
-                "another router"
-            )
-        return ready[route[0]]
+        (number,) = self._router(state, ready)
+        return ready[number]

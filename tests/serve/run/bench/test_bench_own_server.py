@@ -38,6 +38,10 @@ class CountingEngine:
     state = EngineState()
     is_ready = True
 
+    @property
+    def replicas(self):
+        return (self,)
+
     async def generate(
         self,
         request: Request,

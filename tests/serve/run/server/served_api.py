@@ -22,6 +22,7 @@ from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
+from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
@@ -102,9 +103,9 @@ class Servers:
     def __init__(self, factory: EngineFactory) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self.client = EngineClient(factory.make_engine)
-        self.call(self.client.start())
-        self.model = HostedModel("tiny", ModelTokenizer(factory.folder), self.client, "hermes")
+        self.engine = RoutedEngines([EngineClient(factory.make_engine)])
+        self.call(self.engine.start())
+        self.model = HostedModel("tiny", ModelTokenizer(factory.folder), self.engine, "hermes")
         self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -127,7 +128,7 @@ class Servers:
             for server, _ in self._servers:
                 server.should_exit = True
             await asyncio.gather(*(serving for _, serving in self._servers))
-            await self.client.close()
+            await self.engine.close()
 
         self.call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -155,7 +156,7 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.requests: list[Request] = []
         self.max_model_len, self.num_restarts, self.state = CONTEXT, 0, EngineState()
-        self.is_ready = True
+        self.is_ready, self.replicas = True, (self,)
 
     async def generate(
         self,

@@ -19,6 +19,9 @@ from trainyard.serve.run.server.api_server import ServerLimits
 _LONG = {"model": "tiny", "prompt": [7] * 20, "max_tokens": 450, "ignore_eos": True}
 
 
+_OF_ENGINE = 'engine="0",'
+
+
 def metric(url, name, labels=""):
     """The value of a metric; 0 if it is not there yet."""
     text = httpx2.get(f"{url}/metrics").text
@@ -36,9 +39,9 @@ def until(is_so):
 
 def is_idle(url):
     return (
-        metric(url, "vllm:num_requests_running")
-        == metric(url, "vllm:num_requests_waiting")
-        == metric(url, "vllm:kv_cache_usage_perc")
+        metric(url, "vllm:num_requests_running", _OF_ENGINE)
+        == metric(url, "vllm:num_requests_waiting", _OF_ENGINE)
+        == metric(url, "vllm:kv_cache_usage_perc", _OF_ENGINE)
         == 0
     )
 
@@ -113,7 +116,8 @@ def test_counts_are_those_of_the_requests(servers):
     assert metric(url, "vllm:time_to_first_token_seconds_count") == 3
     assert metric(url, "vllm:inter_token_latency_seconds_count") == 6
     assert metric(url, "vllm:e2e_request_latency_seconds_count") == 3
-    assert metric(url, "vllm:num_preemptions_total") == servers.client.state.num_preemptions
+    (replica,) = servers.engine.replicas
+    assert metric(url, "vllm:num_preemptions_total", _OF_ENGINE) == replica.state.num_preemptions
     refused = httpx2.get(f"{url}/metrics").text
     assert 'trainyard:requests_rejected_total{model_name="",status="400"} 1.0' in refused
 

@@ -127,4 +127,7 @@ def test_an_answer_goes_on_in_the_next_process(server: tuple[int, str], client: 
         text += chunk.choices[0].delta.content or ""
     assert text == before.choices[0].message.content
     assert httpx2.get(f"{server[1]}/ready").status_code == 200
-    assert 'engine_restarts_total{model_name="smollm2"} 1.0' in httpx2.get(f"{server[1]}/metrics").text
+    assert (
+        'engine_restarts_total{engine="0",model_name="smollm2"} 1.0'
+        in httpx2.get(f"{server[1]}/metrics").text
+    )

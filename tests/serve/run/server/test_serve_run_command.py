@@ -136,7 +136,7 @@ def test_requests_of_a_process_that_is_killed_go_on_in_the_next_one(folder):
         restarts = httpx2.get(f"{ready['address']}/metrics").text
         stopped(server)
     assert found[0] == found[1] != ""
-    assert 'trainyard:engine_restarts_total{model_name="tiny"} 1.0' in restarts
+    assert 'trainyard:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in restarts
 
 
 def is_engine(process: psutil.Process) -> bool:

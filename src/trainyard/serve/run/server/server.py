@@ -99,9 +99,7 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(
-    models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions, on_ready: OnReady
-) -> bool:
+def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions, on_ready: OnReady) -> bool:
     """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
 
     Parameters
