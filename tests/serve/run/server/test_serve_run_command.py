@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +48,10 @@ from trainyard.cli.main import main
         (["--engine", "vllm", "--host-cache-memory", "1GB"], "leave --host-cache-memory out"),
         (["--engine", "vllm", "--vllm-python", "no/python"], "make vllm"),
         (["--vllm-python", "no/python"], "goes with --engine vllm"),
+        (["--router", "prefill_decode"], "'prefill_decode' moves requests between replicas"),
+        (["--router", "nearest"], "unknown router 'nearest'"),
+        (["--engine", "vllm", "--replicas", "2"], "leave --tp and --replicas out"),
+        (["--engine", "vllm", "--router", "least_requests"], "does not do"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -61,10 +66,12 @@ def test_what_cannot_be_is_refused_before_anything_starts(folder, capsys, option
         ([], False, "torch finds no such device"),
         (["--tp", "2"], True, "leave --tp out"),
         ([], True, "give --cache-memory"),
+        (["--cache-memory", "1GiB", "--replicas", "2"], True, "device 1, and torch finds 1"),
     ],
 )
 def test_a_gpu_is_asked_for(folder, capsys, monkeypatch, options, there, says):
     monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     assert main(["serve", "run", str(folder), "--device", "cuda", *options]) == 2
     assert says in capsys.readouterr().err
 
@@ -137,6 +144,36 @@ def test_requests_of_a_process_that_is_killed_go_on_in_the_next_one(folder):
         stopped(server)
     assert found[0] == found[1] != ""
     assert 'trainyard:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in restarts
+
+
+@pytest.mark.slow
+def test_a_server_with_replicas_goes_on_when_one_of_them_is_killed(folder):
+    body = COMPLETION | {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    with serving(str(folder), "--replicas", "2", "--router", "least_requests") as (server, ready):
+        url = ready["address"]
+
+        def text() -> str:
+            answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"][0]["text"]
+
+        before = text()
+        engines = [each for each in psutil.Process(server.pid).children() if is_engine(each)]
+        assert len(engines) == 2
+        engines[0].kill()
+        engines[0].wait(60)
+        while (
+            'engine_restarts_total{engine="0",model_name="tiny"} 1.0' not in httpx2.get(f"{url}/metrics").text
+        ):
+            time.sleep(0.1)
+        found = [httpx2.get(f"{url}{path}").status_code for path in ("/ready", "/health")]
+        after = text()
+        metrics = httpx2.get(f"{url}/metrics").text
+        out, _ = stopped(server)
+    assert found == [200, 200]
+    assert after == before
+    assert 'engine_restarts_total{engine="1",model_name="tiny"} 0.0' in metrics
+    assert json.loads(out) == {"drained": True}
 
 
 def is_engine(process: psutil.Process) -> bool:
