@@ -10,6 +10,7 @@ import yaml
 from refused_commands import check_refused
 
 from trainyard.cli import main as cli
+from trainyard.serve.placement_document import load_placement
 
 PLACE = ("serve", "place", "resnet-tiny:2000/s:50ms,gpt-tiny:1000/s:20ms", "--cluster", "1x2xA100-80G")
 TRACE = "name,arrival_s,prompt_tokens,output_tokens,model"
@@ -79,9 +80,12 @@ def test_the_document_says_what_is_placed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_tables_and_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main((*PLACE, "--num", "500", "--html", "p.html", "--policy", "nexus(headroom=2)")) == 0
+    files = ("--html", "p.html", "--save", "placement.json")
+    assert cli.main((*PLACE, "--num", "500", *files, "--policy", "nexus(headroom=2)")) == 0
     out, err = capsys.readouterr()
-    assert err == "page written to p.html\n"
+    assert err == "page written to p.html\nplacement written to placement.json\n"
+    placed = load_placement(folder / "placement.json")
+    assert {model for group in placed.groups for model in group.models} == {"resnet-tiny", "gpt-tiny"}
     said = " ".join(out.split())
     for part in ("2 models on 1x2xA100-80G", "policies, best first", "placed by nexus(headroom=2)"):
         assert part in said
@@ -117,9 +121,10 @@ def test_no_placement_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot place" in out
 
 
-def test_requests_that_are_all_late_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_that_are_all_late_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = ("resnet-tiny:100/s:1us", "--cluster", "1x2xA100-80G", "--num", "100", "--policy", "replicate")
-    assert cli.main(("serve", "place", *late, "--json")) == 1
+    assert cli.main(("serve", "place", *late, "--json", "--save", "placement.json")) == 1
+    assert not (folder / "placement.json").exists()
     out, err = capsys.readouterr()
     assert err.startswith("error: no request meets its objective under any policy; give longer objectives")
     (run,) = json.loads(out)["runs"]

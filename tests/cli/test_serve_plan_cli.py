@@ -13,6 +13,7 @@ from trainyard.cli import main as cli
 from trainyard.serve import deploy
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deployment import ServedModel
+from trainyard.serve.placement_document import load_placement
 
 DRAWN = (
     "--rate",
@@ -101,8 +102,21 @@ def test_tables_and_page(small: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "Throughput per device against speed for one user" in (small / "p.html").read_text()
 
 
-def test_objectives_that_cannot_be_met_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main((*PLAN, *DRAWN, "--tpot", "1ms")) == 1
+def test_the_placement_can_be_saved(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main((*PLAN, *DRAWN, *WANTED, "--share", "95%", "--json", "--save", "placement.json")) == 0
+    out, err = capsys.readouterr()
+    assert err == "placement written to placement.json\n"
+    best, placed = json.loads(out)["best"], load_placement(small / "placement.json")
+    assert len(placed.groups) == best["num_replicas"]
+    split = best["pipeline_stages"], best["tensor_parallel"]
+    assert {(r.pipeline_stages, r.tensor_parallel) for group in placed.groups for r in group.replicas} == {
+        split
+    }
+
+
+def test_objectives_that_cannot_be_met_are_told(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main((*PLAN, *DRAWN, "--tpot", "1ms", "--save", "placement.json")) == 1
+    assert not (small / "placement.json").exists()
     out, err = capsys.readouterr()
     assert err.startswith(
         "error: no deployment on these devices meets the objectives for 99.0 % of the requests"

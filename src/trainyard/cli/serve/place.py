@@ -64,6 +64,8 @@ class Options(Common):
     """Memory of each device for weights, such as 10GB; by default what a server may use of the device."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a picture of each placement."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write the best placement to a file, which `serve run --placement` reads."""
 
 
 class _Asked(NamedTuple):
@@ -93,6 +95,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.serve_place import place_document, place_tables
     from trainyard.report.serve_place_page import serve_place_page
     from trainyard.serve.errors import ServeError
+    from trainyard.serve.placement_document import placement_text
     from trainyard.serve.placing.compare import compare_placements
     from trainyard.serve.placing.policies import parse_placers
     from trainyard.serve.placing.problem import PlacingProblem
@@ -113,6 +116,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     title = f"{len(models)} model{'s' * (len(models) > 1)} on {options.cluster}: {given.title}"
     if options.html is not None and runs:
         screen.keep(serve_place_page(title, problem, runs, cannot), options.html)
+    failure = _failure(runs, cannot)
+    if options.save is not None and not failure:
+        screen.keep(placement_text(runs[0].placed.placement), options.save, "placement")
     document = {
         "cluster": options.cluster,
         "requests": given.title,
@@ -120,7 +126,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         **place_document(problem, runs, cannot),
     }
     lines = given.left_out.lines() if given.left_out is not None else ()
-    return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), _failure(runs, cannot))
+    return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), failure)
 
 
 def _failure(runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]) -> str:

@@ -54,6 +54,8 @@ class Options(RequestOptions):
     """Longest sequence, prompt and output together; by default what the model and the KV cache allow."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write an HTML page with figures."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write the placement to a file, which `serve run --placement` reads."""
 
     def read_at_rate(self) -> GivenRequests:
         """The requests; those of a trace are scaled to --rate, if that is given."""
@@ -122,9 +124,22 @@ def act(options: Options, screen: Screen) -> Outcome:
         **plan_document(plan),
         "simulated_by": command,
     }
+    failure = "" if plan.is_met else verdict(plan)
+    if options.save is not None and plan.is_met:
+        failure = _save(plan, screen, options.save)
     lines = given.left_out.lines() if given.left_out is not None else ()
     tables = (title, *plan_tables(plan), *lines, f"simulate it with `{command}`")
-    return Outcome(document, tables, "" if plan.is_met else verdict(plan))
+    return Outcome(document, tables, failure)
+
+
+def _save(plan: ServingPlan, screen: Screen, path: Path) -> str:
+    """Write the placement of a plan; return why that cannot be, or ""."""
+    from trainyard.serve.placement_document import placement_text
+
+    if plan.deployment.model.data_parallel > 1:
+        return f"nothing is saved to {path}: a placement has no ranks that share experts"
+    screen.keep(placement_text(plan.deployment.placement()), path, "placement")
+    return ""
 
 
 def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,10 +15,18 @@ from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
+    from trainyard.hardware.cluster import Cluster
     from trainyard.serve.placement import Placement, Replica
     from trainyard.serve.run.engine_process import EngineFactory
 
-__all__ = ["ReplicaOptions", "local_engines", "simulated_engines"]
+__all__ = [
+    "ReplicaOptions",
+    "check_devices",
+    "local_engines",
+    "placement_of",
+    "simulated_engines",
+    "simulation_notes",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +40,84 @@ class ReplicaOptions:
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "round_robin"
     """Which replica serves a request: round_robin or least_requests, as in `trainyard serve simulate`."""
 
-    def placed(self, models: Iterable[str]) -> Placement:
-        """Which devices, or processes in their place, have which models."""
+    placement: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Instead of --tp and --replicas: which devices have which of MODELS, as `serve plan` and `serve place` write it with
+    --save. Processes of this machine stand for devices; with --device cuda, numbers are those of CUDA."""
+
+    def placed(self, models: Mapping[str, str]) -> Placement:
+        """Which devices, or processes in their place, have which models.
+
+        Parameters
+        ----------
+        models : folders, or names of the zoo, by the names by which requests call them.
+
+        Raises
+        ------
+        ServeError
+            If the file has no placement of these models, or other options say the same.
+        """
         from trainyard.serve.placement import Group, Placement, Replica
 
+        if self.placement is not None:
+            if (self.tp, self.replicas) != (1, 1):
+                raise ServeError(
+                    f"--placement {self.placement} says how many replicas there are, and how they are split; leave --tp "
+                    "and --replicas out"
+                )
+            return placement_of(self.placement, models)
         replicas = tuple(Replica(name, tensor_parallel=self.tp) for name in models)
         firsts = range(0, self.replicas * self.tp, self.tp)
         return Placement(tuple(Group(tuple(range(i, i + self.tp)), replicas) for i in firsts))
+
+
+def placement_of(path: Path, models: Mapping[str, str]) -> Placement:
+    """A placement that was saved, of the models of a server.
+
+    Parameters
+    ----------
+    models : folders, or names of the zoo, by the names by which requests call them. The file has either.
+
+    Raises
+    ------
+    ServeError
+        If it has not these models, or a plan is not for its replica.
+    """
+    from trainyard.serve.placement import Group, Placement
+    from trainyard.serve.placement_document import load_placement
+
+    given = load_placement(path)
+    placed = {model for group in given.groups for model in group.models}
+    names = {model: name for name, source in models.items() for model in (source, name) if model in placed}
+    if placed != set(names) or set(names.values()) != set(models):
+        raise ServeError(
+            f"{path} places {', '.join(sorted(placed))}; given are {', '.join(models)}; name the models that are placed, "
+            "each as NAME or NAME=FOLDER"
+        )
+    groups = []
+    for group in given.groups:
+        replicas = [_as_served(each, names[each.model], models[names[each.model]]) for each in group.replicas]
+        groups.append(Group(group.devices, tuple(replicas)))
+    return Placement(tuple(groups))
+
+
+def _as_served(replica: Replica, name: str, source: str) -> Replica:
+    """A replica by the name by which requests call its model."""
+    from trainyard.job.remesh import TENSOR
+
+    plan = replica.plan
+    if plan is not None:
+        if plan.model not in (replica.model, name, source):
+            raise ServeError(
+                f"replica of {replica.model!r}: its plan is for {plan.model!r}; give a plan of this model, or none"
+            )
+        sizes = {(mesh.num_ranks, mesh.size(TENSOR)) for mesh in plan.meshes}
+        size = replica.tensor_parallel
+        if len(plan.stages) != replica.pipeline_stages or sizes != {(size, size)}:
+            raise ServeError(
+                f"replica of {replica.model!r}: its plan has {plan.mesh_text}; allowed is what the replica has, "
+                f"{replica.pipeline_stages} stages of {size} {TENSOR}"
+            )
+    return replace(replica, model=name)
 
 
 class _Placed(NamedTuple):
@@ -81,6 +160,11 @@ def local_engines(
         replicas = []
         for replica, devices in _placed(placement, name):
             size = replica.tensor_parallel
+            if replica.pipeline_stages > 1:
+                raise ServeError(
+                    f"{name} has {replica.pipeline_stages} pipeline stages, and --engine torch computes a model in one; "
+                    "use --engine simulated, or another placement"
+                )
             if size not in made:
                 made[size] = _local_spec(options, path, policy, num, size, is_drawn=name in drawn)
             replicas.append(_on_device(made[size], options.device, devices[0]))
@@ -114,13 +198,55 @@ def simulated_engines(
 
     found: dict[str, Sequence[EngineFactory]] = {}
     for name, model in models.items():
-        splits = Counter(replica.tensor_parallel for replica, _ in _placed(placement, name))
-        found[name] = [
-            spec
-            for size, num in splits.items()
-            for spec in num * [simulated_spec(options, model, policy, cluster, size, num, folder)]
-        ]
+        replicas = [replica for replica, _ in _placed(placement, name)]
+        made = {
+            each: simulated_spec(options, model, policy, cluster, each, num, folder)
+            for each, num in Counter(replicas).items()
+        }
+        found[name] = [made[each] for each in replicas]
     return found
+
+
+def check_devices(placement: Placement, cluster: Cluster) -> None:
+    """Refuse a placement on devices that a cluster does not have, or that are not like its first ones.
+
+    Raises
+    ------
+    ServeError
+        Names the devices.
+    """
+    for group in placement.groups:
+        last = max(group.devices)
+        if last >= cluster.num_devices:
+            raise ServeError(
+                f"the placement has device {last}; {cluster.name} has devices 0 to {cluster.num_devices - 1}; give the "
+                "cluster for which it was made"
+            )
+        kinds = {cluster.devices[device].name for device in (0, *group.devices)}
+        nodes = {int(cluster.node_of[device]) for device in group.devices}
+        fit = max(int(num) for num in cluster.devices_per_node) >= len(group.devices)
+        if len(kinds) > 1 or (fit and len(nodes) > 1):
+            raise ServeError(
+                f"the placement has a group of {group}; an engine is simulated on devices like the first ones of "
+                f"{cluster.name}, and on one node if that has so many; use others"
+            )
+
+
+def simulation_notes(placement: Placement) -> list[str]:
+    """What simulated engines do in another way than the simulator."""
+    notes = []
+    shared = [models for group in placement.groups if len(models := group.models) > 1]
+    if shared:
+        notes.append(
+            f"{', '.join(shared[0])} have the same devices, and each is simulated as if it had them alone"
+        )
+    staged = [each.model for group in placement.groups for each in group.replicas if each.pipeline_stages > 1]
+    if staged:
+        notes.append(
+            f"{staged[0]}: a batch begins when the one before has left the last stage; `serve simulate` computes one in "
+            "each stage"
+        )
+    return notes
 
 
 def _placed(placement: Placement, model: str) -> list[_Placed]:

@@ -19,7 +19,13 @@ from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.serve.chunk_option import ChunkOption
 from trainyard.cli.serve.engine_options import LocalEngineOptions
 from trainyard.cli.serve.lora_modules import parse_lora_modules
-from trainyard.cli.serve.replica_engines import ReplicaOptions, local_engines, simulated_engines
+from trainyard.cli.serve.replica_engines import (
+    ReplicaOptions,
+    check_devices,
+    local_engines,
+    simulated_engines,
+    simulation_notes,
+)
 from trainyard.cli.serve.requests import quantity
 from trainyard.serve.errors import ServeError
 
@@ -52,7 +58,7 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     vllm_python: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Of vLLM: Python of the environment that has it; by default .venv-vllm/bin/python, which `make vllm` makes."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Of a simulated engine: its first devices serve each model, such as 1xH100."""
+    """Of a simulated engine: its first devices serve each replica, such as 1xH100."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
@@ -128,6 +134,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         return _served_by_vllm(options, models, placement, server_options, on_ready)
     with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
         engines = _engine_factories(options, models, drawn, placement, Path(folder))
+        for note in simulation_notes(placement) if options.engine == "simulated" else ():
+            screen.say(note)
         return Outcome({"drained": serve(engines, server_options, on_ready)})
 
 
@@ -142,7 +150,9 @@ def _served_by_vllm(
     from trainyard.serve.run.vllm.server import serve_vllm
 
     if len(placement.groups) > 1 or len(placement.groups[0].devices) > 1:
-        raise ServeError("--engine vllm has one process for a model; leave --tp and --replicas out")
+        raise ServeError(
+            "--engine vllm has one process for a model; leave --tp, --replicas and --placement out"
+        )
     server = vllm_server(options, options.policy, models, server_options, options.vllm_python)
     length = server.spec.options.max_model_len
     return Outcome({"drained": serve_vllm(server, lambda url: on_ready(url, {server.name: length or 0}))})
@@ -216,6 +226,10 @@ def _engine_factories(
     """How each replica of each model is computed, by the name of the model."""
     if options.cluster is None:
         return local_engines(options, models, drawn, options.policy, placement, folder)
+    if options.placement is not None:
+        from trainyard.hardware.parse import parse_cluster
+
+        check_devices(placement, parse_cluster(options.cluster))
     return simulated_engines(options, models, options.policy, options.cluster, placement, folder)
 
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
 from trainyard.cli.serve.engine_options import BLOCK_TOKENS, LocalEngineOptions
+from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
+    from trainyard.job.plan import Plan
+    from trainyard.serve.placement import Replica
     from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
 
 __all__ = ["simulated_spec"]
@@ -19,7 +22,7 @@ def simulated_spec(
     model: str,
     policy: str,
     cluster: str,
-    tensor_parallel: int,
+    replica: Replica,
     num_replicas: int,
     tokenizer_folder: Path,
 ) -> SimulatedEngineSpec:
@@ -28,7 +31,7 @@ def simulated_spec(
     Parameters
     ----------
     cluster : as text; its first devices serve the model.
-    tensor_parallel : devices of a replica, which share each layer.
+    replica : how it is split.
     num_replicas : for which there must be devices.
     tokenizer_folder : an empty folder for a tokenizer with a token for each byte, where the model has none of its own.
 
@@ -46,7 +49,8 @@ def simulated_spec(
     found = deploy(
         model,
         parse_cluster(cluster),
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=replica.tensor_parallel,
+        pipeline_stages=replica.pipeline_stages,
         dtype=options.dtype,
         num_replicas=num_replicas,
         cache_blocks=options.cache_blocks,
@@ -55,8 +59,28 @@ def simulated_spec(
         host_cache_bytes=host_cache_bytes(options.host_cache_memory),
         max_model_len=options.max_model_len,
     )
+    _check_plan(replica, found.model.plan)
     engine = EngineOptions(found.num_blocks, found.block_tokens, found.num_host_blocks, found.max_model_len)
     folder = Path(model)
     if not (folder / "tokenizer.json").is_file():
         folder = save_byte_tokenizer(tokenizer_folder)
-    return SimulatedEngineSpec(folder, policy, engine, model, cluster, tensor_parallel, options.dtype)
+    split = replica.tensor_parallel, replica.pipeline_stages
+    return SimulatedEngineSpec(folder, policy, engine, model, cluster, *split, options.dtype)
+
+
+def _check_plan(replica: Replica, simulated: Plan | None) -> None:
+    """Refuse a plan that the times of steps are not of."""
+    plan = replica.plan
+    if plan is None or simulated is None:
+        return
+    starts, ours = ([stage.start for stage in each.stages] for each in (plan, simulated))
+    if starts != ours:
+        raise ServeError(
+            f"the plan of {replica.model} has stages that begin at {', '.join(starts[1:])}; those of a simulated engine "
+            f"have as many layers each, and begin at {', '.join(ours[1:])}; give a placement of `serve plan --save`"
+        )
+    if plan.fingerprint == simulated.fingerprint and plan.placements != simulated.placements:
+        raise ServeError(
+            f"the plan of {replica.model} lays its weights on shards in another way than a simulated engine has them, "
+            "whose products are cut by columns and then by rows; leave the plan out"
+        )

@@ -24,12 +24,13 @@ _MOST_BUCKET_BYTES = 2**50
 _Said = TypeVar("_Said")
 
 
-def parse_plan(text: str, source: str | Path = "the plan") -> Plan:
+def parse_plan(text: str, source: str | Path = "the plan", *, trains: bool = True) -> Plan:
     """Read a plan's text form.
 
     Parameters
     ----------
     source : what errors call it.
+    trains : whether its schedule must have backward passes; one that serves has none.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def parse_plan(text: str, source: str | Path = "the plan") -> Plan:
                 model=given.text("model"),
                 fingerprint=given.text("fingerprint"),
                 num_rows=given.whole("num_rows", 1, MOST_ROWS),
-                schedule=_read_schedule(given),
+                schedule=_read_schedule(given, trains),
                 stages=_read_stages(given),
                 **_read_cluster(given, source),
                 **{name: read(given, name) for name, read in _OPTIONAL.items() if name in given},
@@ -103,7 +104,7 @@ def _read_cluster(given: Section, source: str | Path) -> dict[str, Any]:
     return {"cluster": place.name, "place": place}
 
 
-def _read_schedule(given: Section) -> Schedule:
+def _read_schedule(given: Section, trains: bool) -> Schedule:
     """A published schedule by its parameters, or a list of actions; one that can run."""
     try:
         if isinstance(given["schedule"], str):
@@ -117,7 +118,7 @@ def _read_schedule(given: Section) -> Schedule:
                 named.whole("num_microbatches", 1, MOST_ROWS),
                 named.whole("num_stages_per_rank", 1, MOST_RANKS, 1),
             )
-        check(schedule)
+        check(schedule, trains=trains)
     except ReadingError:
         raise
     except ScheduleError as error:

@@ -13,7 +13,7 @@ _Result = tuple[str, int, int]
 _RESULT_OF: dict[Kind, str] = {"F": "F", "B": "G", "I": "G", "W": "W", "U": "U"}
 
 
-def check(schedule: Schedule) -> None:
+def check(schedule: Schedule, *, trains: bool = True) -> None:
     """Prove that a schedule trains every microbatch exactly once, in an order its ranks can run.
 
     Every stage lies on one rank; every (stage, microbatch) has one F and either one B, or one I and one W;
@@ -21,17 +21,25 @@ def check(schedule: Schedule) -> None:
     k); and the ranks, each running its list in order, all reach their ends. Where there are updates, every backward
     pass is followed by one; and a stage may lie on several ranks that have no other stage and equally many updates.
 
+    Parameters
+    ----------
+    trains : whether there must be backward passes; a schedule that serves has none.
+
     Raises
     ------
     ScheduleError
         Names the first action at fault, and why.
     """
-    check_counts(schedule)
+    check_counts(schedule, trains=trains)
     run_in_order(schedule, lambda action: 0.0, 0.0)
 
 
-def check_counts(schedule: Schedule) -> None:
+def check_counts(schedule: Schedule, *, trains: bool = True) -> None:
     """Refuse what the set of actions alone shows: foreign, scattered, missing, double or contradictory ones.
+
+    Parameters
+    ----------
+    trains : as of `check`.
 
     Raises
     ------
@@ -63,13 +71,13 @@ def check_counts(schedule: Schedule) -> None:
             seen.add(action)
     for stage in range(num_stages):
         for k in range(num_microbatches):
-            _check_pair(seen, stage, k)
+            _check_pair(seen, stage, k, trains)
     if has_updates:
         check_replicas(schedule)
         check_updates(schedule)
 
 
-def _check_pair(seen: set[Action], stage: int, microbatch: int) -> None:
+def _check_pair(seen: set[Action], stage: int, microbatch: int, trains: bool) -> None:
     forward, full, inputs, weights = (Action(kind, stage, microbatch) for kind in PASSES)
     if forward not in seen:
         raise ScheduleError(forward, "missing; every stage runs every microbatch forward")
@@ -78,7 +86,10 @@ def _check_pair(seen: set[Action], stage: int, microbatch: int) -> None:
             if split in seen:
                 raise ScheduleError(split, f"as well as the full backward {full}; keep one or the other")
     elif inputs not in seen and weights not in seen:
-        raise ScheduleError(full, f"missing, and so are {inputs} and {weights}; {forward} has no backward")
+        if trains:
+            raise ScheduleError(
+                full, f"missing, and so are {inputs} and {weights}; {forward} has no backward"
+            )
     else:
         for here, other in ((inputs, weights), (weights, inputs)):
             if here not in seen:

@@ -30,6 +30,7 @@ class SimulatedEngineSpec:
     model : its name in the zoo, or a Hugging Face ``config.json`` or its folder.
     cluster : as text; its first devices serve the model.
     tensor_parallel : of these devices, how many share each layer.
+    pipeline_stages : parts of the model in sequence. One batch after the other goes through all of them.
     dtype : type of the weights there.
     """
 
@@ -39,6 +40,7 @@ class SimulatedEngineSpec:
     model: str
     cluster: str
     tensor_parallel: int = 1
+    pipeline_stages: int = 1
     dtype: str = "bfloat16"
 
     def make_engine(self) -> Engine:
@@ -48,6 +50,7 @@ class SimulatedEngineSpec:
             self.model,
             parse_cluster(self.cluster),
             tensor_parallel=self.tensor_parallel,
+            pipeline_stages=self.pipeline_stages,
             dtype=self.dtype,
             block_tokens=self.options.block_tokens,
         )
