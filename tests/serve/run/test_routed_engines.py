@@ -61,7 +61,7 @@ class _Two:
         await RoutedEngines(self.clients).start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(100)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(600)
 
     def engines(self, router: Router = round_robin, max_retries: int = 0) -> RoutedEngines:
         """Of the two, when both are ready, as if nothing had been asked before."""
