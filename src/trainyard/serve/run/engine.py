@@ -301,13 +301,13 @@ class Engine:
         logits = self._model.logits(items, running, ends)
         chosen = self._chooser.choose([running[items[i].request] for i in ends], self._entries, logits)
         found: list[NewToken | Refused] = []
-        without = set[int]()
+        without = dict[int, str]()
 
         def generated(state: RequestState) -> tuple[int | None, bool]:
             token, logprobs = chosen[state.number]
             first = state.sequences[0].number
             if token == NO_TOKEN:
-                without.add(first)
+                without[first] = self._entries[first].problem or _NOT_NUMBERS
                 token = 0  # any one: the request is refused when the step is complete
             for other in range(first + 1, first + 1 + state.num_to_fork):
                 self._checker.fork(first, other)
@@ -323,7 +323,7 @@ class Engine:
             self._leave(state)
         for number in without:
             self.cancel(number)
-        refused = [Refused(number, _NOT_NUMBERS) for number in sorted(without)]
+        refused = [Refused(*each) for each in sorted(without.items())]
         return [each for each in found if each.request not in without] + refused
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:

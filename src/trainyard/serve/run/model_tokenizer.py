@@ -16,6 +16,8 @@ from trainyard.serve.run.structured_outputs import StructuredOutputs
 __all__ = ["Detokenizer", "ModelTokenizer"]
 
 _UNKNOWN = "\ufffd"
+_MOST_UNDECIDED = 3  # characters that may become another one: UTF-8 has at most 4 bytes for each
+_MOST_HELD = 16  # tokens that such characters depend on, and more
 
 
 class ModelTokenizer:
@@ -87,12 +89,14 @@ class ModelTokenizer:
         add_special_tokens : whether those are added that the tokenizer puts around a text, such as at its beginning.
         max_tokens : how many are kept: the first ones of the text with all that are put around it; None for all.
         """
+        # The call for several texts lets other threads run meanwhile; that for one does not.
         if max_tokens is not None:
-            found = self._tokenizer.encode(text, add_special_tokens=False)
+            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
             around = self._tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
             found.truncate(max(0, max_tokens - around))
             return tuple(self._tokenizer.post_process(found, None, add_special_tokens).ids)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return tuple(found.ids)
 
     def decode(self, tokens: Sequence[int], shown: Set[int] = frozenset()) -> str:
         """Text of tokens; special tokens have none.
@@ -101,9 +105,13 @@ class ModelTokenizer:
         ----------
         shown : special tokens that have a text nevertheless.
         """
-        kept = [token for token in tokens if token not in self._special or token in shown]
+        kept = [token for token in tokens if self.has_text(token, shown)]
         found: str = self._tokenizer.decode(kept, skip_special_tokens=False)
         return found
+
+    def has_text(self, token: int, shown: Set[int] = frozenset()) -> bool:
+        """Whether a token is one of text: special ones are not, unless they are shown."""
+        return token not in self._special or token in shown
 
     def ids_of(self, texts: Sequence[str]) -> frozenset[int]:
         """Tokens that are one of some texts."""
@@ -175,29 +183,40 @@ class Detokenizer:
 
     def __init__(self, tokenizer: ModelTokenizer, shown: Set[int] = frozenset()) -> None:
         self._tokenizer, self._shown = tokenizer, shown
-        # Tokens from the last ones that gave text; what these give alone is not given again.
+        # Tokens from the last ones that gave text; what these give alone, and some characters more, is not given again.
         self._tokens: list[int] = []
-        self._num_given = 0
+        self._num_given = self._num_chars_given = 0
 
     def take(self, token: int) -> str:
         """Take the next token; return the text that is certain now."""
+        if not self._tokenizer.has_text(token, self._shown):
+            return ""
         self._tokens.append(token)
         new = self._new()
-        if not new or new.endswith(_UNKNOWN):
+        num_undecided = min(len(new) - len(new.rstrip(_UNKNOWN)), _MOST_UNDECIDED)
+        if new and not num_undecided:
+            self._tokens = self._tokens[self._num_given :]
+            self._num_given, self._num_chars_given = len(self._tokens), 0
+            return new
+        if len(self._tokens) <= self._num_given + 2 * _MOST_HELD:
             return ""
-        self._tokens = self._tokens[self._num_given :]
-        self._num_given = len(self._tokens)
-        return new
+        # No character is so long: all but the last ones are no text. What is held is bounded, as it is read each time.
+        self._tokens, self._num_given = self._tokens[-_MOST_HELD:], 0
+        self._num_chars_given = max(0, len(self._decode(self._tokens)) - num_undecided)
+        return new[: len(new) - num_undecided]
 
     def rest(self) -> str:
         """What was held back, where nothing more comes."""
         new = self._new()
-        self._tokens, self._num_given = [], 0
+        self._tokens, self._num_given, self._num_chars_given = [], 0, 0
         return new
 
     def _new(self) -> str:
-        given = self._tokenizer.decode(self._tokens[: self._num_given], self._shown)
-        return self._tokenizer.decode(self._tokens, self._shown)[len(given) :]
+        num = len(self._decode(self._tokens[: self._num_given])) + self._num_chars_given
+        return self._decode(self._tokens)[num:]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, self._shown)
 
 
 @cache

@@ -39,9 +39,11 @@ _RANGES = {
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (1e-3, 1e3),
 }
 _MOST_LOGPROBS = 20
 _MOST_BIAS = 100.0
+_MOST_TOP_K = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SamplingParams:
     temperature : float
         Divides the logits; 0 to 2. The likeliest token is chosen at 0 (below 1e-5).
     top_k : int
-        Tokens that may be drawn, the likeliest ones; 1 or more, or -1 for all.
+        Tokens that may be drawn, the likeliest ones; 1 to 2147483647, or -1 for all.
     top_p : float
         The likeliest tokens may be drawn that have this probability together, of what top_k left; above 0, up to 1.
     min_p : float
@@ -61,7 +63,8 @@ class SamplingParams:
     seed : int or None
         Of the request's random numbers; None for one that is drawn (`seed_of`).
     repetition_penalty : float
-        Of a token in the prompt or the output, a positive logit is divided by this, and another multiplied; above 0.
+        Of a token in the prompt or the output, a positive logit is divided by this, and another multiplied; 0.001 to
+        1000.
     presence_penalty : float
         Is subtracted from the logit of a token in the output; -2 to 2.
     frequency_penalty : float
@@ -108,11 +111,9 @@ class SamplingParams:
             raise ServeError(
                 f"top_p is {self.top_p}; allowed is above 0, up to 1; give 1 to draw from all tokens"
             )
-        if self.top_k != -1 and self.top_k < 1:
-            raise ServeError(f"top_k is {self.top_k}; allowed is 1 or more; give -1 to draw from all tokens")
-        if not 0.0 < self.repetition_penalty < float("inf"):
+        if self.top_k != -1 and not 1 <= self.top_k <= _MOST_TOP_K:
             raise ServeError(
-                f"repetition_penalty is {self.repetition_penalty}; allowed is a number above 0; give 1 for none"
+                f"top_k is {self.top_k}; allowed is 1 to {_MOST_TOP_K}; give -1 to draw from all tokens"
             )
         if self.logprobs is not None and not 0 <= self.logprobs <= _MOST_LOGPROBS:
             raise ServeError(

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import SamplingParams, token_mask
 from trainyard.serve.run.structured_outputs import TokenConstraint
 
 __all__ = ["ServedRequest"]
@@ -23,6 +27,7 @@ class ServedRequest:
     seed : of its first sample; the others have the next ones.
     checked : numbers of its samples that the check of batches knows.
     constraints : of its samples whose tokens are constrained, by number.
+    problem : why it cannot be answered; "" if it can.
     """
 
     state: RequestState
@@ -31,3 +36,19 @@ class ServedRequest:
     seed: int
     checked: set[int]
     constraints: dict[int, TokenConstraint] = field(default_factory=dict)
+    problem: str = ""
+
+    def allowed(self, number: int, vocabulary: int) -> NDArray[np.int32] | None:
+        """The tokens that a sample may have next, as `SamplingRow` takes them; none if there is a `problem`.
+
+        Parameters
+        ----------
+        number : of the sample.
+        vocabulary : number of tokens that the model knows.
+        """
+        constraint = self.constraints.get(number)
+        try:
+            return None if constraint is None else constraint.allowed()
+        except ServeError as error:
+            self.problem = str(error)
+            return token_mask((), vocabulary)

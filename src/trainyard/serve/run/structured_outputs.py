@@ -22,7 +22,13 @@ class TokenConstraint(Protocol):
     """Says of one answer which tokens may come next."""
 
     def allowed(self) -> NDArray[np.int32] | None:
-        """The tokens, as `SamplingRow` takes them."""
+        """The tokens, as `SamplingRow` takes them.
+
+        Raises
+        ------
+        ServeError
+            If no answer can conform.
+        """
         ...
 
     def take(self, token: int) -> None:
@@ -103,13 +109,18 @@ class _Matched:
     def allowed(self) -> NDArray[np.int32]:
         from llguidance.numpy import fill_next_token_bitmask
 
-        if not (self._matcher.is_error() or self._matcher.is_stopped()):
+        if not self._matcher.is_stopped():
             fill_next_token_bitmask(self._matcher, self._mask, 0)
-            if self._mask.any():
-                found: NDArray[np.int32] = self._mask[0]
-                return found
-        return self._end
+        if (
+            self._matcher.is_error()
+        ):  # only what comes next may show it, such as a schema that refers to itself
+            why = str(self._matcher.get_error()).partition("\n")[0]
+            raise ServeError(f"no answer can be made that conforms ({why}); give a simpler JSON schema")
+        if self._matcher.is_stopped() or not self._mask.any():
+            return self._end
+        found: NDArray[np.int32] = self._mask[0]
+        return found
 
     def take(self, token: int) -> None:
-        if not (self._matcher.is_error() or self._matcher.is_stopped()):
+        if not self._matcher.is_stopped():
             self._matcher.consume_token(token)

@@ -54,7 +54,7 @@ class TokenChooser:
             for number in range(state.number, state.number + 1 + state.num_to_fork):
                 seed = entry.seed + number - first
                 constraint = self._constraint(entry, number)
-                allowed, output = constraint.allowed() if constraint else None, state.tokens[prompt:]
+                allowed, output = entry.allowed(number, self._vocabulary), state.tokens[prompt:]
                 rows.append(SamplingRow(entry.sampling, seed, state.request.prompt_ids, output, allowed))
                 constraints.append(constraint)
                 numbers.append(number)

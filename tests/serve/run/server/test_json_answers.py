@@ -83,6 +83,26 @@ def test_formats_that_cannot_be_are_refused(tokenizer, given, says):
     assert found.json()["error"]["param"].startswith("response_format")
 
 
+_DEFS = {"$defs": {"a": {"$ref": "#/$defs/a"}}}
+_CIRCLE = {"$ref": "#/$defs/a"} | _DEFS
+_CIRCLE_IN_IT = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]} | _DEFS
+_TOO_MUCH = {"type": "string", "pattern": f"^{'(a|b|c|d)?' * 3000}$"}
+
+
+@pytest.mark.parametrize("schema", [_CIRCLE, _CIRCLE_IN_IT, _TOO_MUCH])
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_answer_that_cannot_conform_is_an_error(url, schema, streams):
+    """No one sees before whether it can: where nothing may follow, half an answer would look like a whole one."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = COMPLETION | {"response_format": form, "max_tokens": 40, "stream": streams, "n": 2}
+    beside = COMPLETION | {"max_tokens": 40, "ignore_eos": True}
+    found = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert "no answer can be made that conforms" in found.text
+    assert '"finish_reason":"stop"' not in found.text
+    assert found.status_code == 400 or (streams and found.status_code == 200)
+    assert httpx2.post(f"{url}/v1/completions", json=beside, timeout=60).status_code == 200
+
+
 def test_without_llguidance_it_is_said_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance.hf", None)
     fresh = ModelTokenizer(folder)

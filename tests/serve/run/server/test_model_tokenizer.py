@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,42 @@ def test_a_character_is_held_back_until_it_is_whole(tokenizer):
     assert len(tokens) == 4
     assert _pieces(tokenizer, tokens) == ["", "", "", "😀", ""]
     assert _pieces(tokenizer, tokens[:2]) == ["", "", "\ufffd"]
+
+
+@_FIXTURE
+@given(st.lists(st.sampled_from("€😀éa\udcff\udce2\udc98"), min_size=100, max_size=130))
+def test_bytes_that_are_no_text_are_told_when_no_character_is_so_long(tokenizer, chars):
+    byte = {
+        tokenizer.bytes_of(token): token for token in range(VOCABULARY) if len(tokenizer.bytes_of(token)) == 1
+    }
+    tokens = [byte[bytes([each])] for each in "".join(chars).encode("utf-8", "surrogateescape")]
+    assert "".join(_pieces(tokenizer, tokens)) == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("token", [b"\xff", b"<|end|>"])
+def test_what_a_long_answer_without_text_is_read_for_is_bounded(tokenizer, monkeypatch, token):
+    """Otherwise each token of it would take longer than the one before."""
+    (number,) = (each for each in range(VOCABULARY) if tokenizer.bytes_of(each) == token)
+    decode, most = tokenizer.decode, [0]
+
+    def counted(tokens, shown=frozenset()):
+        most.append(len(tokens))
+        return decode(tokens, shown)
+
+    monkeypatch.setattr(tokenizer, "decode", counted)
+    assert "".join(_pieces(tokenizer, [number] * 500)) == decode([number] * 500)
+    assert max(most) < 50
+
+
+def test_other_threads_run_while_a_long_text_becomes_tokens(tokenizer):
+    """A lock that this held would stop all answers of a server."""
+    times_s, text = [], "abc é " * 100_000
+    working = threading.Thread(target=tokenizer.encode, args=(text,))
+    working.start()
+    while working.is_alive():
+        times_s.append(time.monotonic())
+        time.sleep(0.001)
+    assert len(times_s) > 5
 
 
 def test_special_tokens_have_no_text(tokenizer):

@@ -39,17 +39,27 @@ def schema_of_calls(tools: Sequence[Tool], *, is_parallel: bool) -> dict[str, An
     return {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}}
 
 
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+
+
 def _moved(schema: Any, place: str) -> Any:
     """A JSON schema that is put into another one at a place: what refers to its root refers to that."""
     if isinstance(schema, list):
         return [_moved(each, place) for each in schema]
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or "$id" in schema:  # which is a root of its own
         return schema
-    found = {name: _moved(value, place) for name, value in schema.items()}
-    target = found.get("$ref")
-    if isinstance(target, str) and target.startswith("#"):
-        found["$ref"] = place + target.removeprefix("#")
-    return found
+    return {name: _moved_member(name, value, place) for name, value in schema.items()}
+
+
+def _moved_member(name: str, value: Any, place: str) -> Any:
+    if name in _VALUES:
+        return value
+    if name == "$ref" and isinstance(value, str) and value.partition("/")[0] == "#":
+        return place + value.removeprefix("#")
+    if name in _BY_NAME and isinstance(value, dict):
+        return {key: _moved(each, place) for key, each in value.items()}
+    return _moved(value, place)
 
 
 class ForcedCallParser:
