@@ -19,6 +19,7 @@ from trainyard.serve.run.engine_adapters import (
     AdapterStatus,
     AdapterUnloadedError,
     EngineAdapters,
+    EngineLostError,
     LoadAdapter,
     UnloadAdapter,
     unique_adapter,
@@ -122,7 +123,7 @@ def test_an_adapter_at_which_the_process_ends_is_not_read_again():
         bad = asyncio.create_task(adapters.load("x#1", Path("bad")))
         await asyncio.sleep(0)
         adapters.end()
-        with pytest.raises(ServeError, match="before it had read the adapter"):
+        with pytest.raises(EngineLostError, match="before it had read the adapter"):
             await bad
         sent.clear()
         adapters.begin_anew()

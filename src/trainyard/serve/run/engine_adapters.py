@@ -15,12 +15,17 @@ __all__ = [
     "AdapterStatus",
     "AdapterUnloadedError",
     "EngineAdapters",
+    "EngineLostError",
     "LoadAdapter",
     "UnloadAdapter",
     "unique_adapter",
 ]
 
 _LOG = logging.getLogger("trainyard.server")
+
+
+class EngineLostError(ServeError):
+    """The process of an engine ended while it served a request, or read an adapter."""
 
 
 class AdapterUnloadedError(ServeError):
@@ -93,6 +98,8 @@ class EngineAdapters:
         ------
         ServeError
             If it cannot be read, or is not for the model of the engine.
+        EngineLostError
+            If the process ends before it has read it.
         """
         mine = self._adapters[adapter] = _Adapter(folder, asyncio.get_running_loop().create_future())
         try:
@@ -140,4 +147,5 @@ class EngineAdapters:
         """The process ended; an adapter that it was reading may be the reason, and is not read again."""
         for mine in self._adapters.values():
             if not mine.failure.done():
-                mine.failure.set_result("the engine stopped before it had read the adapter; load it again")
+                why = "the engine stopped before it had read the adapter; load it again"
+                mine.failure.set_exception(EngineLostError(why))

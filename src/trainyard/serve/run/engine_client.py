@@ -18,7 +18,13 @@ from threading import Thread
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
-from trainyard.serve.run.engine_adapters import AdapterStatus, EngineAdapters, LoadAdapter, UnloadAdapter
+from trainyard.serve.run.engine_adapters import (
+    AdapterStatus,
+    EngineAdapters,
+    EngineLostError,
+    LoadAdapter,
+    UnloadAdapter,
+)
 from trainyard.serve.run.engine_process import (
     AddRequest,
     CancelRequest,
@@ -39,10 +45,6 @@ __all__ = ["EngineClient", "EngineLostError"]
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
 _Message = AddRequest | CancelRequest | EndSample | LoadAdapter | UnloadAdapter | StopEngine
-
-
-class EngineLostError(ServeError):
-    """The process of an engine ended while it served a request."""
 
 
 @dataclass
@@ -164,7 +166,7 @@ class EngineClient:
         ServeError
             If it cannot be read, or is not for the model of the engine.
         EngineLostError
-            If the process of the engine cannot be started.
+            If the process of the engine cannot be started, or ends before it has read it.
         """
         if self._failure:
             raise EngineLostError(self._failure)
@@ -297,6 +299,7 @@ class EngineClient:
         """The process ended."""
         self._num_failed_starts = 0 if self._ready.is_set() else self._num_failed_starts + 1
         self._ready.clear()
+        self.state = EngineState()
         self._adapters.end()
         if self._is_closing:
             return

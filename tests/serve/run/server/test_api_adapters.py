@@ -128,7 +128,7 @@ def test_chats_streams_and_tokens_are_those_of_adapters_too(url):
         ("x", "a" * 4000, {}, "has no adapter_config.json"),
         ("tiny", "a", {}, "'tiny' is served already"),
         ("a\nb", "a", {}, "lora_name"),
-        ("x", "a", {"base_model_name": "other"}, "no model 'other' is served here"),
+        ("x", "a", {"base_model_name": "other"}, "no model 'other' takes adapters here; known are tiny"),
         ("x", "a", {"load_inplace": True}, "load_inplace"),
         ("x", "a", {"lora_path": 1}, "lora_path is 1"),
     ],
@@ -143,6 +143,7 @@ def test_what_cannot_be_loaded_is_refused(url, name, path, more, says):
 def test_adapters_are_not_more_than_allowed_and_have_names_of_their_own(url):
     assert _load(url, "one", "a").status_code == 200
     assert "'one' is served already" in _load(url, "one", "b").text
+    assert "'one' takes adapters" in _load(url, "two", "a", base_model_name="one").text  # it is one itself
     assert _load(url, "two", "a").status_code == 200
     assert "2 adapters are loaded, which is the most" in _load(url, "three", "a").text
     assert _unload(url, "three").status_code == 404

@@ -68,6 +68,25 @@ def test_who_says_nothing_is_let_go():
     with_server(work, header_timeout_s=0.2)
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 9999999", "Transfer-Encoding: chunked"])
+def test_a_body_that_goes_on_after_its_answer_ends_the_connection(framing):
+    """Whoever is refused could hold connections for ever by it."""
+
+    async def work(connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(f"POST / HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+        assert await answer(reader) == b"HTTP/1.1 200 OK"
+        closed = asyncio.create_task(reader.read())
+        with suppress(ConnectionError):
+            while not closed.done():
+                writer.write(b"1\r\na\r\n")
+                await asyncio.sleep(0.02)
+        with suppress(ConnectionError):
+            assert await closed == b""
+
+    with_server(work, header_timeout_s=0.2)
+
+
 def test_answers_may_take_longer_than_headers():
     async def work(connect: Connect) -> None:
         reader, writer = await connect()

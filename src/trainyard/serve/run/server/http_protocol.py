@@ -21,8 +21,8 @@ class BoundedHttpProtocol(H11Protocol):
     Parameters
     ----------
     max_connections : of the server; one more is answered with status 503 and closed.
-    header_timeout_s : from the first byte of a request, or from the begin of the connection, to the end of its headers;
-        then the connection is closed.
+    header_timeout_s : from the first byte of a request, or from the begin of the connection, to the end of its headers,
+        and from an answer to the end of a body that was not waited for; then the connection is closed.
     """
 
     def __init__(self, *args: Any, max_connections: int, header_timeout_s: float, **more: Any) -> None:
@@ -45,7 +45,14 @@ class BoundedHttpProtocol(H11Protocol):
         super().data_received(data)
         self._watch_headers()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._header_timer is None:
+            self._header_timer = self.loop.call_later(self._header_timeout_s, self.transport.close)
+
     def _watch_headers(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE):
+            return  # it is answered
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self._stop_timer()
         elif self._header_timer is None:

@@ -139,10 +139,10 @@ class ServedModels:
         ServeError
             If the name is taken, there are too many adapters, or it cannot be read or is not for the model.
         ApiError
-            If there is no such model.
+            If there is no such model, or it is an adapter itself.
         """
         async with self._loading:
-            model = self.base.get(base or self.only_name()) or self.find(base)
+            model = self._base_model(base or self.only_name())
             if self.base_of(name):
                 raise ServeError(f"a model {name!r} is served already; unload it, or give another name")
             if len(self._adapters) >= self._max_adapters:
@@ -153,6 +153,13 @@ class ServedModels:
                 model, name=name, parent=model.name, adapter=adapter, created_s=made_s
             )
             self.awaited.discard(name)
+
+    def _base_model(self, name: str) -> HostedModel:
+        found = self.base.get(name)
+        if found is None:
+            told = f"no model {shown(name)} takes adapters here; known are {listed(self.base)}"
+            raise ApiError(404, told, param="base_model_name", code="model_not_found")
+        return found
 
     def unload_adapter(self, name: str) -> None:
         """Take no more requests with an adapter; those that run go on to their ends.
