@@ -12,7 +12,7 @@ from tests.serve.run.bench.bench_server import INTERVAL_S, FakeServer, running
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 from trainyard.serve.run.bench.load_generator import BenchProgress, generate_load
-from trainyard.serve.run.bench.streamed_response import send_request
+from trainyard.serve.run.bench.streamed_response import StreamedResponse, send_request
 from trainyard.serve.run.bench.summary import failures, request_lists, summary
 from trainyard.serve.run.bench.target import Target
 from trainyard.serve.run.server.server import listening
@@ -120,6 +120,13 @@ def test_failures_are_counted_and_end_nothing():
     assert by_kind["stream"][0] == 4
     assert run.results[4].failure.message == "the engine is lost"
     assert request_lists(run)["ttfts"][1] is None
+
+
+def test_counts_that_cannot_be_are_not_taken():
+    response = StreamedResponse()
+    response.take({"usage": {"prompt_tokens": 7, "completion_tokens": -1}}, 0.0)
+    response.take({"usage": {"prompt_tokens": 10**30, "completion_tokens": True}}, 0.0)
+    assert (response.prompt_tokens, response.output_tokens) == (7, None)
 
 
 def test_an_answer_that_does_not_end_is_given_up():

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainyard.serve.run.server.tools.forced_calls import ForcedCallParser, RequiredCallsParser
+from trainyard.serve.run.server.chat_messages import Tool
+from trainyard.serve.run.server.tools.forced_calls import (
+    ForcedCallParser,
+    RequiredCallsParser,
+    schema_of_calls,
+)
 from trainyard.serve.run.server.tools.hermes_parser import HermesParser
 from trainyard.serve.run.server.tools.tool_call_parser import SingleCallParser
 
@@ -138,3 +143,20 @@ def test_a_list_that_is_cut_has_the_calls_whose_arguments_began():
 def test_a_named_call_is_its_arguments():
     assert parsed(ForcedCallParser("f"), ["", '{"a"', ": 1}"]) == ("", [("f", '{"a": 1}')])
     assert parsed(ForcedCallParser("f"), [""]) == ("", [])
+
+
+def test_only_references_to_the_root_of_parameters_are_moved():
+    """Not values that look like one, a property that is called so, an anchor, and a schema that has an id of its own."""
+    properties = {
+        "const": {"const": {"$ref": "#/x"}},
+        "$ref": {"enum": [{"$ref": "#"}]},
+        "own": {"$id": "https://a.example/b", "$ref": "#/$defs/c", "$defs": {"c": {"enum": [7]}}},
+        "named": {"$ref": "#d"},
+    }
+    moved = {"const": {"$ref": "#/$defs/e"}, "self": {"$ref": "#"}}
+    parameters = {"type": "object", "properties": properties | {"in": {"properties": moved}}}
+    tool = Tool.model_validate({"type": "function", "function": {"name": "refer", "parameters": parameters}})
+    (call,) = schema_of_calls([tool], is_parallel=False)["items"]["anyOf"]
+    place = "#/items/anyOf/0/properties/arguments"
+    expected = {"const": {"$ref": f"{place}/$defs/e"}, "self": {"$ref": place}}
+    assert call["properties"]["arguments"]["properties"] == properties | {"in": {"properties": expected}}

@@ -147,27 +147,6 @@ def test_parameters_may_refer_to_each_other(url):
             assert set(arguments.values()) <= {"north", "south", True, False}
 
 
-def test_what_only_looks_like_a_reference_stays(url):
-    """Values of a schema, a property that is called so, and a schema with an id of its own."""
-    properties = {
-        "const": {"const": {"$ref": "#x"}},
-        "$ref": {"enum": ["#"]},
-        "own": {"$id": "https://a.example/b", "$ref": "#/$defs/c", "$defs": {"c": {"enum": [7]}}},
-        "named": {"$ref": "#d"},
-    }
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-        "$defs": {"e": {"$anchor": "d", "enum": [8]}},
-    }
-    given = {"type": "function", "function": {"name": "refer", "parameters": parameters}}
-    message = plain(url, "chat/completions", _ONE | {"tools": [given]})["choices"][0]["message"]
-    arguments = json.loads(message["tool_calls"][0]["function"]["arguments"])
-    assert arguments == {"const": {"$ref": "#x"}, "$ref": "#", "own": 7, "named": 8}
-
-
 def test_the_client_of_openai_takes_calls_and_gives_answers(url):
     client = OpenAI(base_url=f"{url}/v1", api_key="any", _strict_response_validation=True)
     given = {

@@ -15,6 +15,7 @@ from trainyard.reading import shortened, shown
 
 __all__ = ["RequestFailure", "StreamedResponse", "error_message", "send_request"]
 
+_MOST_TOKENS = 2**31 - 1
 _SAYS_TEXT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 
 
@@ -145,4 +146,4 @@ def _has_token(choice: dict[str, Any]) -> bool:
 
 def _count(usage: dict[str, Any], name: str, otherwise: int | None) -> int | None:
     found = usage.get(name)
-    return found if type(found) is int else otherwise
+    return found if type(found) is int and 0 <= found <= _MOST_TOKENS else otherwise
