@@ -17,6 +17,9 @@ from trainyard.published import Files, MissingFilesError, PaperTable, Row
 from trainyard.report.systems import LEVELS, Level, find, options
 from trainyard.serve import policies as serve_policies
 from trainyard.serve import reproduce as serve_reproduce
+from trainyard.serve.catalog import CATALOG, parse_policies
+from trainyard.serve.errors import ServeError
+from trainyard.serve.placing.policies import parse_placers
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / ".." / "shared" / "data" / "cluster"
@@ -109,6 +112,28 @@ def test_the_python_calls_of_systems_name_what_there_is() -> None:
         exec(line, names)
         function = names[made.partition("(")[0]]
         inspect.signature(function).bind(*made.partition("(")[2].rstrip(")").split(", "))  # type: ignore[arg-type]
+
+
+def test_pages_say_which_serving_systems_also_decide_for_real_requests() -> None:
+    """Those that `--policy` of the server takes, and the one that batches embeddings."""
+    for entry in CATALOG:
+        try:
+            is_real = bool(parse_policies(entry.name))
+        except ServeError:
+            is_real = entry.decides == "encoder batches"
+        assert ("for real requests" in LEVELS[2].runs(entry)) == is_real, entry.name
+
+
+def test_pages_show_the_options_of_the_command_line() -> None:
+    """A placement is made by its name with any of the options that its page lists."""
+    for entry in CATALOG:
+        given = [option for option in options(entry) if "=" in option and "(" not in option]
+        text = f"{entry.name}({', '.join(given)})"
+        if entry.decides == "placement":
+            assert given == options(entry)
+            parse_placers(text)
+        elif entry.decides in ("batches", "admission"):
+            parse_policies(text)
 
 
 def test_names_are_unique_over_levels() -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from trainyard.published import PaperTable, System
-from trainyard.report.systems import LEVELS, Level, options
+from trainyard.report.systems import LEVELS, Level, factory_of, options
 from trainyard.report.units import number_text
 
 _HEADINGS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
@@ -30,7 +30,7 @@ def page(level: Level, system: System) -> str:
     parts.append(f"## The file\n\n{_notes(system)}")
     parts.append(f"## Use\n\n```\n{level.command(system)}\n```")
     parts.append(f"## Options\n\n`{system.name}({', '.join(options(system))})`")
-    parts.append(_bold_headings(_escaped(_described(system.factory))))
+    parts.append(_bold_headings(_escaped(_described(factory_of(system)))))
     if system.variants:
         parts.append("## Variants\n\n" + _table(("variant", "options"), _variants(system)))
     parts.append("## Beside the paper")

@@ -101,7 +101,7 @@ LEVELS: tuple[Level, ...] = (
         "trainyard.serve.reproduce",
         lambda entry: f"decides about {entry.decides}",
         _command,
-        lambda entry: "in simulation",
+        lambda entry: entry.runs,
     ),
 )
 """All levels that have systems."""
@@ -129,9 +129,18 @@ def find(name: str) -> tuple[Level, System]:
     return next((level, system) for level in LEVELS for system in level.systems if system.name == name)
 
 
+def factory_of(system: System) -> Callable[..., Any]:
+    """What makes a system from the options that users give: of a placement, those of ``serve place``."""
+    if isinstance(system, serve_catalog.Entry) and system.decides == "placement":
+        from trainyard.serve.placing.policies import PLACERS
+
+        return next(each.factory for each in PLACERS if each.name == system.name)
+    return system.factory
+
+
 def options(system: System) -> list[str]:
     """Keywords of a system with their defaults, as code."""
-    parameters = inspect.signature(system.factory).parameters.values()
+    parameters = inspect.signature(factory_of(system)).parameters.values()
     return [_option(p) for p in parameters]
 
 

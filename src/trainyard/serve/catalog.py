@@ -81,6 +81,15 @@ class Entry:
         folder = name.rpartition(".")[0]
         return folder if ".policies." in folder else name
 
+    @property
+    def runs(self) -> str:
+        """Where it decides: ``serve run`` takes policies of batches and of admission; placements are only simulated."""
+        return (
+            "in simulation"
+            if self.decides in ("placement", "deployment")
+            else "in simulation and for real requests"
+        )
+
 
 _TESTS = "tests/serve/policies"
 _STEP_TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -215,7 +224,7 @@ CATALOG: tuple[Entry, ...] = (
         "auto_serve",
         "deployment",
         auto,
-        "the best policy, its options, the split and the replicas, by simulation",
+        "The best policy, its options, the split and the replicas, by simulation",
         "our own, 2026",
         "own",
         "tests/serve/test_serve_auto.py",

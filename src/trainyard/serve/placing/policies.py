@@ -44,7 +44,9 @@ class AlpaServe:
 
     Attributes
     ----------
-    num_shapes, num_moves, seed : of the search.
+    num_shapes : how many sets of group shapes are tried.
+    num_moves : how many layouts are tried for each set of shapes.
+    seed : of the order in which they are tried.
     """
 
     num_shapes: int = 12
@@ -65,7 +67,8 @@ class Nexus:
 
     Attributes
     ----------
-    headroom : packed are so many times the rates, for bursts; less where there are too few devices.
+    headroom : multiple of the rates for which devices are packed, to leave time for bursts; less where there are too
+        few devices.
     """
 
     headroom: float = 1.0
@@ -91,7 +94,7 @@ _PARTITION_PLACERS = (AlpaServe(num_shapes=2, num_moves=100), Nexus(), Nexus(2.0
 
 @dataclass(frozen=True)
 class Auto:
-    """The best of the others on the requests by which is decided, and improved on these.
+    """The best of the other policies on the given requests, improved by local search on the same requests.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What batch policies share that admit requests in an order that is given to them."""
+"""What batch policies share that take the order of admission as an option."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SWAPPED = "swapped-out requests go first: {}"
 
 @dataclass(frozen=True)
 class AdmittingPolicy(ABC):
-    """A batch policy that goes with any order of admission.
+    """A batch policy that works with any order of admission.
 
     Attributes
     ----------
-    splits_samples : whether each sample of a request computes its prompt by itself, as a request of its own.
-    admission : in which order requests are admitted.
+    splits_samples : whether each sample of a request computes its prompt itself, as a request of its own.
+    admission : order in which waiting requests are admitted.
     """
 
     splits_samples: ClassVar[bool] = False

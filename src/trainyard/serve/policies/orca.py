@@ -1,14 +1,14 @@
-"""ORCA: requests join and leave a batch at every iteration, and reserve room for all that they may need.
+"""ORCA: requests join and leave the batch at every iteration, and reserve cache for their longest answer.
 
 References
 ----------
 G.-I. Yu et al., "ORCA: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. Section 3.1:
-iteration-level scheduling, which chooses anew after every iteration. Section 3.2: selective batching, by which prompts
-and decodes of any length share one. Algorithm 1: in order of arrival, up to ``max_bs`` requests; one that has not begun
-needs as many slots of the cache as its sequence may become long, which it keeps to its end, so that nobody is ever
-preempted. The first one that finds too few is the last one that is looked at.
+iteration-level scheduling, which chooses the batch anew after every iteration. Section 3.2: selective batching, by
+which prompts and decodes of any length share a batch. Algorithm 1: up to ``max_bs`` requests, in order of arrival. A
+new request needs a slot of the cache for every token that its sequence may have, and keeps these slots to its end, so
+no request is ever preempted. The first request that finds too few slots ends the search.
 
-Fidelity: exact. ``n_workers`` batches are in an instance of so many stages.
+Fidelity: exact. An instance with ``n_workers`` pipeline stages has as many batches in flight.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Orca(AdmittingPolicy):
 
     Attributes
     ----------
-    max_requests : max_bs, in an iteration.
+    max_requests : most requests in an iteration (the paper's ``max_bs``).
     """
 
     splits_samples: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class Orca(AdmittingPolicy):
         """Algorithm 1, `Select`: those that run came before all that wait."""
         for each in draft.running[: self.max_requests]:
             if not draft.compute(each, draft.num_left(each), reserve_tokens=each.max_num_tokens):
-                draft.preempt(each)  # it came from another instance, and has no reservation here
+                draft.preempt(each)  # it came from another instance and has no reservation here
         while len(draft.items) < self.max_requests:
             first = self.admission.next(draft, state)
             if first is None:

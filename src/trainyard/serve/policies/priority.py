@@ -3,9 +3,9 @@
 References
 ----------
 A. Cobham, "Priority Assignment in Waiting Line Problems", Journal of the Operations Research Society of America 2(1),
-1954: one queue of several priorities, in which whoever is served is served to the end. It is what servers call priority
-scheduling; there, running requests of less urgency lose their blocks first, too. Here the batch policy says who loses
-them, and requests that did come before all others, as they have computed something already.
+1954: one queue with several priorities, in which a request that is being served is served to its end. Servers call this
+priority scheduling; in them the least urgent running requests also lose their blocks first. Here the batch policy says
+which request loses its blocks; preempted requests are admitted before all others, since part of their work is done.
 
 Fidelity: exact.
 """
@@ -22,7 +22,7 @@ __all__ = ["Priority"]
 
 @dataclass(frozen=True)
 class Priority(SortedAdmission):
-    """An order of admission by `Request.priority`, of which a smaller one is more urgent."""
+    """An order of admission by `Request.priority`; a smaller number is more urgent."""
 
     @property
     def reads_priority(self) -> bool:

@@ -1,12 +1,12 @@
-"""Sarathi-Serve: prompts in chunks, so that they stall nobody who decodes.
+"""Sarathi-Serve: prompts are computed in chunks, so that they do not stall decodes.
 
 References
 ----------
 A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024. Algorithm 3: a
-step has a budget of tokens, first for all that decode, then for prompts that were begun, then for new ones, cut where the
-budget ends. So a step takes about the same time whatever comes, and each one that decodes gets a token in it.
+step has a budget of tokens: first for all decodes, then for prompts that were begun, then for new ones; the last prompt
+is cut where the budget ends. So every step takes about the same time, and every decoding request gets a token in it.
 
-Fidelity: simplified. The budget is given; how the paper finds it from an objective by measuring steps is left out.
+Fidelity: simplified. The budget is given. The paper finds it from an objective by measuring steps; that is left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def sarathi(
 
     Parameters
     ----------
-    chunk_tokens : tau, tokens in a step.
-    max_requests : that run at once.
-    admission : in which order new requests are taken.
+    chunk_tokens : most tokens in a step, of decodes and of prompt chunks together (the paper's tau).
+    max_requests : most requests that run at once.
+    admission : order in which waiting requests are admitted.
 
     Raises
     ------
     ServeError
-        If there is room for no token.
+        If ``chunk_tokens`` is below 1.
     """
     if chunk_tokens < 1:
         raise ServeError(f"chunk_tokens is {chunk_tokens}; allowed is 1 or more")

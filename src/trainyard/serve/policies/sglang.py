@@ -1,14 +1,15 @@
-"""SGLang: those first of whose prompt the cache has most.
+"""SGLang: the request with the longest prefix in the cache is admitted first.
 
 References
 ----------
 L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024, arXiv:2312.07104.
 Section 3: requests that share a prefix are served one after the other, while it is in the cache. Theorem 3.1: longest
-shared prefix first is depth first search of the tree of prefixes, and finds as much as can be where all are known.
+shared prefix first is a depth-first search of the tree of prefixes, and has the highest hit rate possible if all requests
+are known.
 
-Fidelity: simplified. Prefixes are matched by whole blocks, not by tokens. The tree gives back leaves that were used
-longest ago first; so does a cache of blocks, as a request gives back its last block first. Where many wait, the authors'
-program goes back to first come; here the first of them are compared. The language is left out.
+Fidelity: simplified. Prefixes are matched by whole blocks, not by tokens. The paper's tree evicts the least recently used
+leaves first. So does a cache of blocks, since a request frees its last block first. When many requests wait, the authors'
+program falls back to first come, first served; here the first of them are compared. The language is left out.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ __all__ = ["LongestPrefix"]
 
 @dataclass(frozen=True)
 class LongestPrefix(AdmissionHooks):
-    """An order of admission; it goes with any batch policy. Of equal ones, the first in the queue comes first.
+    """An order of admission for any batch policy. Of equal requests, the first in the queue is admitted.
 
     Attributes
     ----------
-    max_looked_at : so many of those that wait, the first ones, are compared; with more, a decision would take long.
+    max_looked_at : how many waiting requests, from the first on, are compared; the limit bounds the time of a decision.
     """
 
     max_looked_at: int = 128

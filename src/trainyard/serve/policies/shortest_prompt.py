@@ -1,8 +1,8 @@
-"""Shortest prompt first, but for those that have waited for long.
+"""Shortest prompt first, except that requests that have waited for long come before.
 
-Short prompts take little of the cache, so that many run at once, and the mean time is short; how long outputs will be
-need not be known. Without a limit, long prompts would wait for ever under load: whoever has waited for so long comes
-first, in order of arrival. Preempted requests come before all others, as they have computed something already.
+Short prompts take little of the cache, so many requests run at once and the mean time is short. Output lengths need not
+be known. Without a limit, long prompts would wait for ever under load: requests that have waited ``max_wait_s`` come
+first, in order of arrival. Preempted requests come before all others, since part of their work is done.
 
 Fidelity: own.
 """
@@ -21,11 +21,11 @@ __all__ = ["ShortestPrompt"]
 
 @dataclass(frozen=True)
 class ShortestPrompt(SortedAdmission):
-    """An order of admission; it goes with any batch policy.
+    """An order of admission for any batch policy.
 
     Attributes
     ----------
-    max_wait_s : after which a request comes before shorter ones.
+    max_wait_s : how long a request waits until it comes before shorter ones.
     """
 
     max_wait_s: float = 20.0

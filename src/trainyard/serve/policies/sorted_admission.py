@@ -1,4 +1,4 @@
-"""Orders of admission by a number of each request that never changes."""
+"""Orders of admission by a number that each request has and that never changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainyard.serve.request_state import RequestState
 __all__ = ["Heap", "SortedAdmission"]
 
 Heap = list[tuple[int, int, RequestState]]
-"""Requests by their number and their arrival; some of them may wait no longer."""
+"""Requests by their number and their arrival; some of them may no longer wait."""
 
 _FEW = 64
 
 
 class SortedAdmission(AdmissionHooks, ABC):
-    """Least number first; preempted requests come before all others, as they have computed something already."""
+    """Smallest number first; preempted requests come before all others, since part of their work is done."""
 
     @abstractmethod
     def key(self, state: RequestState) -> int:

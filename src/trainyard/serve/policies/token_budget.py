@@ -23,16 +23,16 @@ __all__ = ["TokenBudget"]
 
 @dataclass(frozen=True)
 class TokenBudget(AdmittingPolicy):
-    """One budget of tokens for prompts and decodes; who is admitted gets blocks for its whole prompt.
+    """One budget of tokens for prompts and decodes; an admitted request gets blocks for its whole prompt.
 
     Attributes
     ----------
-    max_batch_tokens : in a step.
-    max_requests : that run at once.
-    chunked : whether a prompt may be cut; if not, one that is longer than the budget runs alone.
-    decodes_first : whether decodes come before prompts that were begun.
-    watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
-    preempt : what becomes of requests that lose their blocks. While some are swapped out, none is admitted.
+    max_batch_tokens : most tokens in a step.
+    max_requests : most requests that run at once.
+    chunked : whether a prompt may be cut; if not, a prompt longer than the budget is computed alone.
+    decodes_first : whether decodes come before the rest of prompts that were begun.
+    watermark : share of the blocks that stays free when a request is admitted, unless nothing else runs.
+    preempt : what happens to requests that lose their blocks. While any is swapped out, none is admitted.
     """
 
     max_batch_tokens: int = 2048

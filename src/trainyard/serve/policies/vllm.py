@@ -1,21 +1,21 @@
-"""vLLM: paged attention, and preemption where blocks run out.
+"""vLLM: paged attention, and preemption when blocks run out.
 
 References
 ----------
-W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Section 4:
-requests get blocks as their sequences grow, so that many more run at once than if each reserved what it may need. Section
-4.4: prompts that begin alike share blocks. So do samples of one prompt, until one of them writes in a block that others
-have, too: it copies that block (copy on write). Section 4.5: when no block is free, the request that came last loses all
-of its blocks, with all of its samples. Its tokens are computed again, or its blocks are swapped out to the host; while
-some are there, no new request is admitted.
+W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023. Section
+4: requests get blocks as their sequences grow, so many more run at once than if each reserved what it may need. Section
+4.4: prompts with the same beginning share blocks. So do samples of one prompt, until one of them writes to a shared
+block: it first copies that block (copy on write). Section 4.5: when no block is free, the request that arrived last
+loses all of its blocks, with all of its samples. Its tokens are computed again, or its blocks are swapped out to the
+host. While any request is swapped out, no new one is admitted.
 
-`PrefillFirst` is the scheduler of the paper and of the program's versions before 0.8 (V0): a step is either prompts,
-whole, or decodes. `vllm` is that of later versions (V1): a step has so many tokens, first those of requests that run, in
-the order in which they were admitted, then prompts of others, cut where the budget ends.
+`PrefillFirst` is the scheduler of the paper, and of the program before version 0.8 (V0): a step computes either whole
+prompts or decodes. `vllm` is the scheduler of later versions (V1): a step has a budget of tokens. Running requests take
+from it first, in the order of their admission, then new prompts, of which the last one is cut where the budget ends.
 
 Fidelity: simplified. Beam search, whose sequences branch and end in the middle, is left out. Samples whose tokens are
-computed again come back one by one. In V1, each sample computes the last block of its prompt by itself where it is not
-full; here it is copied, as in the paper.
+computed again come back one by one. In V1, each sample computes the last block of its prompt itself if that block is not
+full; here the block is copied, as in the paper.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["PrefillFirst", "vllm"]
 
 @dataclass(frozen=True)
 class PrefillFirst(AdmittingPolicy):
-    """Prompts first; where none is admitted, all that run decode.
+    """Prompts first; if no prompt is admitted, all running requests decode.
 
     Attributes
     ----------
-    max_batch_tokens : of the prompts in a step; one that is longer runs alone.
-    max_requests : that run at once.
-    watermark : share of the blocks that is to be free after a request was admitted, unless nothing else runs.
-    preempt : what becomes of requests that lose their blocks; by default those of several samples are swapped out.
+    max_batch_tokens : most prompt tokens in a step; a longer prompt is computed alone.
+    max_requests : most requests that run at once.
+    watermark : share of the blocks that stays free when a request is admitted, unless nothing else runs.
+    preempt : what happens to requests that lose their blocks; by default those with several samples are swapped out.
     """
 
     max_batch_tokens: int = 2048
@@ -112,9 +112,9 @@ def vllm(
 
     Parameters
     ----------
-    max_batch_tokens : in a step.
-    max_requests : that run at once.
-    admission : in which order requests are taken.
-    preempt : what becomes of requests that lose their blocks; samples do so one by one.
+    max_batch_tokens : most tokens in a step.
+    max_requests : most requests that run at once.
+    admission : order in which waiting requests are admitted.
+    preempt : what happens to requests that lose their blocks; samples lose theirs one by one.
     """
     return TokenBudget(max_batch_tokens, max_requests, preempt=preempt, admission=admission)

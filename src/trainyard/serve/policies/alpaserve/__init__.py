@@ -1,4 +1,4 @@
-"""AlpaServe: models split into pipelines, so that a burst of one finds the devices of all.
+"""AlpaServe: models are split into pipelines over shared devices, so a burst for one model can use all devices.
 
 References
 ----------
@@ -6,6 +6,6 @@ Z. Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for De
 arXiv:2302.11665. Section 4.2: Algorithm 1 (``greedy``), Algorithm 2 (``enumeration``), and the simulator that guides
 them (``simulate``).
 
-Fidelity: simplified. Models are not sorted into buckets by their size before groups are made, and requests are not
-batched. ``local`` is not of the paper: it also tries groups of different shapes, and moves of models between groups.
+Fidelity: simplified. Models are not sorted into buckets by size before groups are made, and requests are not batched.
+``local`` is not in the paper: it also tries groups of different shapes, and moves models between groups.
 """

@@ -95,11 +95,11 @@ def _seconds(cost: BatchCost, length: int, size: int) -> float:
 
 @dataclass(frozen=True)
 class TurboTransformers:
-    """The hungry strategy: an instance that has nothing planned takes all that wait, and plans their batches.
+    """The hungry strategy: an instance without planned batches takes all waiting requests and plans their batches.
 
-    It serves requests of one forward pass, as encoders have, whose `max_tokens` is 1; it refuses others. Where the cache
-    has no room for a whole batch, the rest of it is the next one. An encoder finds nothing in a cache: give requests
-    without tokens or blocks of their prompts.
+    It serves requests of one forward pass, as of encoders, whose `max_tokens` is 1, and refuses others. If the cache has
+    no room for a whole batch, the rest becomes the next batch. An encoder finds nothing in a cache: give requests without
+    token ids or blocks of their prompts.
 
     Attributes
     ----------
