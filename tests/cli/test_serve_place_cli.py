@@ -70,7 +70,7 @@ def test_the_document_says_what_is_placed(capsys: pytest.CaptureFixture[str]) ->
     assert shapes == [(1, 1), (2, 1), (1, 2)]
     for run in found["runs"]:
         assert {each["model"] for each in run["replicas"]} == {"resnet-tiny", "gpt-tiny"}
-        assert run["goodput"] == sum(run["num_good"]) / sum(run["num_asked"])
+        assert run["slo_attainment"] == sum(run["num_good"]) / sum(run["num_asked"])
         for each in run["replicas"]:
             plan = yaml.safe_load(each["plan"])
             assert (plan["model"], len(plan["stages"])) == (each["model"], each["pipeline_stages"])
@@ -128,7 +128,7 @@ def test_requests_that_are_all_late_are_told(folder: Path, capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert err.startswith("error: no request meets its objective under any policy; give longer objectives")
     (run,) = json.loads(out)["runs"]
-    assert (run["goodput"], run["mean_latency_s"]) == (0.0, None)
+    assert (run["slo_attainment"], run["mean_latency_s"]) == (0.0, None)
     assert cli.main(("serve", "place", *late)) == 1
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" replicate "))
     assert row.split() == ["replicate", "0.0", "%", "2", "of", "2", "2"]

@@ -8,7 +8,7 @@ import pytest
 from page_figures import figures_of
 from web_browser import errors_shown, rendered
 
-from trainyard.report.serve_place import device_rows, goodput_rows, league_rows
+from trainyard.report.serve_place import device_rows, league_rows, slo_rows
 from trainyard.report.serve_place_page import serve_place_page
 from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
@@ -51,11 +51,11 @@ def test_tables_say_what_is_placed(placed: Placed) -> None:
     columns, rows = league_rows(problem, runs, cannot)
     assert [row[0] for row in rows] == [*(run.name for run in runs), "other"]
     assert all(len(row) == len(columns) for row in rows)
-    columns, goodput = goodput_rows(problem, runs)
+    columns, rows = slo_rows(problem, runs)
     assert columns == ("model", *(run.name for run in runs))
-    assert [row[0] for row in goodput] == ["a", "b<i>", "c"]
+    assert [row[0] for row in rows] == ["a", "b<i>", "c"]
     first = runs[0].placed
-    assert goodput[2][1] == f"{100 * first.num_good[2] / first.num_asked[2]:.1f} %"
+    assert rows[2][1] == f"{100 * first.num_good[2] / first.num_asked[2]:.1f} %"
     (split,) = (run for run in runs if run.name.startswith("alpaserve"))
     assert any("stages)" in row[1] for row in device_rows(split.placed)[1])
     (packed,) = (run for run in runs if run.name == "nexus")

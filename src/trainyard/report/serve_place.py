@@ -16,12 +16,12 @@ from trainyard.serve.placing.problem import PlacingProblem
 
 __all__ = [
     "device_rows",
-    "goodput_rows",
     "league_rows",
     "model_rows",
     "place_document",
     "place_tables",
     "replica_text",
+    "slo_rows",
 ]
 
 Columns = tuple[str, ...]
@@ -50,12 +50,12 @@ def model_rows(problem: PlacingProblem) -> tuple[Columns, Rows]:
 def league_rows(
     problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
 ) -> tuple[Columns, Rows]:
-    """Columns and rows of policies, best first: goodput of all requests, and mean latency of the good ones."""
-    columns = ("policy", "goodput", "mean latency", "devices", "replicas")
+    """Columns and rows of policies, best first: SLO attainment, and mean latency within the objective."""
+    columns = ("policy", "SLO met", "mean latency", "devices", "replicas")
     rows: list[tuple[str, ...]] = [
         (
             run.name,
-            percent_text(run.placed.goodput),
+            percent_text(run.placed.slo_attainment),
             seconds_text(run.placed.mean_latency_s) if sum(run.placed.num_good) else "",
             f"{run.placed.num_devices} of {problem.num_devices}",
             f"{len(run.placed.replicas)}",
@@ -66,8 +66,8 @@ def league_rows(
     return columns, tuple(rows)
 
 
-def goodput_rows(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> tuple[Columns, Rows]:
-    """Columns and rows of the goodput of every model under each policy."""
+def slo_rows(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> tuple[Columns, Rows]:
+    """Columns and rows of the share of each model's requests within their objective, under each policy."""
     return ("model", *(run.name for run in runs)), tuple(
         (
             each.name,
@@ -112,7 +112,7 @@ def place_tables(
     parts.append(make_table("models", *model_rows(problem)))
     parts.append(make_table("policies, best first", *league_rows(problem, runs, cannot)))
     if runs:
-        parts.append(make_table("goodput of each model", *goodput_rows(problem, runs)))
+        parts.append(make_table("SLO met, by model", *slo_rows(problem, runs)))
     parts += [make_table(f"placed by {run.name}", *device_rows(run.placed), 2) for run in runs]
     return (*parts, *(f"{each.name} cannot place them: {each.why}" for each in cannot))
 
@@ -148,7 +148,7 @@ def place_document(
         "runs": [
             {
                 "policy": run.name,
-                "goodput": run.placed.goodput,
+                "slo_attainment": run.placed.slo_attainment,
                 "num_devices": run.placed.num_devices,
                 "mean_latency_s": run.placed.mean_latency_s,
                 "num_asked": run.placed.num_asked,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trainyard.report.axes import layout
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.remarks import remark_tables
-from trainyard.report.serve_place import device_rows, goodput_rows, league_rows, model_rows, replica_text
+from trainyard.report.serve_place import device_rows, league_rows, model_rows, replica_text, slo_rows
 from trainyard.report.units import bytes_text, percent_text
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun
 from trainyard.serve.placing.problem import PlacingProblem
@@ -32,11 +32,11 @@ def serve_place_page(
         "devices": f"{problem.num_devices}",
         "memory for weights": f"{bytes_text(problem.device_bytes)} a device",
         "best": best.name,
-        "goodput of the best": percent_text(best.placed.goodput),
+        "SLO met by the best": percent_text(best.placed.slo_attainment),
     }
     sections: list[Figure | Table] = [
         Table("Policies, best first", *league_rows(problem, runs, cannot)),
-        Table("Goodput of each model", *goodput_rows(problem, runs)),
+        Table("SLO met, by model", *slo_rows(problem, runs)),
         Table("Models", *model_rows(problem)),
     ]
     sections += remark_tables([f"{each.name} cannot place them: {each.why}" for each in cannot], None)

@@ -115,11 +115,11 @@ def test_it_is_better_than_all_where_models_need_different_ways() -> None:
     history, served = mixed_problem(), mixed_problem(1).arrivals
     reached = []
     for placer in (AlpaServe(), Replicate()):
-        reached.append(placer.decide(history).serve(served).goodput)
+        reached.append(placer.decide(history).serve(served).slo_attainment)
     with pytest.raises(ServeError, match="use larger devices"):
         Nexus().decide(history)
     placed = Auto().decide(history).serve(served)
-    assert placed.goodput > max(reached) + 0.1
+    assert placed.slo_attainment > max(reached) + 0.1
     assert max(each.batch for each in placed.replicas) > 1
     assert any(len(each.devices) > 1 for each in placed.replicas)
 
@@ -129,7 +129,7 @@ def test_small_changes_alone_gain() -> None:
     problem = problem_of([model(0.002, 0.004), model(0.004, 0.004)], [150.0, 60.0], [0.06, 0.06], cv=4.0)
     start = Nexus().decide(problem).serve(problem.arrivals)
     found = best_by_simulation(problem, (Nexus(),), (Nexus(),), 0, 200, 0).serve(problem.arrivals)
-    assert found.goodput > start.goodput + 0.02
+    assert found.slo_attainment > start.slo_attainment + 0.02
 
 
 def test_a_model_is_taken_off_a_device_where_others_wait_for_it() -> None:
@@ -138,7 +138,7 @@ def test_a_model_is_taken_off_a_device_where_others_wait_for_it() -> None:
     start = Replicate().decide(problem).serve(problem.arrivals)
     assert len(start.replicas) == 4
     found = best_by_simulation(problem, (Replicate(),), (Replicate(),), 0, 100, 0).serve(problem.arrivals)
-    assert found.goodput > start.goodput + 0.1
+    assert found.slo_attainment > start.slo_attainment + 0.1
     assert len({each.replica.model for each in found.replicas}) == 2
 
 

@@ -92,7 +92,7 @@ def test_nexus_uses_the_fewest_devices_that_its_headroom_needs() -> None:
     problem = problem_of(history, linear(0.001, 0.004), linear(0.002, 0.004))
     few, many = (Nexus(headroom).decide(problem).serve(served) for headroom in (1.0, 4.0))
     assert few.num_devices < many.num_devices == 4
-    assert 0.9 < few.goodput <= many.goodput
+    assert 0.9 < few.slo_attainment <= many.slo_attainment
     with pytest.raises(ServeError, match="allowed is above 0"):
         Nexus(0.0)
 
@@ -102,7 +102,7 @@ def test_too_few_devices_serve_a_part_of_the_rates() -> None:
     problem = problem_of(history, linear(0.001, 0.004), num_devices=2)
     placed = Nexus().decide(problem).serve(served)
     assert placed.num_devices == 2
-    assert 0.3 < placed.goodput < 0.8
+    assert 0.3 < placed.slo_attainment < 0.8
     with pytest.raises(ServeError, match="use larger devices"):
         Nexus().decide(problem_of(history, linear(0.001, 0.004, 5e9)))
 
@@ -123,10 +123,12 @@ def test_policies_are_ranked_and_who_cannot_place_says_why() -> None:
     problem = problem_of(history, *(linear(0.02, 0.001, 2e9),) * 4, device_bytes=2e9)
     runs, cannot = compare_placements("replicate, alpaserve(num_moves=50), nexus", problem, served)
     assert not cannot
-    assert [run.placed.goodput for run in runs] == sorted((r.placed.goodput for r in runs), reverse=True)
+    assert [run.placed.slo_attainment for run in runs] == sorted(
+        (r.placed.slo_attainment for r in runs), reverse=True
+    )
     by_name = {run.name: run.placed for run in runs}
     split = by_name["alpaserve(num_moves=50)"]
-    assert split.goodput > by_name["replicate"].goodput + 0.05
+    assert split.slo_attainment > by_name["replicate"].slo_attainment + 0.05
     assert max(each.replica.pipeline_stages for each in split.replicas) > 1
     assert all(len(each.devices) == each.replica.num_devices for each in split.replicas)
     # 0.1 s are too short for two batches of 60 ms, one of which is waited for; AlpaServe's requests need not wait.

@@ -58,7 +58,7 @@ def compare_placements(
 
     Returns
     -------
-    Those that have a placement: the greatest goodput first, then the shortest latency; and those that have none.
+    Runs, best first: most requests within their objective, then the shortest latency; and policies without a placement.
 
     Raises
     ------

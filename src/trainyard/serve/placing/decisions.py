@@ -84,7 +84,7 @@ class PlacedModels:
         return self.total_latency_s / num if num else math.nan
 
     @property
-    def goodput(self) -> float:
+    def slo_attainment(self) -> float:
         """Share of the requests within their objective; 1 if there are none."""
         return sum(self.num_good) / sum(self.num_asked) if sum(self.num_asked) else 1.0
 
@@ -96,7 +96,7 @@ class PlacedModels:
     @property
     def rank(self) -> tuple[float, float]:
         """By which placements are sorted, the best first: more good requests, then a shorter mean latency."""
-        return -self.goodput, self.total_latency_s
+        return -self.slo_attainment, self.total_latency_s
 
 
 class PlacementDecision(Protocol):
