@@ -25,7 +25,7 @@ class DownloadOptions(Common):
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A trace of the list."""
     folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER] = Path(".")
-    """Where it is put, under the name that it has at home. What was broken off goes on where it stopped."""
+    """Folder for the file, which keeps its published name. An interrupted download goes on where it stopped."""
 
 
 def listed(files: Mapping[str, PublicFile], verb: str) -> Outcome:

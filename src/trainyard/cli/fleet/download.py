@@ -15,7 +15,7 @@ __all__ = ["Options", "act"]
 class Options(DownloadOptions):
     """List the public traces that can be fetched, or fetch one, with the speeds that it needs, and check it.
 
-    What is kept is what was published, to the byte.
+    The file is kept exactly as it was published.
     """
 
 

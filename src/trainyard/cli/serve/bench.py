@@ -33,23 +33,24 @@ _LATE_MS = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RequestOptions):
-    """Send requests to a server with the API of OpenAI, each at its time whatever the server does, and time the answers.
+    """Send requests to a server with the API of OpenAI, and time its answers. Each is sent at its time, whatever the
+    server does.
 
-    Names of the result in --json are those of `vllm bench serve`. Times count from when a request is sent.
+    --json has the names of `vllm bench serve`. Times count from when a request is sent.
     """
 
     url: Annotated[str, tyro.conf.arg(metavar="URL")]
     """Address of the server, such as http://127.0.0.1:8000."""
     model: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Model that is asked, whatever the trace says; by default the only one of the server."""
+    """Model for all requests, whatever the trace says; by default the only one of the server."""
     endpoint: Literal["completions", "chat"] = "completions"
-    """Where requests are sent. Prompts are tokens with completions, if the server takes them, and else texts."""
+    """API that is used. With completions, prompts are token ids if the server takes them, and else text."""
     api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY")] = None
-    """Key for the server; by default what the variable TRAINYARD_API_KEY holds, which other users do not see."""
+    """Key for the server. Other users of this machine can see it; the variable TRAINYARD_API_KEY is safer."""
     max_concurrency: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
-    """Most concurrent requests; others wait, and count as sent late. By default any number."""
+    """Most concurrent requests; others wait, and count as sent late. By default there is no limit."""
     timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
-    """Time for a whole answer; a request that takes longer has failed."""
+    """Longest time of a whole answer; a request that takes longer has failed."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a CSV with one line for every request."""
 

@@ -26,8 +26,8 @@ __all__ = ["Options", "act"]
 class Options(LocalEngineOptions, RequestOptions):
     """Simulate how a model on this machine serves requests, serve them for real, and show both side by side.
 
-    Steps are measured before. Serving takes as long as the trace. Prompts of which only the length is known are drawn,
-    and each answer is as long as the trace says.
+    Step times are measured first. Serving takes as long as the trace. If only the length of a prompt is known, its tokens
+    are drawn. Each answer is as long as in the trace.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]

@@ -27,7 +27,7 @@ class DeployOptions:
     """NODESxDEVICESxTYPE, such as 1x2xA100-80G; or a YAML file (see `trainyard hardware`)."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times: layer profiles, or an installed aiconfigurator_core. PATH:NAME chooses a model of
-    the profiles, or a server of aiconfigurator. By default times are predicted from the device's peak rates."""
+    the profiles, or a server of aiconfigurator. By default, times are predicted from the device's peak rates."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
@@ -35,8 +35,8 @@ class DeployOptions:
     pp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Pipeline parallelism: stages of layers, each on its own devices."""
     dp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
-    """Data-parallel attention: ranks of a replica with their own requests and KV cache, which share the experts of a
-    mixture."""
+    """Data-parallel attention, for mixtures of experts: ranks of a replica that have their own requests and KV cache, and
+    share the experts."""
     expert_parallel: bool = False
     """Expert parallelism: each device of --tp holds whole experts, instead of a slice of every expert."""
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
@@ -46,16 +46,16 @@ class DeployOptions:
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
     host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Host memory per device for requests that are swapped out, by policies that swap; by default none."""
+    """Host memory per device for swapped-out requests, under policies that swap; by default none."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Tokens per block of the KV cache."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and output together; by default what the model and the KV cache allow."""
     max_loras: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """LoRA adapters of requests that are on the devices at once; others are loaded from the host when a request with them
-    is admitted. By default all are there, in no memory."""
+    """LoRA adapters that are on the devices at once; others are loaded from the host when a request that uses them is
+    admitted. By default all adapters are on the devices, and take no memory."""
     lora_rank: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
-    """Rank of the adapters, by which they take memory and time to load."""
+    """Rank of the LoRA adapters, which decides how much memory they take and how long they load."""
 
     def deployment(self) -> Deployment:
         """The deployment.

@@ -13,9 +13,9 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(DownloadOptions):
-    """List the public traces of requests that can be fetched, or fetch one, and check it.
+    """List public traces of requests, or fetch one and check it.
 
-    What is kept is what was published, to the byte.
+    The file is kept exactly as it was published.
     """
 
 

@@ -36,16 +36,16 @@ class LocalEngineOptions:
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of each model, in blocks."""
     cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """KV cache of each model, such as 2GiB; by default a share of a quarter of the memory that is free, up to 4 GiB."""
+    """KV cache of each model, such as 2GiB; by default all models share a quarter of the free memory, at most 4 GiB."""
     host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Memory of each model for requests that are swapped out, by policies that swap; by default none."""
+    """Memory of each model for swapped-out requests, under policies that swap; by default none."""
     block_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Tokens per block of the KV cache; by default 16, and of vLLM 32."""
+    """Tokens per block of the KV cache; by default 16, with vLLM 32."""
     max_model_len: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Longest sequence, prompt and answer together; by default what the model and the KV cache allow."""
     threads: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
-    """Threads that compute each model, in each process that shares it; by default this machine's processors, shared, but
-    one that answers requests."""
+    """Threads of each process that computes a model; by default these processes share all processors of this machine but
+    one, which answers requests."""
 
     def spec(
         self,

@@ -37,9 +37,9 @@ class Options(Common):
     """Models, separated by commas, each as name:rate:objective: resnet50:200/s:50ms,gpt2:20/s:80ms.
     A model is a name of the zoo, a Python file, or a profile of Nexus (FILE.txt)."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """The devices, all of a type: NODESxDEVICESxTYPE, such as 1x4xA100-80G; or a YAML file."""
+    """The devices, all of one type: NODESxDEVICESxTYPE, such as 1x4xA100-80G; or a YAML file."""
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "alpaserve,nexus,replicate,auto"
-    """Policies of placement, separated by commas; options in parentheses."""
+    """Placement policies, separated by commas, with options in parentheses."""
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Instead of rates: a trace whose requests name their models."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -51,7 +51,7 @@ class Options(Common):
     strict: bool = False
     """Stop at the first row of the trace that cannot be read; by default such rows are left out and counted."""
     num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
-    """Number of requests to draw, about, for all models together; by default 5000."""
+    """About how many requests to draw, for all models together; by default 5000."""
     burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
     """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
@@ -61,7 +61,7 @@ class Options(Common):
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights and of the computation: float32, float16 or bfloat16."""
     weight_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
-    """Memory of each device for weights, such as 10GB; by default what a server may use of the device."""
+    """Memory of each device for weights, such as 10GB; by default all that a server may use."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a picture of each placement."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None

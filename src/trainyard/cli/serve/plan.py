@@ -41,11 +41,11 @@ class Options(RequestOptions):
     share: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "99%"
     """Share of the requests that must meet their objectives."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="A,B,...")] = None
-    """Choose among these policies only, with these options; by default all of the catalog, with options tuned."""
+    """Choose among these policies only, with the options given; by default all policies are tried, and options tuned."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "least_requests"
-    """How requests are spread over replicas, as of `serve simulate`."""
+    """How requests are spread over replicas, as in `serve simulate`."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Folder of measured kernel times, as of `serve simulate`; by default times are predicted."""
+    """Folder of measured kernel times, as in `serve simulate`; by default times are predicted."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16

@@ -39,56 +39,56 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
-    """Serve models on this machine, by the API of OpenAI, until interrupted; requests that run then may end.
+    """Serve models on this machine, by the API of OpenAI, until interrupted; running requests are then finished.
 
-    With --json, the first line of the output is a document with the address, once all models can be asked.
+    With --json, the first line of the output is a document with the address, printed when all models are ready.
     """
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
-    """Folders of models in Hugging Face form, with weights as safetensors. Requests call a model by the name of its
-    folder, or by NAME of NAME=FOLDER. One with a modules.json, as sentence-transformers has it, gives embeddings. Where
-    there is no such folder, names of the zoo, such as gpt2, which have random weights and a token for each byte."""
+    """Folders of models in Hugging Face form, with weights as safetensors. Requests name a model by its folder, or by the
+    NAME of NAME=FOLDER. A folder in the form of sentence-transformers (with modules.json) gives embeddings. A name that
+    is no folder is a model of the zoo, such as gpt2, with random weights and one token per byte."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model that generates text, as in `trainyard serve simulate`, such as sarathi or vllm+vtc.
     Models that give embeddings have turbotransformers."""
     engine: Literal["torch", "simulated", "vllm"] = "torch"
-    """Computes the models on this machine, or only takes the time that they would take on a --cluster; then every answer
-    is the same text. With vllm, vLLM's own engine and server serve one model, in
-    batches that the policy makes; the policy must preempt by recompute."""
+    """torch computes the models on this machine. simulated only takes the time that they would take on --cluster, and
+    always answers the same text. vllm serves one model by vLLM's own engine and server, in batches that the policy
+    makes; the policy must preempt by recompute."""
     vllm_python: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Of vLLM: Python of the environment that has it; by default .venv-vllm/bin/python, which `make vllm` makes."""
+    """With --engine vllm: Python of its environment; by default .venv-vllm/bin/python, which `make vllm` makes."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Of a simulated engine: its first devices serve each replica, such as 1xH100."""
+    """With --engine simulated: the cluster whose first devices serve each replica, such as 1xH100."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
-    """Address to listen on; one that other machines reach needs keys."""
+    """Address to listen on; an address that other machines can reach needs keys."""
     port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
-    """Port to listen on; 0 takes one that is free."""
+    """Port to listen on; 0 takes a free one."""
     api_key: Annotated[str | None, tyro.conf.arg(metavar="NAME=KEY,...")] = None
-    """Clients and their keys, separated by commas. Other users of this machine see them: better use --api-key-file."""
+    """Clients and their keys, separated by commas. Other users of this machine can see them; --api-key-file is safer."""
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Clients and their keys: lines NAME=KEY; readable by you alone."""
     max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
     """Requests of a model that may wait for their first token; more are refused with status 429."""
     max_num_queued_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Tokens of prompts that may wait so; by default any number."""
+    """Prompt tokens of a model that may wait for their first token; by default there is no limit."""
     max_body: Annotated[str, tyro.conf.arg(metavar="SIZE")] = "8MiB"
     """Largest body of a request; larger ones are refused with status 413."""
     deadline: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Time for a whole request, such as 2min; what takes longer is cancelled. By default there is none."""
+    """Longest time of a whole request, such as 2min; a longer one is cancelled. By default there is no limit."""
     max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
     """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
     process, each up to so many times. With 0 they end with an error."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
-    """Time for requests that run when the server is told to stop."""
+    """How long running requests may go on when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Format in which the models write calls of tools; known is hermes, of Hermes and Qwen models. Without it, tools are
-    called only where a request has tool_choice "required" or names one."""
+    """Format in which the models write tool calls: hermes, for Hermes and Qwen models. Without it, tools are called only
+    if a request has tool_choice "required" or names a function."""
     lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None
-    """LoRA adapters, in folders as PEFT saves them, separated by commas. Requests call each by its NAME, as a model.
-    Where several models are served, NAME=MODEL:FOLDER."""
+    """LoRA adapters, in folders as PEFT saves them, separated by commas. A request uses one by its NAME, as a model.
+    If several models are served: NAME=MODEL:FOLDER."""
     lora_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Let clients load adapters from folders below this one, and unload all, while the server runs. By default they may
-    do neither."""
+    """Folder from which clients may load adapters while the server runs; they may then also unload adapters. By
+    default they may do neither."""
     max_cpu_loras: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 64
     """Adapters that may be in memory at once; more are refused."""
     log_prompts: bool = False

@@ -35,12 +35,12 @@ class Options(DeployOptions, ChunkOption, RequestOptions):
     """Batch policies, separated by commas, with options in parentheses; + adds an admission order, as in vllm+vtc. Lists
     of both: `trainyard papers`."""
     router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "round_robin"
-    """How requests are spread over replicas: round_robin, least_requests, or prefill_decode(prefill_replicas=N), by which
-    N replicas compute prompts, and the others all further tokens."""
+    """How requests are spread over replicas: round_robin, least_requests, or prefill_decode(prefill_replicas=N), where N
+    replicas compute prompts and the others all further tokens."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """Policy of --policy to compare the others with, in a column of its own."""
+    """One of the policies, with which a column of its own compares the others."""
     follow: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Request whose steps --html and --json show one by one; by default, on the page, the slowest preempted request, or
+    """Request whose steps --html and --json show one by one; by default the page shows the slowest preempted request, or
     the slowest of all."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write an HTML page with figures."""
