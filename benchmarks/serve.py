@@ -1,8 +1,9 @@
 """Tokens per processor-second of an engine beside `generate` of transformers, for 1, 8 and 32 requests at once.
 
-Run `python benchmarks/serve.py`. Where `make vllm` made its environment, or `--vllm-python` names another one, vLLM takes
-its turns, too. A model of 45 million parameters with random weights in float32; prompts and answers of
-128 tokens; one thread. They take turns; told are the medians, and the median of the ratios pair by pair.
+Run `python benchmarks/serve.py`. vLLM takes part if `make vllm` has made its environment, or `--vllm-python` names
+another one. The model has 45 million parameters, with random weights in float32; prompts and answers have 128 tokens;
+one thread computes. The programs take turns. The output is their medians, and the median of the ratios of neighbouring
+turns.
 """
 
 from __future__ import annotations

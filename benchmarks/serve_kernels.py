@@ -1,7 +1,7 @@
-"""Milliseconds of what an engine of serving computes on the CPU beside its layers: attention over a cache, and sampling.
+"""Milliseconds of what a serving engine computes on the CPU besides its layers: attention over a cache, and sampling.
 
-Run `python benchmarks/serve_kernels.py`. Beside each stand PyTorch's own ways. Medians of repeats that take turns, in
-processor time of one thread.
+Run `python benchmarks/serve_kernels.py`. PyTorch's own kernels are measured beside ours. All take turns; the output is
+medians of the processor time of one thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Predicted and measured latencies of an engine on this machine: the same requests, simulated and served.
 
-Run `python benchmarks/serve_predict.py [--rate 8]`. The simulator gets step times that were measured right
-before, with other requests. The machine must have nothing else to do.
+Run `python benchmarks/serve_predict.py [--rate 8]`. The simulator gets step times that are measured just before, with
+other requests. The machine must have nothing else to do.
 """
 
 from __future__ import annotations

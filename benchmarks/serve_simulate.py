@@ -1,10 +1,10 @@
 """Steps and work items per second of the simulator of serving, by policy.
 
 Run `python benchmarks/serve_simulate.py [TRACE]`. TRACE is one of Azure's traces (`AzureLLMInferenceTrace_conv.csv`),
-served by four replicas; without it, requests are drawn with such lengths. Then 2,000 requests that come faster than one
-replica serves them, so that some always wait. Each policy runs once with decodes that stay the same as one batch that is
-repeated, and once with every step decided by itself; both find the same times. A work item is a request in a step.
-Seconds are processor seconds of one thread.
+served by four replicas; without it, requests are drawn with such lengths. A second part has 2,000 requests that come
+faster than one replica serves them, so some always wait. Each policy runs twice: once equal decodes are one repeated
+batch, and once every step is decided by itself. Both give the same times. A work item is a request in a step. Seconds are
+processor seconds of one thread.
 """
 
 from __future__ import annotations

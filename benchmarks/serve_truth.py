@@ -1,8 +1,8 @@
-"""What servers did on real devices, beside what is predicted of them by us and by others.
+"""Measurements of servers on real devices, beside predictions of them by us and by others.
 
 Run `python benchmarks/serve_truth.py DATA [AICONFIGURATOR] [EVERY]`. DATA is a folder with the measured runs and the
 predictions of other programs (its README says which). AICONFIGURATOR is the folder of an installed aiconfigurator_core,
-whose kernel times are then used, too. Of the configurations that were measured as a whole, every so many are taken.
+whose kernel times are then used, too. EVERY=N takes only every N-th of the measured configurations.
 
 Three sources of step times are compared: "device", the description of the device alone; "layers", profiles of a model's
 layers on the device; "kernels", times of single kernels on the device. Nothing is fitted to what is compared here.
@@ -289,7 +289,7 @@ def _in_flight(num: int, prompt_tokens: int, output_tokens: int) -> Iterator[Tra
 
 
 def summary(found: Sequence[Compared]) -> dict[str, dict[str, float]]:
-    """Errors by run, by what is predicted and by who does."""
+    """Errors by run, by quantity and by who predicts it."""
     groups: dict[str, list[float]] = {}
     for each in found:
         for run in (each.run, "all configurations" if each.run.startswith("configurations") else ""):

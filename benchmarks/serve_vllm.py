@@ -1,7 +1,7 @@
-"""vLLM for `serve.py`: generates for prompts that come as lines of JSON, and answers the processor-seconds of each.
+"""vLLM for `serve.py`: reads prompts as lines of JSON, generates for them, and writes the processor-seconds of each.
 
 It runs in vLLM's environment: `python serve_vllm.py FOLDER FD`, with the folder of a model and a file descriptor to write
-to, as vLLM writes to its output whatever it likes.
+to, since vLLM itself writes to the standard output.
 """
 
 from __future__ import annotations

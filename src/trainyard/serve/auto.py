@@ -11,8 +11,8 @@ choose a deployment by simulation, too.
 3. A local search improves the best ones: it changes one option of the policy, or the router, and keeps the best change
    as long as there is a better one.
 
-So the result is never worse than a policy of step 2 on the same requests. The choice is made before serving, with the
-trace at hand; the chosen policy does not see how long outputs will be.
+So the result is never worse than a policy of step 2 on the same requests. The choice is made before serving, from the
+trace. The chosen policy does not see how long outputs will be.
 
 Fidelity: own.
 """

@@ -45,16 +45,16 @@ class Entry:
 
     Attributes
     ----------
-    name : by which users call it.
-    decides : the batches of an instance; who is admitted next, which goes with any of those; batches of requests that are
-        one forward pass, for which the cost of a batch has to be given; which models are where; or all of how a model is
-        deployed: its split, its replicas, and their policy.
-    factory : makes it from keyword hyper-parameters; its defaults are the paper's.
+    name : that users give.
+    decides : "batches" of an instance; "admission", the request that is admitted next, for any of those; "encoder
+        batches", of requests that are one forward pass, from the given cost of a batch; "placement", which models are on
+        which devices; or "deployment": the split of a model, its replicas, and their policy.
+    factory : makes it from options by keyword; its defaults are the paper's.
     title : one line.
     paper : authors, title, venue and year.
-    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``; or whether it is our own.
+    fidelity : "exact" if the decision is the paper's; "simplified" if ``left_out`` says what is missing; or our "own".
     claim_test : file of the test of the paper's claim, from the repository's root.
-    needs : what must be known, beyond how long prompts are.
+    needs : what must be known besides the lengths of prompts.
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     searched : values of options that a search tries, the smallest first, by the name of the option.
     chunk_option : name of the option that says how many tokens a step has, into which prompts are cut; "" where prompts

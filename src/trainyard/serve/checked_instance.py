@@ -1,4 +1,4 @@
-"""An instance of which every batch is checked before it counts: for policies that nobody has tested."""
+"""An instance that checks every batch before it counts, for policies without tests."""
 
 from __future__ import annotations
 

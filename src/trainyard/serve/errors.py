@@ -6,7 +6,7 @@ __all__ = ["ServeError", "check_context", "check_max_model_len", "require_at_lea
 
 
 class ServeError(ValueError):
-    """Something given to the serving level that cannot be; the message says what is allowed."""
+    """An input to the serving level is wrong; the message says what is allowed."""
 
 
 def check_context(max_model_len: int, model: str, context: int) -> None:

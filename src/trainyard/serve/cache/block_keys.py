@@ -1,4 +1,4 @@
-"""Keys of blocks: equal for sequences that are equal up to the end of the block, and have one adapter and one salt."""
+"""Keys of blocks: equal for sequences that are equal up to the end of the block, and have the same adapter and salt."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BlockKeys:
 
 
 def _owner(request: Request) -> bytes:
-    """What keys follow from beside tokens: a digest of the adapter and the salt; empty where there is neither."""
+    """What keys depend on besides tokens: a digest of the adapter and the salt; empty if there is neither."""
     if not request.adapter and not request.cache_salt:
         return b""
     parts = (request.adapter.encode(), request.cache_salt.encode())

@@ -1,4 +1,4 @@
-"""What becomes of requests when blocks run out, and when there are some again."""
+"""What happens to requests when blocks run out, and when some are free again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_preempt", "decode_or_preempt", "next_swapped", "preempt_all"]
 
 
 def check_preempt(given: str) -> None:
-    """Refuse what is none of the ways.
+    """Refuse an unknown way to preempt.
 
     Raises
     ------
@@ -25,7 +25,7 @@ def check_preempt(given: str) -> None:
 
 
 def preempt_all(draft: BatchDraft, states: list[RequestState], preempt: Preempt) -> None:
-    """Some requests, or samples of one, lose their blocks together."""
+    """Preempt some requests, or samples of one, together."""
     swaps = preempt == "swap" or (preempt == "swap samples" and len(states) > 1)
     if not (swaps and draft.swap_out(states)):
         for each in reversed(states):  # the first of them waits before the others
@@ -40,13 +40,13 @@ def decode_or_preempt(
     preempt: Preempt = "recompute",
     together: bool = False,
 ) -> bool:
-    """The next tokens of a request that runs, for which others lose their blocks, or at last itself.
+    """Put the next tokens of a running request in the batch; others lose their blocks for it, or at last it does itself.
 
     Parameters
     ----------
-    others : those that may lose theirs, the last one first; who did is taken out.
-    preempt : what becomes of them.
-    together : whether all samples of a request lose theirs together, unless nothing else runs.
+    others : requests that may lose their blocks, the last one first; those that did are removed from the list.
+    preempt : what happens to them.
+    together : whether all samples of a request lose their blocks together, unless nothing else runs.
 
     Returns
     -------
@@ -70,13 +70,13 @@ def decode_or_preempt(
 def next_swapped(
     draft: BatchDraft, max_requests: int, spare_blocks: int, together: bool = False
 ) -> list[RequestState]:
-    """The first request that is swapped out, or all samples of it, swapped in; none if there is no room.
+    """Swap in the first swapped-out request, or all its samples, and return them; none if there is no room.
 
     Parameters
     ----------
-    max_requests : that run at once.
-    spare_blocks : that are to be free then, unless nothing else runs.
-    together : whether all samples come back together, if there is room for them on an empty device.
+    max_requests : most requests that run at once.
+    spare_blocks : blocks that stay free, unless nothing else runs.
+    together : whether all samples come back together, if an empty device has room for them.
     """
     swapped = draft.swapped
     if not swapped:

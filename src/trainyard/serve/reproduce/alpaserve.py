@@ -55,7 +55,7 @@ TABLES = (
         f"{_METHOD}; theirs is the closed form",
         _queue_rows,
         tolerance=0.02,
-        caveat="a mean of what is drawn is not quite the expected one",
+        caveat="arrivals are drawn, so their mean differs a little from the expected one",
     ),
     PaperTable(
         "Li et al., OSDI 2023, arXiv 2302.11665, section 3.1, two models of 6.7 billion parameters on two GPUs",

@@ -42,6 +42,6 @@ TABLES = (
         f"simulated: what auto finds on {_DEVICES} devices, {_NUM} requests drawn at 40 a second",
         _rows,
         tolerance=0.3,
-        caveat="there is no paper; what auto finds starts from the best of these, and is never slower",
+        caveat="there is no paper; auto starts from the best of these, so it is never slower",
     ),
 )

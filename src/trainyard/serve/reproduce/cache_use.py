@@ -92,10 +92,10 @@ def num_requests_table(policy: AdmittingPolicy | None = None) -> PaperTable:
     return PaperTable(
         "Kwon et al., SOSP 2023, figure 13a, OPT-13B and ShareGPT",
         "requests in a batch, mean",
-        "simulated, as many slots; 300 requests that all wait, lengths exponential with the means of ShareGPT",
+        "simulated, as many slots; 300 requests that all come at once, lengths exponential with the means of ShareGPT",
         lambda: _rows(0, policy),
         tolerance=0.2,
-        caveat="the paper asks twice a second, so that not at all times requests wait; lengths are drawn",
+        caveat="the paper has two requests per second, so requests do not always wait; our lengths are drawn",
     )
 
 
@@ -103,9 +103,9 @@ def used_table(policy: AdmittingPolicy | None = None) -> PaperTable:
     """How much of the cache has tokens; see `num_requests_table`."""
     return PaperTable(
         "Kwon et al., SOSP 2023, figure 2",
-        "% of the slots that are given out, mean",
+        "used slots in % of the allocated ones, mean",
         "simulated as the requests in a batch",
         lambda: _rows(1, policy),
         tolerance=0.1,
-        caveat="lengths are drawn, and slots that nobody was given do not count",
+        caveat="our lengths are drawn, and free slots do not count",
     )

@@ -59,7 +59,7 @@ TABLES = (
         f"simulated: {_NUM:,} requests of Poisson arrivals, one after the other, each {1e3 * _SERVICE_S:g} ms",
         _rows,
         tolerance=0.04,
-        caveat="a mean of so many requests is known to a few per cent",
+        caveat="with so many requests, a mean is exact to a few per cent",
         is_slow=True,
     ),
 )

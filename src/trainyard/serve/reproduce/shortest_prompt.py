@@ -55,7 +55,7 @@ TABLES = (
         "simulated: sarathi(chunk_tokens=2048) + shortest_prompt, the same requests, step time and blocks",
         _sarathi_rows,
         tolerance=0.25,
-        caveat="no paper has this order: theirs admits requests as they come, in chunks of 512 tokens",
+        caveat="no paper has this order; the program admits requests first come, first served, in chunks of 512 tokens",
         files=FILES,
     ),
 )

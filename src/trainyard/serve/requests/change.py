@@ -1,4 +1,4 @@
-"""Requests of a trace made other ones: faster, shorter, or with objectives."""
+"""Changes to the requests of a trace: arrivals scaled, prompts cut, objectives added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public traces of requests that can be fetched from where their authors keep them.
+"""Public traces of requests, which can be downloaded from their authors.
 
 Only files whose SHA-256 is known are in the table. BurstGPT and the later traces of Azure and Mooncake have to be fetched
 by hand.

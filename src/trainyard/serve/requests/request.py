@@ -44,7 +44,7 @@ class Request:
     prompt_tokens : length of the prompt.
     max_tokens : how many tokens the client takes at most.
     model : which model answers; "" where there is one.
-    client : who asks.
+    client : that sent it.
     prompt_ids : the prompt's tokens; empty where only its length is known.
     prefix : the prompt by blocks, where these are known; None otherwise.
     ttft_s : objective: time from its arrival to its first token; infinite where there is none.

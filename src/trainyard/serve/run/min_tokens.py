@@ -1,4 +1,4 @@
-"""Answers that do not end before they have some tokens."""
+"""Answers that do not end before they have a given number of tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["MinTokensConstraint"]
 
 
 class MinTokensConstraint:
-    """Lets one answer have no token that ends it before it has some others; a `TokenConstraint`.
+    """Forbids the tokens that end an answer until it has enough other tokens; a `TokenConstraint`.
 
     Parameters
     ----------
-    num : tokens before which none ends the answer.
+    num : tokens that the answer has before it may end.
     ends : tokens that end it.
     vocabulary : number of tokens that the model knows.
     """

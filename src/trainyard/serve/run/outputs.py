@@ -1,4 +1,4 @@
-"""What an engine tells of its steps: new tokens, embeddings, refused requests, and how busy it is."""
+"""What an engine reports after a step: new tokens, embeddings, refused requests, and how busy it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NewToken:
     request : its number, as `Engine.add` returned it.
     sample : which of its answers, from 0 on.
     token : its id.
-    logprobs : where they were asked for.
+    logprobs : if the request asks for them.
     finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
     num_cached_tokens : tokens of the prompt that were in the KV cache.
     """

@@ -31,7 +31,7 @@ def load_pretrained(
     ----------
     auto_class : of transformers, such as `AutoModelForCausalLM`.
     dtype : type of its weights.
-    unused : beginning of the names of weights that nobody needs; None for none.
+    unused : beginning of the names of weights that are not needed; None for none.
 
     Raises
     ------

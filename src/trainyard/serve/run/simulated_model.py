@@ -60,7 +60,7 @@ class SimulatedModel:
     def logits(
         self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
     ) -> Tensor:
-        """Sure of the next token of the answer."""
+        """Logits by which the next token of the answer is certain."""
         began_s = time.perf_counter()
         found = torch.zeros(len(ends), self.vocabulary)
         for row, end in enumerate(ends):

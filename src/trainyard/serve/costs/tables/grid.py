@@ -1,4 +1,4 @@
-"""Times that were measured at the points of a grid, some of which may be missing, and between them."""
+"""Times at the points of a grid, of which some may be missing, and between these points."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def read_batching_profile(path: Path, margin: float = 1.15) -> BatchingProfile:
 
     Parameters
     ----------
-    margin : a latency is so many times mean plus standard deviation.
+    margin : factor by which the latency is above the sum of mean and standard deviation.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tables of requests: what cannot be read of them is an error of serving."""
+"""Tables of requests, whose errors are `ServeError`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JsonLines(json_lines.JsonLines):
 
 @contextmanager
 def as_fault(row: Row) -> Iterator[None]:
-    """A request that cannot be is a fault of its row."""
+    """An impossible request is an error of its row."""
     try:
         yield
     except RowError:

@@ -1,4 +1,4 @@
-"""One request sent to a server, and its answer read as it comes."""
+"""One request is sent to a server, and its answer is read as it arrives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RequestFailure:
 
 @dataclass(slots=True)
 class StreamedResponse:
-    """The answer to a request, as far as it has come.
+    """The answer to a request, as far as it has arrived.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ async def send_request(
 
 
 def error_message(given: bytes | dict[str, Any]) -> str:
-    """The message of an answer that is no success."""
+    """The message of an error response."""
     document: Any = given
     if isinstance(given, bytes):
         try:

@@ -1,4 +1,4 @@
-"""The server that is asked: its address, its model, and what it takes, which is tried once."""
+"""The server that is measured: its address, its model, and what it accepts, which is tried once before the run."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class Target:
 
 
 async def detect_format(target: Target, client: httpx2.AsyncClient, first: Request) -> RequestFormat:
-    """How a server takes requests: with the most of tokens as prompts, fixed lengths and counts that it does not refuse.
+    """Find out what a server accepts: token ids as prompts, answers of fixed length, and counts of tokens.
 
     Parameters
     ----------
-    first : of the requests; a short one like it is tried.
+    first : the first request; short ones like it are tried.
 
     Raises
     ------

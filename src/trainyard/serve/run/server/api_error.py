@@ -1,4 +1,4 @@
-"""Why the server does not do what it is asked for, in the form of the API of OpenAI."""
+"""Errors in the form of the API of OpenAI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An answer that is no success.
+    """An error as the response to a request.
 
     Parameters
     ----------

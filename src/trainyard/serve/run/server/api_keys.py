@@ -1,4 +1,4 @@
-"""Who may ask: keys, each of which names a client."""
+"""Keys of clients: each key names its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: their fields, with what each may be. A field that is not done is refused by its name."""
+"""Bodies of requests: their fields, and what is allowed in each. An unsupported field is refused by name."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ _RETRY_AFTER_S = 5
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How much clients may take of a server.
+    """Limits on what clients may use of a server.
 
     Attributes
     ----------

@@ -98,7 +98,7 @@ def to_embedding_requests(
     ----------
     texts : in tokens.
     model : its name.
-    client : who asks.
+    client : that sent it.
     request_id : that no other request has.
     """
     return tuple(

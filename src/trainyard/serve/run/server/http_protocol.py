@@ -1,4 +1,4 @@
-"""HTTP connections that are bounded in number and in how long they may take to say what they want."""
+"""HTTP connections, bounded in number and in the time that the headers of a request may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server tells Prometheus, by the names of vLLM; they begin with trainyard: where vLLM has none."""
+"""Metrics for Prometheus, by vLLM's names; those that vLLM lacks begin with ``trainyard:``."""
 
 from __future__ import annotations
 

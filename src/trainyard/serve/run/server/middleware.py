@@ -1,4 +1,4 @@
-"""What every request passes: its id, who asks, whether the server still takes requests, the log."""
+"""What every request passes first: it gets an id and a client, is refused while the server stops, and is logged."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _RETRY_AFTER_S = 5
 
 
 class AccessMiddleware:
-    """Lets requests in. What is let in finds its client and its id in ``request.state``.
+    """Lets requests in, each with its client and its id in ``request.state``.
 
     Parameters
     ----------
-    app : what is behind it.
-    keys : who may ask.
+    app : the application that gets these requests.
+    keys : of the clients that are let in.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all bodies of requests have in common: fields have the types that they say, and no others are taken."""
+"""What all request bodies have in common: types are strict, and unknown fields are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a server, and the adapters that are loaded on them: those who ask see adapters as models, too."""
+"""The models of a server, and the adapters that are loaded on them, which clients see as models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NamedAdapter(NamedTuple):
 
 
 class ServedModels:
-    """Models and adapters, by the names by which requests call them.
+    """Models and adapters, by the names that requests use.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class HttpServer(uvicorn.Server):
 
 
 def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions, on_ready: OnReady) -> bool:
-    """Serve until a signal to end or to interrupt comes; return whether all requests that then ran ended in time.
+    """Serve until SIGTERM or SIGINT; return whether all running requests then ended in time.
 
     Parameters
     ----------

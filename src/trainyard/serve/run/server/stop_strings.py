@@ -8,7 +8,7 @@ __all__ = ["StopStrings", "num_undecided"]
 
 
 class StopStrings:
-    """Looks for texts that end an answer, in text that comes piece by piece.
+    """Looks for texts that end an answer, in text that arrives piece by piece.
 
     What may be the beginning of one is held back until more has come.
 

@@ -1,4 +1,4 @@
-"""Reads the JSON object of one call, ``{"name": .., "arguments": {..}}``, as its text comes piece by piece."""
+"""Reads the JSON object of one call, ``{"name": .., "arguments": {..}}``, as its text arrives piece by piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of what finds calls of tools in the text of an answer."""
+"""The interface of parsers that find tool calls in the text of an answer."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ToolCallDelta:
 
 
 class ParsedText(NamedTuple):
-    """What is certain of a piece of text: what a reader is told, and what is called."""
+    """What is certain after a piece of text: more of the visible answer, and more of its calls."""
 
     content: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
 class ToolCallParser(Protocol):
-    """Finds calls in the text of one answer, which comes piece by piece.
+    """Finds calls in the text of one answer, which arrives piece by piece.
 
     What it finds does not depend on where the text is cut into pieces.
 
