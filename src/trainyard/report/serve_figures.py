@@ -50,7 +50,7 @@ def latencies(runs: Sequence[PolicyRun], colors: Mapping[str, str]) -> tuple[Fig
             )
             for run in runs
         ]
-        axes = what, "share of requests"
+        axes = what, "share of requests within"
         return distributions(heading, samples, axes, "", seconds_text, _common_objective(runs, name))
 
     return (
@@ -128,8 +128,8 @@ def one_request(followed: Mapping[str, RequestTimeline]) -> Figure | None:
     }
     note = (
         f"Prompt of {request.prompt_tokens:,} tokens, output of {first.output_tokens:,}. Each prefill chunk is one bar; "
-        "consecutive decode steps are one bar; a bar of waiting says why. Recompute is the prefill again after a "
-        "preemption."
+        "consecutive decode steps are one bar. Point at a grey bar to see why it waits. Recompute is the prefill "
+        "again after a preemption."
     )
     return Figure(f"Timeline of request {request.name}", data, drawn, note)
 
