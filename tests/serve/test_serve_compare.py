@@ -174,7 +174,7 @@ def test_requests_are_read_anew_for_each_policy_and_their_prompts_are_not_held()
             for number in range(50):
                 blocks = PrefixBlocks((number,), 100)
                 yield TracedRequest(Request(f"r{number}", 10.0 * number, 100, 9, prefix=blocks), 5)
-            num_held.append(sum(isinstance(each, Request) and bool(each.prefix) for each in gc.get_objects()))
+            num_held.append(sum(type(each) is Request and bool(each.prefix) for each in gc.get_objects()))
 
     runs, _ = compare_policies("vllm, orca", Anew(), deployment())
     assert len(num_held) == 2
