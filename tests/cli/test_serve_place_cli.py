@@ -11,6 +11,7 @@ from refused_commands import check_refused
 
 from trainyard.cli import main as cli
 from trainyard.serve.placement_document import load_placement
+from trainyard.serve.placing import forward_pass
 
 PLACE = ("serve", "place", "resnet-tiny:2000/s:50ms,gpt-tiny:1000/s:20ms", "--cluster", "1x2xA100-80G")
 TRACE = "name,arrival_s,prompt_tokens,output_tokens,model"
@@ -119,6 +120,37 @@ def test_no_placement_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err.startswith("error: no policy could place the models: nexus: session 'gpt-tiny'")
     assert "cannot place" in out
+
+
+def test_models_that_fit_nowhere_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    models = ("resnet-tiny:100/s:1s,gpt-tiny:100/s:1s", "--cluster", "1x2xA100-80G", "--policy", "replicate")
+    small = ("serve", "place", *models, "--num", "100", "--weight-memory")
+    assert cli.main((*small, "20kB", "--json")) == 1
+    out, err = capsys.readouterr()
+    assert err == (
+        "error: no policy has a place for gpt-tiny; give devices with more memory, or more of them\n"
+    )
+    (run,) = json.loads(out)["runs"]
+    assert {each["model"] for each in run["replicas"]} == {"resnet-tiny"}
+    assert cli.main((*small, "1kB", "--json")) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("error: no policy could place the models: replicate: no model fits on any group")
+    assert json.loads(out)["runs"] == []
+
+
+def test_bad_input_is_refused_before_models_are_captured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured: list[str] = []
+    monkeypatch.setattr(forward_pass, "forward_pass", lambda model, *_: captured.append(model))
+    for more, said in (
+        (("--weight-memory", "1TB"), "at most what a device has"),
+        (("--num", "1"), "have no rate"),
+    ):
+        check_refused(
+            ("serve", "place", "gpt-tiny:1/s:1s", "--cluster", "1x2xA100-80G", *more), (said,), capsys
+        )
+    assert not captured
 
 
 def test_requests_that_are_all_late_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

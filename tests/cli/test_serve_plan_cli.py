@@ -124,6 +124,26 @@ def test_objectives_that_cannot_be_met_are_told(small: Path, capsys: pytest.Capt
     assert "even if each request is served alone, only 0.0%" in " ".join(out.split())
 
 
+def test_a_model_that_fits_nowhere_is_a_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `trainyard plan`: exit code 1, and a document that says so."""
+    split = split_of(usable_bytes=1e9)
+    monkeypatch.setattr(
+        deploy,
+        "served_model",
+        lambda *_, tensor_parallel, pipeline_stages, **__: split(tensor_parallel, pipeline_stages),
+    )
+    assert cli.main((*PLAN, *DRAWN, *WANTED, "--json")) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith(
+        "error: the model fits nowhere: tp 1: made with tp 1 does not fit: a device has 1 GB"
+    )
+    found = json.loads(out)
+    assert (found["fits"], found["is_met"], found["model"]) == (False, False, "llama3-8b")
+    assert found["reason"].startswith("the model fits nowhere")
+
+
 def test_a_trace_comes_at_the_rate(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"r{n},{10 * n},300,20" for n in range(40)]
     (small / "r.csv").write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))

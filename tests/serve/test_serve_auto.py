@@ -8,7 +8,7 @@ from splits_of_tests import drawn, split_of
 
 from trainyard.serve.auto import auto, better
 from trainyard.serve.catalog import CATALOG, parse_policies
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import DoesNotFitError
 from trainyard.serve.policy_choices import catalog_choices, given_choices
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.router import round_robin
@@ -76,7 +76,7 @@ def test_who_serves_fewer_is_never_the_best() -> None:
 
 def test_a_model_that_fits_nowhere_is_refused() -> None:
     with pytest.raises(
-        ServeError, match="tp 1: made with tp 1 does not fit: a device has 1 GB for weights of 16 GB"
+        DoesNotFitError, match="made with tp 1 does not fit: a device has 1 GB for weights of 16 GB"
     ):
         auto(WORKLOADS["chats"], split_of(usable_bytes=1e9), 1, catalog_choices())
 

@@ -12,7 +12,7 @@ from splits_of_tests import drawn, split_of
 
 from trainyard.report.serve_plan import verdict
 from trainyard.serve.deployment import ServedModel
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import DoesNotFitError, ServeError
 from trainyard.serve.planning.bottlenecks import ScaledStepTime
 from trainyard.serve.planning.frontier import frontier, steady_states
 from trainyard.serve.planning.objectives import results_if_met
@@ -167,6 +167,28 @@ def test_splits_that_cannot_be_are_refused_with_why():
     assert why.keys() == {"tp 1", "tp 4", "tp 4, pp 2"}
     assert "does not fit: a device has 10 GB for weights of 16 GB" in why["tp 1"]
     assert why["tp 4"].startswith("2 heads do not divide by 4 shards")
+    assert {str(each): each.is_memory_short for each in refused} == {
+        "tp 1": True, "tp 4": False, "tp 4, pp 2": False,
+    }  # fmt: skip
+
+
+def test_only_what_lacks_memory_does_not_fit():
+    """Bad input is another error than a cluster that is too small."""
+
+    def no_split(*shape):
+        raise ServeError("made is no language model")
+
+    requests = drawn(5, 1.0, **WANTED)
+    with pytest.raises(DoesNotFitError, match="does not fit"):
+        plan_serving(requests, split_of(usable_bytes=1e9), 1, CHOICES)
+    with pytest.raises(DoesNotFitError, match="tokens of the KV cache"):
+        plan_serving(requests, split_of(usable_bytes=17.1e9), 1, CHOICES, max_model_len=3000)
+    for given in ({"max_model_len": 1}, {"max_model_len": 5000}, {"split": no_split}):
+        with pytest.raises(ServeError) as error:
+            plan_serving(
+                **{"requests": requests, "split": split_of(), "num_devices": 1, "choices": CHOICES, **given}
+            )
+        assert not isinstance(error.value, DoesNotFitError)
 
 
 @pytest.mark.parametrize(

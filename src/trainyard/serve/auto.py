@@ -29,7 +29,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.router import ROUTERS, router_of
 from trainyard.serve.simulate import simulate_requests
-from trainyard.serve.splits import ExcludedSplit, MakeSplit, possible_splits
+from trainyard.serve.splits import ExcludedSplit, MakeSplit, no_split_error, possible_splits
 from trainyard.serve.summary import Summary
 
 __all__ = ["AutoChoice", "Measure", "PolicyChoice", "Trial", "auto", "better", "tried"]
@@ -129,7 +129,7 @@ def auto(
     """
     splits, excluded = possible_splits(split, num_devices, node_size or num_devices)
     if not splits:
-        raise ServeError("; ".join(f"{each}: {each.why}" for each in excluded))
+        raise no_split_error(excluded)
     search = _Search(requests, measure, tell or (lambda what: None))
     for each in splits:
         for choice in choices:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.data_parallel import DataParallelInstance
-from trainyard.serve.errors import ServeError, check_max_model_len, require_at_least
+from trainyard.serve.errors import DoesNotFitError, ServeError, check_max_model_len, require_at_least
 from trainyard.serve.instance import Instance
 from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
@@ -176,14 +176,16 @@ def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | No
 
     Raises
     ------
+    DoesNotFitError
+        If not even one block fits.
     ServeError
-        If not even one block fits, or less memory is left than is given.
+        If less memory is left than is given.
     """
     left = model.cache_bytes
     given = left if cache_bytes is None else cache_bytes
     block_bytes = block_tokens * model.cache_bytes_per_token
     if left < block_bytes:
-        raise ServeError(
+        raise DoesNotFitError(
             f"{model.name} with {model.split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights "
             f"of {model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV "
             "cache; use more devices per replica, or smaller weights"

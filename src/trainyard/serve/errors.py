@@ -1,12 +1,16 @@
-"""The error of this level."""
+"""The errors of this level."""
 
 from __future__ import annotations
 
-__all__ = ["ServeError", "check_context", "check_max_model_len", "require_at_least"]
+__all__ = ["DoesNotFitError", "ServeError", "check_context", "check_max_model_len", "require_at_least"]
 
 
 class ServeError(ValueError):
     """An input to the serving level is wrong; the message says what is allowed."""
+
+
+class DoesNotFitError(ServeError):
+    """Devices have too little memory for a model and what it serves; the message says what is short."""
 
 
 def check_context(max_model_len: int, model: str, context: int) -> None:
@@ -38,12 +42,12 @@ def check_max_model_len(max_model_len: int, cached_tokens: int) -> None:
     Raises
     ------
     ServeError
-        Says what is allowed.
+        Says what is allowed; `DoesNotFitError` if it is the cache that is too small.
     """
     if max_model_len < 2:
         raise ServeError(f"max_model_len {max_model_len}; allowed is 2 or more, for a prompt and an answer")
     if max_model_len > cached_tokens:
-        raise ServeError(
+        raise DoesNotFitError(
             f"max_model_len {max_model_len}; allowed is 2 to {cached_tokens}, the tokens of the KV cache; enlarge it"
         )
 

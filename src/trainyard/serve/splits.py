@@ -5,13 +5,13 @@ Each is of some tensor-parallel devices, and either of stages of a pipeline, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of, split_text
-from trainyard.serve.errors import ServeError, check_context
+from trainyard.serve.errors import DoesNotFitError, ServeError, check_context
 
-__all__ = ["ExcludedSplit", "MakeSplit", "PossibleSplit", "possible_splits"]
+__all__ = ["ExcludedSplit", "MakeSplit", "PossibleSplit", "no_split_error", "possible_splits"]
 
 MakeSplit = Callable[[int, int, int], ServedModel]
 """Takes the tensor-parallel degree, the number of stages and the number of data-parallel ranks; raises `ServeError` if
@@ -54,12 +54,20 @@ class PossibleSplit:
 
 @dataclass(frozen=True)
 class ExcludedSplit:
-    """A split of a model that is ruled out, and why."""
+    """A split of a model that is ruled out.
+
+    Attributes
+    ----------
+    tensor_parallel, pipeline_stages, data_parallel : of the split.
+    why : in a sentence.
+    is_memory_short : whether it would be possible on devices with more memory.
+    """
 
     tensor_parallel: int
     pipeline_stages: int
     data_parallel: int
     why: str
+    is_memory_short: bool = False
 
     def __str__(self) -> str:
         return split_text(self.tensor_parallel, self.pipeline_stages, self.data_parallel)
@@ -114,10 +122,21 @@ def possible_splits(
             possible = PossibleSplit(model, most, num_blocks, length, block_tokens)
             possible.deployment(1)
         except ServeError as error:
-            refused.append(ExcludedSplit(shards, stages, ranks, str(error)))
+            is_short = isinstance(error, DoesNotFitError)
+            refused.append(ExcludedSplit(shards, stages, ranks, str(error), is_short))
         else:
             found.append(possible)
     return tuple(found), tuple(refused)
+
+
+def no_split_error(excluded: Sequence[ExcludedSplit]) -> ServeError:
+    """The error where every split is ruled out: a `DoesNotFitError` if any of them only lacks memory."""
+    reasons = list(dict.fromkeys(each.why for each in excluded))
+    if len(reasons) == 1:  # it has nothing to do with the split
+        text = reasons[0]
+    else:
+        text = "the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in excluded)
+    return (DoesNotFitError if any(each.is_memory_short for each in excluded) else ServeError)(text)
 
 
 def _shapes(num_devices: int, node_size: int) -> Iterator[tuple[int, int, int, int]]:

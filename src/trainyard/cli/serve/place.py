@@ -98,15 +98,17 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.serve.placement_document import placement_text
     from trainyard.serve.placing.compare import compare_placements
     from trainyard.serve.placing.policies import parse_placers
-    from trainyard.serve.placing.problem import PlacingProblem
+    from trainyard.serve.placing.problem import PlacingProblem, mean_rates
 
     asked, cluster = _asked(options), parse_cluster(options.cluster)
     if len({device.name for device in cluster.devices}) > 1:
         raise ServeError(f"{options.cluster} has devices that are not alike; give a cluster of like ones")
     parse_placers(options.policy)
     given = _requests(options, asked)
+    mean_rates(given.history, len(asked))  # refuses requests without a rate before any work
+    device_bytes = _weight_bytes(options, cluster)
     models = _models(options, screen, asked, cluster)
-    problem = PlacingProblem(models, cluster.num_devices, _weight_bytes(options, cluster), given.history)
+    problem = PlacingProblem(models, cluster.num_devices, device_bytes, given.history)
     with screen.waiting("placing") as change:
         runs, cannot = compare_placements(
             options.policy, problem, given.served, lambda name: change(f"placing by {name}")
@@ -116,7 +118,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     title = f"{len(models)} model{'s' * (len(models) > 1)} on {options.cluster}: {given.title}"
     if options.html is not None and runs:
         screen.keep(serve_place_page(title, problem, runs, cannot), options.html)
-    failure = _failure(runs, cannot)
+    failure = _failure(models, runs, cannot)
     if options.save is not None and not failure:
         screen.keep(placement_text(runs[0].placed.placement), options.save, "placement")
     document = {
@@ -129,13 +131,21 @@ def act(options: Options, screen: Screen) -> Outcome:
     return Outcome(document, (*place_tables(title, problem, runs, cannot), *lines), failure)
 
 
-def _failure(runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]) -> str:
-    """Why there is no placement that serves requests; "" if there is one."""
+def _failure(
+    models: Sequence[ModelToPlace], runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
+) -> str:
+    """Why there is no placement that serves requests for every model; "" if there is one."""
     if not runs:
         return f"no policy could place the models: {cannot[0].name}: {cannot[0].why}"
-    if any(sum(run.placed.num_good) for run in runs) or not sum(runs[0].placed.num_asked):
-        return ""
-    return "no request meets its objective under any policy; give longer objectives or more devices"
+    placed = {each.replica.model for run in runs for each in run.placed.replicas}
+    asked = [each.name for each, num in zip(models, runs[0].placed.num_asked, strict=True) if num]
+    if asked and not any(sum(run.placed.num_good) for run in runs):
+        return "no request meets its objective under any policy; give longer objectives or more devices"
+    if missing := [name for name in asked if name not in placed]:
+        return (
+            f"no policy has a place for {', '.join(missing)}; give devices with more memory, or more of them"
+        )
+    return ""
 
 
 def _asked(options: Options) -> tuple[_Asked, ...]:

@@ -86,7 +86,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.hardware.parse import parse_cluster
     from trainyard.report.serve_plan import plan_document, plan_tables, verdict
     from trainyard.report.serve_plan_page import serve_plan_page
-    from trainyard.serve.errors import ServeError
+    from trainyard.serve.errors import DoesNotFitError, ServeError
 
     share, cluster = _share(options.share), parse_cluster(options.cluster)
     sizes = {len(node.devices) for node in cluster.nodes}
@@ -97,7 +97,16 @@ def act(options: Options, screen: Screen) -> Outcome:
     choices = _choices(options.policy)
     objectives = options.objectives()
     given = options.read_at_rate()
-    plan = _planned(options, screen, given, cluster, share, choices)
+    asked = {
+        "model": options.model,
+        "cluster": options.cluster,
+        "requests": given.document,
+        "objectives": objectives,
+    }
+    try:
+        plan = _planned(options, screen, given, cluster, share, choices)
+    except DoesNotFitError as error:
+        return Outcome({**asked, "fits": False, "is_met": False, "reason": str(error)}, failure=str(error))
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
     if told := given.other_models(options.model):
@@ -116,10 +125,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         }
         screen.keep(serve_plan_page(title, plan, facts, left_out=given.left_out), options.html)
     document = {
-        "model": options.model,
-        "cluster": options.cluster,
-        "requests": given.document,
-        "objectives": objectives,
+        **asked,
+        "fits": True,
         "rows": given.rows,
         **plan_document(plan),
         "simulated_by": command,

@@ -18,7 +18,7 @@ from trainyard.serve.policies.alpaserve.problem import (
 from trainyard.serve.requests.generate import Gamma, Poisson
 from trainyard.serve.requests.request import TracedRequest
 
-__all__ = ["ModelToPlace", "PlacingProblem", "arrivals_of", "drawn_arrivals"]
+__all__ = ["ModelToPlace", "PlacingProblem", "arrivals_of", "drawn_arrivals", "mean_rates"]
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,25 @@ class PlacingProblem:
     @cached_property
     def rates_per_s(self) -> tuple[float, ...]:
         """Mean requests per second of every model, over the time from the first to the last request of all."""
-        times_s = self.arrivals.arrival_s
-        counts = np.bincount(self.arrivals.model, minlength=len(self.models))
-        span_s = float(times_s[-1] - times_s[0]) if len(times_s) > 1 else 0.0
-        if span_s <= 0:
-            raise ServeError(
-                f"requests that come at one moment have no rate, and there are {len(times_s)} of these; give some that "
-                "come at other times, too"
-            )
-        return tuple((counts / span_s).tolist())
+        return mean_rates(self.arrivals, len(self.models))
+
+
+def mean_rates(arrivals: Arrivals, num_models: int) -> tuple[float, ...]:
+    """Mean requests per second of every model, over the time from the first to the last request of all.
+
+    Raises
+    ------
+    ServeError
+        If all requests come at one moment.
+    """
+    times_s = arrivals.arrival_s
+    span_s = float(times_s[-1] - times_s[0]) if len(times_s) > 1 else 0.0
+    if span_s <= 0:
+        raise ServeError(
+            f"requests that come at one moment have no rate, and there are {len(times_s)} of these; give some that "
+            "come at other times, too"
+        )
+    return tuple((np.bincount(arrivals.model, minlength=num_models) / span_s).tolist())
 
 
 def drawn_arrivals(rates_per_s: Sequence[float], num: int, cv: float = 1.0, seed: int = 0) -> Arrivals:

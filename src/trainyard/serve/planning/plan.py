@@ -23,7 +23,7 @@ from trainyard.serve.planning.frontier import FrontierPoint, steady_states
 from trainyard.serve.planning.search import DeploymentSearch, order_of, run_of
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results
-from trainyard.serve.splits import ExcludedSplit, MakeSplit, PossibleSplit, possible_splits
+from trainyard.serve.splits import ExcludedSplit, MakeSplit, PossibleSplit, no_split_error, possible_splits
 from trainyard.serve.summary import Summary
 
 __all__ = ["ServingPlan", "plan_serving"]
@@ -108,18 +108,17 @@ def plan_serving(
 
     Raises
     ------
+    DoesNotFitError
+        If the devices have too little memory for the model, however it is split.
     ServeError
-        If there are no requests or no objectives, or the model fits in no split.
+        If there are no requests or no objectives, or the model cannot be split.
     """
     _check(requests, choices, share)
     splits, excluded = possible_splits(
         split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
     )
     if not splits:
-        why = dict.fromkeys(each.why for each in excluded)
-        if len(why) == 1:  # it has nothing to do with the split
-            raise ServeError(*why)
-        raise ServeError("the model fits nowhere: " + "; ".join(f"{each}: {each.why}" for each in excluded))
+        raise no_split_error(excluded)
     planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, excluded)
     best, runners_up = planning.met() or (planning.closest_of_all(), ())
     is_met = planning.search.is_met(best)
