@@ -50,7 +50,7 @@ from trainyard.cli.main import main
         (["--vllm-python", "no/python"], "goes with --engine vllm"),
         (["--router", "prefill_decode"], "'prefill_decode' moves requests between replicas"),
         (["--router", "nearest"], "unknown router 'nearest'"),
-        (["--engine", "vllm", "--replicas", "2"], "leave --tp and --replicas out"),
+        (["--engine", "vllm", "--replicas", "2"], "leave --tp, --replicas and --placement out"),
         (["--engine", "vllm", "--router", "least_requests"], "does not do"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
