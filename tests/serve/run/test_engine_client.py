@@ -116,6 +116,7 @@ def test_a_process_that_is_killed_is_started_again(client: EngineClient, runner:
         with pytest.raises(EngineLostError, match="send it again"):
             async for _ in stream:
                 pass
+        assert client.state == EngineState()  # what the process that ended had is gone
         return await _tokens(client, prompt, 10)
 
     assert runner.run(run()) == generated("llama", (prompt,), 10)[0][0]
