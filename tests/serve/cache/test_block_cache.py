@@ -192,3 +192,23 @@ def test_keys_of_equal_prompts_differ_where_their_adapters_or_salts_do(how):
     found = [of(*owner) for owner in owners]
     assert len({key for each in found for key in each}) == 3 * len(owners)
     assert [of(*owner) for owner in owners] == found
+
+
+@pytest.mark.parametrize("order", [LeastRecentlyUsed, UnkeyedFirst])
+def test_forgotten_blocks_stay_with_those_who_hold_them_and_in_their_order(order):
+    cache = BlockCache(4, 16, num_host_blocks=2, eviction=order)
+    cache.allocate([0, 1, 2, 3])
+    for block in range(4):
+        cache.register(block, f"key {block}")
+    assert cache.host is not None
+    cache.host.allocate([0])
+    cache.host.register(0, "on the host")
+    cache.free([2, 1])
+    cache.forget()
+    assert (cache.find(["key 0"]), cache.find(["key 1"]), cache.host.find(["on the host"])) == ([], [], [])
+    assert (cache.ref_count(0), cache.num_free, cache.next_free(2)) == (1, 2, [2, 1])
+    cache.register(0, "key 0")
+    assert cache.find(["key 0"]) == [0]
+    cache.allocate([2, 1])
+    cache.free([0])
+    assert cache.next_free(1) == [0]

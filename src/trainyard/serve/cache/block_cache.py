@@ -128,6 +128,16 @@ class BlockCache:
         self._key_of[block] = key
         self._block_of[key] = block
 
+    def forget(self) -> None:
+        """Let no request find what is in any block, also on the host; requests keep the blocks that they hold."""
+        self._key_of.clear()
+        self._block_of.clear()
+        for block in self._free.first(len(self._free)):
+            self._free.remove(block)
+            self._free.add(block, None)
+        if self.host is not None:
+            self.host.forget()
+
     def allocate_copies(self, blocks: Iterable[int], of: BlockCache) -> dict[int, int]:
         """Allocate free blocks for copies of other blocks, of this cache or of another one.
 

@@ -133,6 +133,9 @@ class EmbeddingEngine:
     def unload_adapter(self, adapter: str) -> None:
         """There are none."""
 
+    def reset_prefix_cache(self) -> None:
+        """It has none."""
+
     def cancel(self, number: int) -> None:
         """Serve a request no longer. Nothing happens if it has ended."""
         if number in self._states:

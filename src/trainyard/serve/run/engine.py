@@ -159,6 +159,10 @@ class Engine:
             self._adapters[adapter] = False
             self._forget_unused(adapter)
 
+    def reset_prefix_cache(self) -> None:
+        """Let later requests reuse nothing that was computed before; those that run go on."""
+        self._instance.cache.forget()
+
     def add(
         self,
         request: Request,

@@ -31,6 +31,7 @@ from trainyard.serve.run.engine_process import (
     EndSample,
     EngineFailed,
     EngineReady,
+    ResetPrefixCache,
     ServingEngine,
     StepOutputs,
     StopEngine,
@@ -44,7 +45,9 @@ __all__ = ["EngineClient", "EngineLostError"]
 
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
-_Message = AddRequest | CancelRequest | EndSample | LoadAdapter | UnloadAdapter | StopEngine
+_Message = (
+    AddRequest | CancelRequest | EndSample | LoadAdapter | UnloadAdapter | ResetPrefixCache | StopEngine
+)
 
 
 @dataclass
@@ -175,6 +178,11 @@ class EngineClient:
     def unload_adapter(self, adapter: str) -> None:
         """Take no more requests with an adapter, and forget it when those that wait and run have ended."""
         self._adapters.unload(adapter)
+
+    def reset_prefix_cache(self) -> None:
+        """Let requests that come from now on reuse nothing that was computed before; those that run go on."""
+        if self._ready.is_set():
+            self._send(ResetPrefixCache())
 
     async def embed(self, request: Request) -> Floats:
         """The embedding of a text, by an engine that gives these; shape ``(width,)``.

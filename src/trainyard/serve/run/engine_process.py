@@ -40,6 +40,7 @@ __all__ = [
     "EngineFailed",
     "EngineReady",
     "EngineSpec",
+    "ResetPrefixCache",
     "ServingEngine",
     "StepOutputs",
     "StopEngine",
@@ -73,6 +74,8 @@ class ServingEngine(Protocol):
     def load_adapter(self, adapter: str, folder: Path) -> None: ...
 
     def unload_adapter(self, adapter: str) -> None: ...
+
+    def reset_prefix_cache(self) -> None: ...
 
     def cancel(self, number: int) -> None: ...
 
@@ -184,6 +187,10 @@ class EndSample(NamedTuple):
     sample: int
 
 
+class ResetPrefixCache(NamedTuple):
+    """Let later requests reuse nothing that was computed before."""
+
+
 class StopEngine(NamedTuple):
     """End the process."""
 
@@ -265,6 +272,8 @@ class _Loop:
                     connection.send(AdapterStatus(message.adapter, self._load_adapter(*message)))
                 elif isinstance(message, UnloadAdapter):
                     engine.unload_adapter(message.adapter)
+                elif isinstance(message, ResetPrefixCache):
+                    engine.reset_prefix_cache()
                 else:
                     self._take(message)
                 if not engine.has_work:  # it is not told after a step

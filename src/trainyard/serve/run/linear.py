@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 __all__ = ["PackedLinear", "pack_linear_layers"]
 
-_DTYPES = (torch.float32, torch.bfloat16)
-
 
 class PackedLinear(nn.Module):
     """`torch.nn.Linear` for inference, with the weight in an order of its own.
@@ -36,12 +34,15 @@ def pack_linear_layers(model: nn.Module) -> None:
     """Replace the linear layers of a model; where oneDNN or the type of weights does not allow it, nothing changes."""
     if not torch.backends.mkldnn.is_available():
         return
+    dtypes = {torch.float32}
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # needs more than AVX2
+        dtypes.add(torch.bfloat16)
     # Nothing here keeps a layer that was replaced, so that its memory is free before the next one is packed.
     packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()
     for parent in [each for each in model.modules() if type(each) is not nn.Linear]:
         for name in [name for name, _ in parent.named_children()]:
             child = getattr(parent, name)
-            if type(child) is nn.Linear and child.weight.dtype in _DTYPES:
+            if type(child) is nn.Linear and child.weight.dtype in dtypes:
                 if child not in packed:
                     packed[child] = PackedLinear(child)
                 setattr(parent, name, packed[child])

@@ -223,6 +223,11 @@ class RoutedEngines:
         for client in self._clients:
             client.unload_adapter(adapter)
 
+    def reset_prefix_cache(self) -> None:
+        """Let requests that come from now on reuse nothing that was computed before, in any replica."""
+        for client in self._clients:
+            client.reset_prefix_cache()
+
     @property
     def _clients(self) -> Sequence[EngineClient]:
         return [replica.client for replica in self.replicas]

@@ -276,6 +276,16 @@ def test_only_equal_salts_share_cached_blocks(url):
     assert [cached(11, cache_salt="a"), cached(11, cache_salt="a"), cached(11, cache_salt="b")] == [0, 32, 0]
 
 
+def test_a_reset_of_the_prefix_cache_forgets_what_was_cached(url):
+    def cached():
+        body = {"model": "tiny", "prompt": [13] * 40, "max_tokens": 1}
+        return plain(url, "completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert [cached(), cached()] == [0, 32]
+    assert httpx2.post(f"{url}/reset_prefix_cache").status_code == 200
+    assert [cached(), cached()] == [0, 32]
+
+
 def test_tokens_and_text(url):
     def post(path, **body):
         return httpx2.post(f"{url}/{path}", json=body).json()

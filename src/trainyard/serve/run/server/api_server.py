@@ -6,6 +6,7 @@ POST /v1/completions            what follows a text or tokens
 POST /v1/embeddings             vectors of texts, of models that have a pooling configuration
 GET /v1/models, /v1/models/NAME the models that are served
 POST /v1/load_lora_adapter      a LoRA adapter, as a model of its own; /v1/unload_lora_adapter, too. Only if allowed
+POST /reset_prefix_cache        requests that come later reuse nothing that was computed before, of any model
 POST /tokenize, /detokenize     tokens of a text or a conversation; the text of tokens
 GET /version                    of Trainyard
 GET /metrics                    for Prometheus
@@ -213,6 +214,12 @@ class ApiServer:
         self.served.unload_adapter(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
+    async def reset_prefix_cache(self) -> Response:
+        """POST /reset_prefix_cache."""
+        for model in self.served.base.values():
+            model.engine.reset_prefix_cache()
+        return Response()
+
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
         body = await self._read_body(request, TokenizeRequest)
@@ -257,6 +264,7 @@ class ApiServer:
             ("GET", "/v1/models/{name:path}", self.model),
             ("POST", "/v1/load_lora_adapter", self.load_adapter),
             ("POST", "/v1/unload_lora_adapter", self.unload_adapter),
+            ("POST", "/reset_prefix_cache", self.reset_prefix_cache),
             ("POST", "/tokenize", self.tokenize),
             ("POST", "/detokenize", self.detokenize),
             ("GET", "/version", self.version),
