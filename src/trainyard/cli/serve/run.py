@@ -133,6 +133,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.engine == "vllm":
         return _served_by_vllm(options, models, placement, server_options, on_ready)
     with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
+        screen.say(f"loading {', '.join(models)}")
         engines = _engine_factories(options, models, drawn, placement, Path(folder))
         for note in simulation_notes(placement) if options.engine == "simulated" else ():
             screen.say(note)
