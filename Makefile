@@ -10,7 +10,7 @@ run: install          ## train a small GPT on this machine with the plan that Tr
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
 
 test: install         ## the default test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 test-slow: install    ## the long tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long"
