@@ -79,7 +79,7 @@ def test_work_is_done_in_one_other_process(worker: LimitedProcess[Task, int]) ->
 
 def test_work_that_never_ends_is_ended_and_the_next_is_done(worker: LimitedProcess[Task, int]) -> None:
     first = worker(("pid", 0))
-    with pytest.raises(CpuLimitError, match="more than 0.5 CPU seconds"):
+    with pytest.raises(CpuLimitError, match=r"more than 0\.5 CPU seconds"):
         worker(("spin", 0))
     assert worker(("pid", 0)) != first
 
@@ -105,7 +105,7 @@ def test_cpu_seconds_count_by_piece_of_work(worker: LimitedProcess[Task, int]) -
 
 
 def test_memory_is_bounded_and_the_process_goes_on(worker: LimitedProcess[Task, int]) -> None:
-    with pytest.raises(MemoryLimitError, match="more than 0.5 GiB"):
+    with pytest.raises(MemoryLimitError, match=r"more than 0\.5 GiB"):
         worker(("keep", 1024 * _MIB))
     assert worker(("keep", 100 * _MIB)) == worker.pid
 
@@ -173,7 +173,7 @@ def test_threads_wait_for_each_other_as_long_as_they_say(worker: LimitedProcess[
     pid = worker(("pid", 0))
     thread = threading.Thread(target=lambda: worker(("sleep", 1)))
     thread.start()
-    while not psutil.Process(pid).status() == psutil.STATUS_SLEEPING or not worker._lock.locked():
+    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or not worker._lock.locked():
         time.sleep(0.01)
     with pytest.raises(TimeoutError):
         worker(("pid", 0), wait_s=0.01)

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -295,8 +296,7 @@ def _serve(pipe: Connection, prepare: Callable[[], Callable[[Any], Any]], memory
         return
     with suppress(EOFError, OSError):
         while True:
-            work = pipe.recv()
-            _answer(pipe, lambda work=work: made[0](work))
+            _answer(pipe, partial(made[0], pipe.recv()))
 
 
 def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:
