@@ -111,8 +111,8 @@ def test_memory_is_bounded_and_the_process_goes_on(worker: LimitedProcess[Task, 
 
 
 def test_memory_that_earlier_work_took_does_not_count(worker: LimitedProcess[Task, int]) -> None:
-    first = worker(("keep", 250 * _MIB))
-    second = worker(("keep", 250 * _MIB))
+    first = worker(("keep", 300 * _MIB))
+    second = worker(("keep", 300 * _MIB))
     assert second != first
 
 

@@ -6,8 +6,8 @@ import multiprocessing
 import resource
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -79,7 +79,7 @@ class LimitedProcess(Generic[Work, Result]):
     ----------
     prepare : is called in the process when it begins, and returns the function that does a piece of work. It is pickled.
     limits : on each piece of work.
-    prepare_limits : on ``prepare``; its ``memory_bytes`` is not used. By default those of a piece of work.
+    prepare_limits : on ``prepare``; by default those of a piece of work.
     context : of multiprocessing, whose processes are started.
     start : starts a process of the context.
     """
@@ -131,7 +131,7 @@ class LimitedProcess(Generic[Work, Result]):
         """End the process, and what it does."""
         running = self._running
         if running is not None:
-            running.kill(None)
+            running.kill()
         with self._lock:
             self._end()
 
@@ -164,7 +164,8 @@ class LimitedProcess(Generic[Work, Result]):
     def _started(self) -> tuple[BaseProcess, Connection]:
         context = self._context()
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._prepare, self.limits.memory_bytes)
+        memory = self._prepare_limits.memory_bytes, self.limits.memory_bytes
+        arguments = (theirs, self._prepare, *memory)
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
         with theirs:
             self._start_process(process)
@@ -210,32 +211,46 @@ class LimitedProcess(Generic[Work, Result]):
 
     def _end(self) -> None:
         if self._running is not None:
-            self._running.kill(None)
+            self._running.end_watch()
+            self._running.kill()
             self._running.pipe.close()
             self._running.process.join(_END_S)  # one that is not known to have ended was killed all the same
             self._running = None
 
 
 class _Running:
-    """A process that runs, and the thread that ends it when it passes its limits."""
+    """A process that runs, and a thread that ends it when it passes the limits of what it does.
+
+    The thread looks from outside, so that a process which does not read what it is sent is ended, too.
+    """
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
         self.num_done = 0
         self.overrun: Overrun | None = None
+        self._limits: ProcessLimits | None = None  # of the piece of work that is done now
+        self._changed, self._num_begun = threading.Condition(), 0
+        threading.Thread(target=self._watch, daemon=True, name="limits of a process").start()
 
     @property
     def is_alive(self) -> bool:
         """Whether it can do a piece of work."""
         return self.overrun is None and self.process.is_alive()
 
-    def watched(self, limits: ProcessLimits) -> _Watched:
+    @contextmanager
+    def watched(self, limits: ProcessLimits) -> Iterator[None]:
         """Within it, the process is killed when it passes limits."""
-        return _Watched(self, limits)
+        with self._changed:
+            self._limits, self._num_begun = limits, self._num_begun + 1
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._limits = None
 
-    def kill(self, overrun: Overrun | None) -> None:
+    def kill(self) -> None:
         """End the process and all that it has started."""
-        self.overrun = self.overrun or overrun
         if self.process.exitcode is not None:  # its number may be another's by now
             return
         for each in process_tree(self.process.pid or 0):
@@ -254,49 +269,61 @@ class _Running:
             raise EOFError
         return self.pipe.recv()
 
+    def end_watch(self) -> None:
+        """Watch it no longer."""
+        with self._changed:
+            self._num_begun = -1
+            self._changed.notify()
 
-class _Watched:
-    """Looks at a process from a thread, so that also what does not read what it is sent is ended."""
+    def _watch(self) -> None:
+        """In a thread: look at the process while it works. Work that is soon done is not looked at at all."""
+        watch, watched = None, 0
+        with self._changed:
+            while self._num_begun >= 0:
+                limits = self._limits
+                if self._changed.wait(None if limits is None else _look_s(limits)) or limits is None:
+                    continue
+                if self._limits is None or self._num_begun < 0:
+                    continue
+                if watch is None or watched != self._num_begun:
+                    watched, watch = self._num_begun, ProcessWatch(self.process.pid or 0, limits)
+                elif (overrun := watch.look()) is not None:
+                    self.overrun = overrun
+                    self.kill()
+                    return
 
-    def __init__(self, running: _Running, limits: ProcessLimits) -> None:
-        self._running, self._limits = running, limits
-        self._ended, self._deciding = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._look, daemon=True, name="limits of a process")
 
-    def __enter__(self) -> None:
-        assert self._running.process.pid is not None
-        self._watch = ProcessWatch(self._running.process.pid, self._limits)
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        with self._deciding:
-            self._ended.set()
-
-    def _look(self) -> None:
-        look_s = min(_LONGEST_LOOK_S, self._limits.cpu_s / _LOOKS_PER_LIMIT)
-        while not self._ended.wait(look_s):
-            if (overrun := self._watch.look()) is None:
-                continue
-            with self._deciding:
-                if not self._ended.is_set():
-                    self._running.kill(overrun)
-            return
+def _look_s(limits: ProcessLimits) -> float:
+    return min(_LONGEST_LOOK_S, limits.cpu_s / _LOOKS_PER_LIMIT)
 
 
 _DONE, _NO_MEMORY = "", "no memory"
 
 
-def _serve(pipe: Connection, prepare: Callable[[], Callable[[Any], Any]], memory_bytes: int) -> None:
+def _serve(
+    pipe: Connection,
+    prepare: Callable[[], Callable[[Any], Any]],
+    prepare_bytes: int,
+    work_bytes: int,
+) -> None:
     """Work until the pipe is closed: what the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
-    if memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     made: list[Callable[[Any], Any]] = []
+    _limit_memory(prepare_bytes)
     if not _answer(pipe, lambda: made.append(prepare())):
         return
+    _limit_memory(work_bytes)
     with suppress(EOFError, OSError):
         while True:
             _answer(pipe, partial(made[0], pipe.recv()))
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Let this process have so much more private memory than it has now; 0 for any amount."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = psutil.Process().memory_info().data + more_bytes if more_bytes else most
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
 
 def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:

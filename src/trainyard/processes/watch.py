@@ -29,7 +29,7 @@ class ProcessLimits:
     Attributes
     ----------
     cpu_s : CPU seconds, of the process and of all that it starts.
-    memory_bytes : private memory that the process may have; 0 for any amount.
+    memory_bytes : private memory that the process may have beside what it has when the work begins; 0 for any amount.
     idle_s : seconds by the clock in which it uses no CPU.
     """
 
