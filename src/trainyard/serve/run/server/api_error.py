@@ -9,6 +9,8 @@ from starlette.responses import JSONResponse
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_adapters import AdapterUnloadedError
 from trainyard.serve.run.engine_client import EngineLostError
+from trainyard.serve.run.limited_tokenizer import TokenizerBusyError
+from trainyard.serve.run.model_tokenizer import TooManyTokensError
 
 __all__ = ["ApiError"]
 
@@ -56,6 +58,15 @@ class ApiError(Exception):
             return cls(503, str(error), code="engine_lost", retry_after_s=1)
         if isinstance(error, AdapterUnloadedError):
             return cls(404, str(error), param="model", code="model_not_found")
+        return cls(400, str(error), param=param)
+
+    @classmethod
+    def of_tokenizer(cls, error: ServeError, param: str) -> ApiError:
+        """Why the text of a field has no tokens."""
+        if isinstance(error, TokenizerBusyError):
+            return cls(503, str(error), code="tokenizer_busy", retry_after_s=1)
+        if isinstance(error, TooManyTokensError):
+            return cls(400, f"{param}: {error}", param=param, code="context_length_exceeded")
         return cls(400, str(error), param=param)
 
     @classmethod

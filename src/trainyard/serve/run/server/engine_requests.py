@@ -16,6 +16,7 @@ from trainyard.serve.run.server.api_requests import ChatRequest, CompletionReque
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
+from trainyard.serve.run.tokenizer_work import CheckConstraint, ConversationTokens, TextTokens, TokensText
 
 __all__ = [
     "EngineRequests",
@@ -61,45 +62,44 @@ class EngineRequests:
         return sum(each.prompt_tokens for each in self.requests)
 
 
-def chat_prompt_tokens(body: ChatRequest, tokenizer: ModelTokenizer) -> tuple[tuple[int, ...], ...]:
+async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
     """The prompt of a conversation, in tokens.
 
     Raises
     ------
     ApiError
         If the model has no chat template, or that does not take the messages, or would hide tools from a model that is
-        to choose among them.
+        to choose among them; or if the prompt is too long.
     """
-    messages = [each.for_template() for each in body.messages]
-    tools = body.tool_use.for_template()
-    try:
-        prompt = tokenizer.chat_prompt(messages, tools=tools)
-        if body.tool_use.is_optional and prompt == tokenizer.chat_prompt(messages):
-            told = (
-                "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
-                'tool_choice: "required" or a function, or serve a model whose template has tools'
-            )
-            raise ApiError(400, told, param="tools")
-    except ServeError as error:
-        raise ApiError(400, str(error), param="messages") from error
-    return (tokenizer.encode(prompt, add_special_tokens=False),)
+    work = ConversationTokens.of(
+        [each.for_template() for each in body.messages],
+        body.tool_use.for_template(),
+        must_show_tools=body.tool_use.is_optional,
+        allowed_tokens=model.engine.max_model_len - 1,
+    )
+    return await model.tokenizer_work(work, "messages")
 
 
-def completion_prompt_tokens(
-    body: CompletionRequest, tokenizer: ModelTokenizer
+async def completion_prompt_tokens(
+    body: CompletionRequest, model: HostedModel
 ) -> tuple[tuple[int, ...], ...]:
     """The prompts of a completion, in tokens.
 
     Raises
     ------
     ApiError
-        If they are no text, tokens, or list of one of these.
+        If they are no text, tokens, or list of one of these; or if one is too long.
     """
-    return tokens_of_texts(body.prompt, "prompt", tokenizer.encode)
+    return await tokens_of_texts(body.prompt, "prompt", model, allowed_tokens=model.engine.max_model_len - 1)
 
 
-def tokens_of_texts(
-    given: Any, param: str, encode: Callable[[str], tuple[int, ...]]
+async def tokens_of_texts(
+    given: Any,
+    param: str,
+    model: HostedModel,
+    *,
+    max_tokens: int | None = None,
+    allowed_tokens: int | None = None,
 ) -> tuple[tuple[int, ...], ...]:
     """Texts of a request in tokens.
 
@@ -107,17 +107,18 @@ def tokens_of_texts(
     ----------
     given : a text, tokens, or a list of one of these.
     param : field of the request that has them.
-    encode : gives tokens of a text.
+    max_tokens, allowed_tokens : of each text, as `TextTokens` has them.
 
     Raises
     ------
     ApiError
-        If they are something else.
+        If they are something else, or too long.
     """
     texts = [given] if isinstance(given, str) or _is_tokens(given) else given
     if isinstance(texts, list) and texts:
         if all(isinstance(each, str) for each in texts):
-            return tuple(encode(each) for each in texts)
+            work = TextTokens(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
+            return await model.tokenizer_work(work, param)
         if all(_is_tokens(each) for each in texts):
             return tuple(tuple(each) for each in texts)
     raise ApiError(
@@ -127,8 +128,8 @@ def tokens_of_texts(
     )
 
 
-def echoed_prompts(
-    body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], tokenizer: ModelTokenizer
+async def echoed_prompts(
+    body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel
 ) -> tuple[str, ...]:
     """What the text of each choice begins with: its prompt, where the request has ``echo``.
 
@@ -139,11 +140,12 @@ def echoed_prompts(
     if not body.echo:
         return ("",) * (len(prompts) * body.n)
     given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    texts = given if isinstance(given[0], str) else map(tokenizer.decode, prompts)
-    return tuple(text for text in texts for _ in range(body.n))
+    if not isinstance(given[0], str):
+        given = await model.tokenizer_work(TokensText(prompts), "prompt")
+    return tuple(text for text in given for _ in range(body.n))
 
 
-def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> None:
+async def check_constraint(body: GenerationRequest, model: HostedModel, tools: ToolAnswers) -> None:
     """Whether answers can have the form that is asked for.
 
     Parameters
@@ -155,16 +157,14 @@ def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: 
     ApiError
         If they cannot.
     """
-    sampling = _sampling(body, tokenizer, tools)
+    sampling = _sampling(body, model.tokenizer, tools)
     if not sampling.is_constrained:
         return
     field = "tools" if tools.is_constrained else "response_format"
     problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
     if not body.ignore_eos:
-        try:
-            problem = tokenizer.structured_outputs.problem(sampling)
-        except ServeError as error:
-            problem = str(error)
+        work = CheckConstraint(sampling.json_schema, sampling.grammar)
+        problem = await model.tokenizer_work(work, field)
     if problem:
         raise ApiError(400, f"{field}: {problem}", param=field)
 

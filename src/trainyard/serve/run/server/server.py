@@ -18,7 +18,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.open_files import allow_open_files
 from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.server.api_keys import ApiKeys
@@ -114,7 +114,7 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
     """
     options.keys.check_host(options.host)
     allow_open_files(2 * _MOST_CONNECTIONS)
-    tokenizers = {name: ModelTokenizer(factories[0].folder) for name, factories in models.items()}
+    tokenizers = {name: LimitedTokenizer(factories[0].folder) for name, factories in models.items()}
     with listening(options.host, options.port) as listener:
         return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
 
@@ -138,7 +138,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 async def _serve(
     models: Mapping[str, Sequence[EngineFactory]],
-    tokenizers: Mapping[str, ModelTokenizer],
+    tokenizers: Mapping[str, LimitedTokenizer],
     options: ServerOptions,
     listener: socket.socket,
     on_ready: OnReady,
@@ -179,17 +179,26 @@ async def _serve(
         starting.cancel()
         waiting.cancel()
         # Requests that still run end with an error, which their clients are told.
-        await asyncio.gather(*(engine.close() for engine in engines.values()))
+        await asyncio.gather(
+            *(engine.close() for engine in engines.values()), *(each.close() for each in tokenizers.values())
+        )
         server.should_exit = True
         await serving
 
 
 def _api(
-    engines: Mapping[str, RoutedEngines], tokenizers: Mapping[str, ModelTokenizer], options: ServerOptions
+    engines: Mapping[str, RoutedEngines], tokenizers: Mapping[str, LimitedTokenizer], options: ServerOptions
 ) -> ApiServer:
     parser, reads_priority = options.tool_call_parser, options.reads_priority
     models = {
-        name: HostedModel(name, tokenizers[name], engine, parser, reads_priority=reads_priority)
+        name: HostedModel(
+            name,
+            tokenizers[name].local,
+            engine,
+            parser,
+            reads_priority=reads_priority,
+            limited_tokenizer=tokenizers[name],
+        )
         for name, engine in engines.items()
     }
     api = ApiServer(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import ChatMessage, Tools
+from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.tokenizer_work import ConversationTokens, TextTokens, TokensText
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 
@@ -31,7 +31,7 @@ class DetokenizeRequest(RequestBody):
     tokens: list[int]
 
 
-def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ...]:
+async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...]:
     """The tokens of a text, or of a conversation in the model's form.
 
     Raises
@@ -41,22 +41,19 @@ def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ..
     """
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
-    try:
-        if body.messages is None:
-            return tokenizer.encode(
-                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
-            )
-        prompt = tokenizer.chat_prompt(
-            [each.for_template() for each in body.messages],
-            tools=[each.for_template() for each in body.tools],
-            add_generation_prompt=body.add_generation_prompt,
-        )
-        return tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
-    except ServeError as error:
-        raise ApiError(400, str(error), param="messages") from error
+    if body.messages is None:
+        text = TextTokens((body.prompt or "",), body.add_special_tokens is not False)
+        return (await model.tokenizer_work(text, "prompt"))[0]
+    conversation = ConversationTokens.of(
+        [each.for_template() for each in body.messages],
+        [each.for_template() for each in body.tools],
+        add_generation_prompt=body.add_generation_prompt,
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+    return (await model.tokenizer_work(conversation, "messages"))[0]
 
 
-def detokenized(body: DetokenizeRequest, tokenizer: ModelTokenizer) -> str:
+async def detokenized(body: DetokenizeRequest, model: HostedModel) -> str:
     """The text of tokens.
 
     Raises
@@ -64,7 +61,8 @@ def detokenized(body: DetokenizeRequest, tokenizer: ModelTokenizer) -> str:
     ApiError
         If the model does not know one.
     """
-    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
-        told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
+    most = model.tokenizer.vocabulary - 1
+    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) <= most:
+        told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {most}"
         raise ApiError(400, told, param="tokens")
-    return tokenizer.decode(body.tokens)
+    return (await model.tokenizer_work(TokensText((tuple(body.tokens),)), "tokens"))[0]
