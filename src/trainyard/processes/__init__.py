@@ -8,7 +8,7 @@ from trainyard.processes.limited import (
     ProcessLostError,
     WorkError,
 )
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, cpu_seconds
+from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, cpu_seconds, kill_tree
 
 __all__ = [
     "CpuLimitError",
@@ -21,4 +21,5 @@ __all__ = [
     "ProcessWatch",
     "WorkError",
     "cpu_seconds",
+    "kill_tree",
 ]

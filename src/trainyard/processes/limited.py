@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, process_tree
+from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, kill_tree
 
 __all__ = [
     "CpuLimitError",
@@ -253,9 +253,7 @@ class _Running:
         """End the process and all that it has started."""
         if self.process.exitcode is not None:  # its number may be another's by now
             return
-        for each in process_tree(self.process.pid or 0):
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+        kill_tree(self.process.pid or 0)
 
     def receive(self) -> Any:
         """What the process sends next.

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-__all__ = ["IDLE_S", "Overrun", "ProcessLimits", "ProcessWatch", "cpu_seconds", "process_tree"]
+__all__ = ["IDLE_S", "Overrun", "ProcessLimits", "ProcessWatch", "cpu_seconds", "kill_tree", "process_tree"]
 
 IDLE_S = 600.0
 """How long a process may use no CPU, by default."""
@@ -112,6 +112,13 @@ def cpu_seconds(pid: int) -> float:
         with suppress(psutil.NoSuchProcess):
             found += sum(each.cpu_times()[:4])  # with those of processes that it has waited for
     return found
+
+
+def kill_tree(pid: int) -> None:
+    """End a process and all that it has started."""
+    for each in process_tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 def process_tree(pid: int) -> Sequence[psutil.Process]:

@@ -178,6 +178,10 @@ class EmbeddingEngine:
         self._seen(StepRecord(start_s, self._clock(), batch))
         return found
 
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a layer is computed."""
+        self._model.report_progress(report)
+
     def close(self) -> None:
         """Nothing but the engine itself is to be ended."""
 

@@ -243,6 +243,11 @@ class Engine:
             self._instance.end(state, self._clock())
             self._leave(state)
 
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a part of a step is done, such as a layer."""
+        self._model.report_progress(report)
+        self._chooser.report = report
+
     def close(self) -> None:
         """End what its model has started."""
         self._model.close()

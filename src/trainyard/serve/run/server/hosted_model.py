@@ -34,6 +34,12 @@ class ReplicaStatus(Protocol):
     @property
     def num_restarts(self) -> int: ...
 
+    @property
+    def num_stuck(self) -> int: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
 
 class AsyncEngine(Protocol):
     """What the server needs of the engines of a model; `RoutedEngines` is such."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from trainyard.processes import ProcessLimits
 from trainyard.serve.errors import ServeError
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.run.engine_client import EngineClient
@@ -26,6 +27,7 @@ from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.http_protocol import BoundedHttpProtocol
 from trainyard.serve.run.server.served_models import NamedAdapter, ServedModels
+from trainyard.serve.run.step_watch import STEP_LIMITS
 
 __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 
@@ -55,6 +57,7 @@ class ServerOptions:
     reads_priority : whether the policy of the engines may depend on the priorities of requests.
     adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
     router : chooses the replica of a model that serves a request.
+    step_limits : on the process of an engine between two steps, as of `EngineClient`.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +72,7 @@ class ServerOptions:
     reads_priority: bool = True
     adapter_root: Path | None = None
     router: Router = round_robin
+    step_limits: ProcessLimits = STEP_LIMITS
 
 
 class HttpServer(uvicorn.Server):
@@ -145,7 +149,9 @@ async def _serve(
 ) -> bool:
     engines = {
         name: RoutedEngines(
-            [EngineClient(factory.make_engine) for factory in factories], options.router, options.max_retries
+            [EngineClient(factory.make_engine, options.step_limits) for factory in factories],
+            options.router,
+            options.max_retries,
         )
         for name, factories in models.items()
     }
