@@ -9,25 +9,25 @@ from pydantic import Field
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.request_body import Name, RequestBody
 
 __all__ = ["LoadAdapterRequest", "UnloadAdapterRequest", "adapter_folder", "require_adapter_root"]
 
-_Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[\w.:@/+-]+$")]
+_NewName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[\w.:@/+-]+$")]
 
 
 class LoadAdapterRequest(RequestBody):
     """POST /v1/load_lora_adapter."""
 
-    lora_name: _Name
+    lora_name: _NewName
     lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
-    base_model_name: str = ""
+    base_model_name: Name = ""
 
 
 class UnloadAdapterRequest(RequestBody):
     """POST /v1/unload_lora_adapter."""
 
-    lora_name: str
+    lora_name: Name
 
 
 def require_adapter_root(root: Path | None) -> Path:

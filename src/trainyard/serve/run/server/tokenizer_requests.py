@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import FailFast, Field
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import ChatMessage, Tools
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.chat_messages import Messages, Tools
+from trainyard.serve.run.server.engine_requests import check_known
+from trainyard.serve.run.server.request_body import Name, RequestBody
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 
@@ -16,9 +19,9 @@ __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 class TokenizeRequest(RequestBody):
     """POST /tokenize: a text or a conversation."""
 
-    model: str = ""
+    model: Name = ""
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    messages: Messages = Field(default_factory=list)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     tools: Tools = Field(default_factory=list)
@@ -27,8 +30,8 @@ class TokenizeRequest(RequestBody):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
-    model: str = ""
-    tokens: list[int]
+    model: Name = ""
+    tokens: Annotated[list[int], FailFast()]
 
 
 def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ...]:
@@ -39,13 +42,11 @@ def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ..
     ApiError
         If neither or both are given, or the conversation has no such form.
     """
-    if (body.prompt is None) == (body.messages is None):
+    if (body.prompt is None) != bool(body.messages):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     try:
-        if body.messages is None:
-            return tokenizer.encode(
-                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
-            )
+        if body.prompt is not None:
+            return tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
         prompt = tokenizer.chat_prompt(
             [each.for_template() for each in body.messages],
             tools=[each.for_template() for each in body.tools],
@@ -64,7 +65,5 @@ def detokenized(body: DetokenizeRequest, tokenizer: ModelTokenizer) -> str:
     ApiError
         If the model does not know one.
     """
-    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
-        told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
-        raise ApiError(400, told, param="tokens")
+    check_known(body.tokens, "tokens", tokenizer.vocabulary)
     return tokenizer.decode(body.tokens)
