@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_adapters import (
@@ -43,6 +44,7 @@ from trainyard.serve.run.sampling import SamplingParams
 __all__ = ["EngineClient", "EngineLostError"]
 
 
+_LOG = logging.getLogger("trainyard.server")
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
 _Message = (
@@ -298,7 +300,10 @@ class EngineClient:
         mine = self._open.get(request_id)
         if mine is None:
             return
-        if isinstance(found, Refused):
+        if isinstance(found, Refused) and found.is_fault_of_model:
+            _LOG.error("request %s is not served: %s", mine.message.request.name, found.why)
+            mine.queue.put_nowait(ModelFaultError(found.why))
+        elif isinstance(found, Refused):
             mine.queue.put_nowait(ServeError(found.why))
         else:
             mine.queue.put_nowait(found)

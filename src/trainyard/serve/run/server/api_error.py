@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.run.engine_adapters import AdapterUnloadedError
 from trainyard.serve.run.engine_client import EngineLostError
 
@@ -56,6 +56,8 @@ class ApiError(Exception):
             return cls(503, str(error), code="engine_lost", retry_after_s=1)
         if isinstance(error, AdapterUnloadedError):
             return cls(404, str(error), param="model", code="model_not_found")
+        if isinstance(error, ModelFaultError):
+            return cls(500, str(error), code="model_fault")
         return cls(400, str(error), param=param)
 
     @classmethod
