@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from trainyard.processes import ProcessLimits, kill_tree
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_adapters import (
@@ -332,7 +332,10 @@ class EngineClient:
         mine = self._open.get(request_id)
         if mine is None:
             return
-        if isinstance(found, Refused):
+        if isinstance(found, Refused) and found.is_fault_of_model:
+            _LOG.error("request %s is not served: %s", mine.message.request.name, found.why)
+            mine.queue.put_nowait(ModelFaultError(found.why))
+        elif isinstance(found, Refused):
             mine.queue.put_nowait(ServeError(found.why))
         else:
             mine.queue.put_nowait(found)

@@ -34,7 +34,7 @@ class TooManyTokensError(ServeError):
 
     def __init__(self, num_tokens: int, allowed_tokens: int, *, is_part: bool = False) -> None:
         more = "more than " if is_part else ""
-        super().__init__(f"it has {more}{num_tokens} tokens; allowed are {allowed_tokens}; shorten it")
+        super().__init__(f"has {more}{num_tokens} tokens; allowed are {allowed_tokens}; shorten it")
         self.num_tokens, self.allowed_tokens, self.is_part = num_tokens, allowed_tokens, is_part
 
     def __reduce__(self) -> Any:

@@ -159,7 +159,8 @@ class FakeEngine:
         self.gate.set()
         self.cancelled: list[str] = []
         self.requests: list[Request] = []
-        self.max_model_len, self.num_restarts, self.state = CONTEXT, 0, EngineState()
+        self.max_model_len, self.state = CONTEXT, EngineState()
+        self.num_restarts = self.num_stuck = 0
         self.is_ready, self.replicas = True, (self,)
 
     async def generate(

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.run.engine_adapters import AdapterUnloadedError
 from trainyard.serve.run.engine_client import EngineLostError
 from trainyard.serve.run.limited_tokenizer import TokenizerBusyError
@@ -58,6 +58,8 @@ class ApiError(Exception):
             return cls(503, str(error), code="engine_lost", retry_after_s=1)
         if isinstance(error, AdapterUnloadedError):
             return cls(404, str(error), param="model", code="model_not_found")
+        if isinstance(error, ModelFaultError):
+            return cls(500, str(error), code="model_fault")
         return cls(400, str(error), param=param)
 
     @classmethod
@@ -66,7 +68,8 @@ class ApiError(Exception):
         if isinstance(error, TokenizerBusyError):
             return cls(503, str(error), code="tokenizer_busy", retry_after_s=1)
         if isinstance(error, TooManyTokensError):
-            return cls(400, f"{param}: {error}", param=param, code="context_length_exceeded")
+            text = "the prompt" if param == "messages" else f"the {param}"
+            return cls(400, f"{text} {error}", param=param, code="context_length_exceeded")
         return cls(400, str(error), param=param)
 
     @classmethod

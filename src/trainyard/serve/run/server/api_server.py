@@ -43,8 +43,8 @@ from trainyard.serve.run.server.adapter_requests import (
 )
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, read_request
-from trainyard.serve.run.server.body_reader import read_body
+from trainyard.serve.run.server.api_requests import Body, ChatRequest, CompletionRequest
+from trainyard.serve.run.server.body_reader import BodyReader
 from trainyard.serve.run.server.embedding_requests import (
     EmbeddingRequest,
     check_dimensions,
@@ -55,6 +55,8 @@ from trainyard.serve.run.server.embedding_response import EmbeddingResponse
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
     check_constraint,
+    check_prompts,
+    check_request,
     completion_prompt_tokens,
     echoed_prompts,
     to_engine_requests,
@@ -140,6 +142,7 @@ class ApiServer:
             name: QueueLimit(self._limits.max_queued_requests, self._limits.max_queued_tokens)
             for name in models
         }
+        self._bodies = BodyReader(self._limits.max_body_bytes)
         self.num_open = 0
         self.metrics = Metrics({name: model.engine for name, model in models.items()})
         self.app = AccessMiddleware(self._routes(), keys or ApiKeys())
@@ -157,6 +160,7 @@ class ApiServer:
         body = await self._read_body(request, ChatRequest)
         model = self.served.find_ready(body.model)
         model.require_text()
+        check_request(body, model)
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
         await check_constraint(body, model, tools)
         prompts = await chat_prompt_tokens(body, model)
@@ -167,6 +171,8 @@ class ApiServer:
         body = await self._read_body(request, CompletionRequest)
         model = self.served.find_ready(body.model)
         model.require_text()
+        check_request(body, model)
+        check_prompts(body, model)
         await check_constraint(body, model, ToolAnswers())
         prompts = await completion_prompt_tokens(body, model)
         echoed = await echoed_prompts(body, prompts, model)
@@ -308,15 +314,8 @@ class ApiServer:
             texts = [model.tokenizer.decode(prompt) for prompt in prompts]
             _LOG.info("id=%s prompts=%r", request.state.request_id, texts)
 
-    async def _read_body(self, request: Request, kind: Any) -> Any:
-        """Read the body.
-
-        Raises
-        ------
-        ApiError
-            If it is too large, comes too slowly, or is none that is allowed.
-        """
-        body = read_request(kind, await read_body(request, self._limits.max_body_bytes))
+    async def _read_body(self, request: Request, kind: type[Body]) -> Body:
+        body = await self._bodies.read(request, kind)
         request.state.model_name = self.served.base_of(getattr(body, "model", ""))
         return body
 

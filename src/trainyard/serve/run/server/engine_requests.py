@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,13 @@ __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
     "check_constraint",
+    "check_known",
+    "check_prompts",
+    "check_request",
     "check_tokens",
     "completion_prompt_tokens",
     "echoed_prompts",
+    "most_tokens",
     "to_engine_requests",
     "tokens_of_texts",
 ]
@@ -60,6 +64,43 @@ class EngineRequests:
     def num_prompt_tokens(self) -> int:
         """Of all prompts."""
         return sum(each.prompt_tokens for each in self.requests)
+
+
+def check_request(body: GenerationRequest, model: HostedModel) -> None:
+    """Refuse what is wrong whatever the prompts are, before a text becomes tokens.
+
+    Raises
+    ------
+    ApiError
+        Names the field.
+    """
+    if body.priority and not model.reads_priority:
+        raise ApiError(
+            400,
+            f"priority is {body.priority}, and the policy of this server does not look at it; leave it out, or start "
+            "the server with --policy vllm+priority",
+            param="priority",
+        )
+    check_known(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
+
+
+def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
+    """Refuse prompts that are too many, or that are tokens and too long, before a text becomes tokens.
+
+    Raises
+    ------
+    ApiError
+        Says how many there may be.
+    """
+    num = len(_texts(body.prompt))
+    if num * body.n > _MOST_CHOICES:
+        raise ApiError(
+            400,
+            f"{num} prompts with n {body.n} are {num * body.n} answers; allowed are {_MOST_CHOICES}; "
+            "send several requests",
+            param="n",
+        )
+    _check_length(most_tokens(body.prompt), model.engine.max_model_len)
 
 
 async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
@@ -114,18 +155,33 @@ async def tokens_of_texts(
     ApiError
         If they are something else, or too long.
     """
-    texts = [given] if isinstance(given, str) or _is_tokens(given) else given
-    if isinstance(texts, list) and texts:
-        if all(isinstance(each, str) for each in texts):
-            work = TextTokens(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
-            return await model.tokenizer_work(work, param)
-        if all(_is_tokens(each) for each in texts):
-            return tuple(tuple(each) for each in texts)
+    texts = _texts(given)
+    if texts and all(isinstance(each, str) for each in texts):
+        work = TextTokens(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
+        return await model.tokenizer_work(work, param)
+    if texts and all(_is_tokens(each) for each in texts):
+        return tuple(tuple(each) for each in texts)
     raise ApiError(
         400,
         f"{param} is {shown(given)}; allowed is a text, tokens (numbers), a list of texts or a list of tokens",
         param=param,
     )
+
+
+def most_tokens(given: Any) -> int:
+    """Length of the longest of texts that are given as tokens; 0 if there is none.
+
+    Parameters
+    ----------
+    given : as `tokens_of_texts` takes it.
+    """
+    return max((len(each) for each in _texts(given) if isinstance(each, list)), default=0)
+
+
+def _texts(given: Any) -> list[Any]:
+    """What may be a text or tokens, each, of a field that has one or a list of them."""
+    is_list_of_them = isinstance(given, list) and not (given and type(given[0]) is int)
+    return given if is_list_of_them else [given]
 
 
 async def echoed_prompts(
@@ -192,17 +248,10 @@ def to_engine_requests(
     ApiError
         If something is not allowed.
     """
-    if len(prompts) * body.n > _MOST_CHOICES:
-        raise ApiError(
-            400,
-            f"{len(prompts)} prompts with n {body.n} are {len(prompts) * body.n} answers; allowed are {_MOST_CHOICES}; "
-            "send several requests",
-            param="n",
-        )
-    _check_priority(body.priority, model)
     tokenizer, max_model_len = model.tokenizer, model.engine.max_model_len
     for prompt in prompts:
-        _check_prompt(prompt, tokenizer, max_model_len)
+        check_tokens(prompt, "prompt", tokenizer.vocabulary)
+        _check_length(len(prompt), max_model_len)
     requests = tuple(
         Request(
             f"{request_id}-{place}",
@@ -226,24 +275,8 @@ def to_engine_requests(
     )
 
 
-def _check_priority(priority: int, model: HostedModel) -> None:
-    if priority and not model.reads_priority:
-        raise ApiError(
-            400,
-            f"priority is {priority}, and the policy of this server does not look at it; leave it out, or start the "
-            "server with --policy vllm+priority",
-            param="priority",
-        )
-
-
 def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
-    bias = body.logit_bias
-    if bias and max(bias) >= tokenizer.vocabulary:
-        raise ApiError(
-            400,
-            f"logit_bias has token {max(bias)}; allowed are 0 to {tokenizer.vocabulary - 1}",
-            param="logit_bias",
-        )
+    check_known(body.logit_bias, "logit_bias", tokenizer.vocabulary)
     try:
         return SamplingParams(
             temperature=body.temperature,
@@ -254,7 +287,7 @@ def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAns
             repetition_penalty=body.repetition_penalty,
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
-            logit_bias=bias,
+            logit_bias=body.logit_bias,
             logprobs=body.num_logprobs,
             json_schema=tools.json_schema or ("" if tools.grammar else body.json_schema),
             grammar=tools.grammar,
@@ -278,20 +311,28 @@ def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
     """
     if not tokens:
         raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
-    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        raise ApiError(
-            400,
-            f"{param} has tokens from {min(tokens)} to {max(tokens)}; allowed are 0 to {vocabulary - 1}",
-            param=param,
-        )
+    check_known(tokens, param, vocabulary)
 
 
-def _check_prompt(prompt: tuple[int, ...], tokenizer: ModelTokenizer, max_model_len: int) -> None:
-    check_tokens(prompt, "prompt", tokenizer.vocabulary)
-    if len(prompt) >= max_model_len:
+def check_known(tokens: Collection[int], param: str, vocabulary: int) -> None:
+    """Whether the model knows tokens.
+
+    Raises
+    ------
+    ApiError
+        If not.
+    """
+    least, most = min(tokens, default=0), max(tokens, default=0)
+    if least < 0 or most >= vocabulary:
+        told = f"{param} has tokens from {shown(least)} to {shown(most)}; allowed are 0 to {vocabulary - 1}"
+        raise ApiError(400, told, param=param)
+
+
+def _check_length(num_tokens: int, max_model_len: int) -> None:
+    if num_tokens >= max_model_len:
         raise ApiError(
             400,
-            f"the prompt has {len(prompt)} tokens; prompt and answer have at most {max_model_len}; shorten it",
+            f"the prompt has {num_tokens} tokens; prompt and answer have at most {max_model_len}; shorten it",
             param="prompt",
             code="context_length_exceeded",
         )

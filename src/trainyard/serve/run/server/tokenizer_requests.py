@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import FailFast, Field
 
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import ChatMessage, Tools
+from trainyard.serve.run.server.chat_messages import Messages, Tools
+from trainyard.serve.run.server.engine_requests import check_known
 from trainyard.serve.run.server.hosted_model import HostedModel
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.request_body import Name, RequestBody
 from trainyard.serve.run.tokenizer_work import ConversationTokens, TextTokens, TokensText
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
@@ -16,9 +19,9 @@ __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 class TokenizeRequest(RequestBody):
     """POST /tokenize: a text or a conversation."""
 
-    model: str = ""
+    model: Name = ""
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    messages: Messages = Field(default_factory=list)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     tools: Tools = Field(default_factory=list)
@@ -27,8 +30,8 @@ class TokenizeRequest(RequestBody):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
-    model: str = ""
-    tokens: list[int]
+    model: Name = ""
+    tokens: Annotated[list[int], FailFast()]
 
 
 async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...]:
@@ -39,10 +42,10 @@ async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...
     ApiError
         If neither or both are given, or the conversation has no such form.
     """
-    if (body.prompt is None) == (body.messages is None):
+    if (body.prompt is None) != bool(body.messages):
         raise ApiError(400, "give either prompt or messages", param="prompt")
-    if body.messages is None:
-        text = TextTokens((body.prompt or "",), body.add_special_tokens is not False)
+    if body.prompt is not None:
+        text = TextTokens((body.prompt,), body.add_special_tokens is not False)
         return (await model.tokenizer_work(text, "prompt"))[0]
     conversation = ConversationTokens.of(
         [each.for_template() for each in body.messages],
@@ -61,8 +64,5 @@ async def detokenized(body: DetokenizeRequest, model: HostedModel) -> str:
     ApiError
         If the model does not know one.
     """
-    most = model.tokenizer.vocabulary - 1
-    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) <= most:
-        told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {most}"
-        raise ApiError(400, told, param="tokens")
+    check_known(body.tokens, "tokens", model.tokenizer.vocabulary)
     return (await model.tokenizer_work(TokensText((tuple(body.tokens),)), "tokens"))[0]
