@@ -133,6 +133,7 @@ class Servers:
                 server.should_exit = True
             await asyncio.gather(*(serving for _, serving in self._servers))
             await self.engine.close()
+            await self.tokenizer.close()
 
         self.call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
