@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["DoesNotFitError", "ModelFaultError", "ServeError", "check_context", "check_max_model_len", "require_at_least"]
+__all__ = [
+    "DoesNotFitError",
+    "ModelFaultError",
+    "ServeError",
+    "check_context",
+    "check_max_model_len",
+    "require_at_least",
+]
 
 
 class ServeError(ValueError):
