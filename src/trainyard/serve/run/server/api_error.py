@@ -14,6 +14,7 @@ from trainyard.serve.run.model_tokenizer import TooManyTokensError
 
 __all__ = ["ApiError"]
 
+_MOST_CHARS = 2000
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -28,7 +29,7 @@ class ApiError(Exception):
     Parameters
     ----------
     status : of HTTP.
-    message : what was given, what is allowed, and what to do.
+    message : what was given, what is allowed, and what to do; its middle is left out where it is long.
     param : field of the request that is wrong; "" if it is none.
     code : what is wrong, for programs; "" for nothing.
     retry_after_s : after how many seconds the same may be done; 0 says nothing of that.
@@ -37,6 +38,8 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, param: str = "", code: str = "", retry_after_s: int = 0
     ) -> None:
+        if len(message) > _MOST_CHARS:
+            message = f"{message[: _MOST_CHARS // 2]} ... {message[-_MOST_CHARS // 2 :]}"
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after_s = (
             status,

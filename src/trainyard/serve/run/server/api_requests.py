@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, FailFast, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
@@ -115,7 +115,7 @@ class GenerationRequest(RequestBody, ABC):
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     n: int = Field(1, ge=1, le=128)
     stop: Annotated[tuple[str, ...], BeforeValidator(_stops)] = ()
-    stop_token_ids: Annotated[list[int], FailFast()] = Field(default_factory=list, max_length=1000)
+    stop_token_ids: list[int] = Field(default_factory=list, max_length=1000)
     ignore_eos: bool = False
     stream: bool = False
     stream_options: _StreamOptions | None = None

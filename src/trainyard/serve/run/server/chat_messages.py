@@ -180,7 +180,7 @@ class Tool(RequestBody):
         return {"type": "function", "function": function}
 
 
-Tools = Annotated[list[Tool], FailFast(), Field(max_length=128)]
+Tools = Annotated[list[Tool], Field(max_length=128)]
 """The functions that a model may call."""
 
 
