@@ -11,14 +11,15 @@ are compared with those of a run that nothing disturbs. With POLICY only those r
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from record import TRAINYARD, write_record
+from record import TRAINYARD, finish, not_here, parser
 
 from trainyard.fleet.run.job_directory import JobDirectory
 
@@ -56,6 +57,9 @@ _POLICIES: dict[str, tuple[tuple[str, ...], JobsInSeconds]] = {
         ((1, 2, 107), (2, 1, 140), (5, 1, 116), (10, 2, 51), (20, 1, 68), (36, 2, 140), (49, 1, 136), (97, 1, 38)),
     ),
 }  # fmt: skip
+
+
+_SMALLEST_JOBS: Sequence[JobInSteps] = ((0.0, 1, 4), (0.1, 2, 4))
 
 
 def write_workload(file: Path, jobs: Sequence[JobInSteps]) -> None:
@@ -139,29 +143,49 @@ def summary(found: Any, folder: Path, losses: dict[int, float]) -> dict[str, Any
     }
 
 
-def predicted_and_run(policy: str, backend: str, base: Path) -> dict[str, Any]:
+def predicted_and_run(policy: str, backend: str, base: Path, smallest: bool) -> dict[str, Any]:
     """A policy's jobs, in a new folder."""
     before = run(policy, backend, base / "before", [(0.0, 1, 1)])
     jobs = in_steps(_POLICIES[policy][1], before["alone"]["steps_per_s"]["job0"])
+    if smallest:
+        jobs = list(_SMALLEST_JOBS)
     losses = undisturbed(base, max(steps for _, _, steps in jobs))
     return summary(run(policy, backend, base / "run", jobs), base / "run", losses)
 
 
-def main(backend: str = "local", folder: str = "", only: str = "") -> None:
+def main() -> None:
     """Run, print and record."""
-    chosen = [policy for policy in _POLICIES if policy.startswith(only)]
+    options = parser(__doc__)
+    options.add_argument("engine", nargs="?", choices=("local", "slurm", "ray"), default="local")
+    options.add_argument("folder", nargs="?", default="", metavar="FOLDER")
+    options.add_argument("policy", nargs="?", default="", metavar="POLICY")
+    given = options.parse_args()
+    backend = given.engine
+    chosen = [policy for policy in _POLICIES if policy.startswith(given.policy)]
     if not chosen:
-        raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
+        raise SystemExit(f"no policy begins with {given.policy!r}; the policies are {', '.join(_POLICIES)}")
+    if backend == "slurm" and shutil.which("sinfo") is None:
+        not_here(
+            "there is no Slurm; install slurm-wlm, and start a cluster of two nodes with two devices each"
+        )
+    if backend == "ray" and find_spec("ray") is None:
+        not_here(
+            "Ray is not installed; pip install 'trainyard[ray]', and start two nodes with two devices each"
+        )
+    if given.smallest:
+        chosen = chosen[:1]
     with tempfile.TemporaryDirectory() as own:
         results = {}
         for policy in chosen:
             print(f"{policy} on {backend}")
-            found = predicted_and_run(policy, backend, Path(folder or own) / policy.partition("(")[0])
+            found = predicted_and_run(
+                policy, backend, Path(given.folder or own) / policy.partition("(")[0], given.smallest
+            )
             numbers = [f"{key} {value:.3g}" for key, value in found.items() if not isinstance(value, dict)]
             print("  " + ", ".join(numbers), flush=True)
             results[policy] = found
-    print(write_record(f"fleet_real_{backend}", results))
+    finish(f"fleet_real_{backend}", results, given.smallest)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
