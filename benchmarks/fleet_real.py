@@ -59,7 +59,10 @@ _POLICIES: dict[str, tuple[tuple[str, ...], JobsInSeconds]] = {
 }  # fmt: skip
 
 
-_SMALLEST_JOBS: Sequence[JobInSteps] = ((0.0, 1, 4), (0.1, 2, 4))
+_CLUSTER = "2x2xlocal"
+# On one device only one speed is measured, which takes 20 s of it; jobs in seconds would have to be measured before.
+_SMALLEST_CLUSTER = "1x1xlocal"
+_SMALLEST_JOBS: Sequence[JobInSteps] = ((0.0, 1, 4), (0.1, 1, 4))
 
 
 def write_workload(file: Path, jobs: Sequence[JobInSteps]) -> None:
@@ -98,11 +101,11 @@ def undisturbed(folder: Path, steps: int) -> dict[int, float]:
     return JobDirectory(folder / "one" / "job0").losses()
 
 
-def run(policy: str, backend: str, folder: Path, jobs: Sequence[JobInSteps]) -> Any:
+def run(policy: str, backend: str, folder: Path, jobs: Sequence[JobInSteps], cluster: str = _CLUSTER) -> Any:
     """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
     write_workload(folder / "jobs.csv", jobs)
-    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
+    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", cluster]
     command += ["--policy", policy, "--backend", backend, "--folder", str(folder / "jobs")]
     command += ["--measure", "--json", *_POLICIES[policy][0]]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -143,14 +146,20 @@ def summary(found: Any, folder: Path, losses: dict[int, float]) -> dict[str, Any
     }
 
 
-def predicted_and_run(policy: str, backend: str, base: Path, smallest: bool) -> dict[str, Any]:
+def predicted_and_run(policy: str, backend: str, base: Path) -> dict[str, Any]:
     """A policy's jobs, in a new folder."""
     before = run(policy, backend, base / "before", [(0.0, 1, 1)])
     jobs = in_steps(_POLICIES[policy][1], before["alone"]["steps_per_s"]["job0"])
-    if smallest:
-        jobs = list(_SMALLEST_JOBS)
+    return of_jobs(policy, backend, base, jobs)
+
+
+def of_jobs(
+    policy: str, backend: str, base: Path, jobs: Sequence[JobInSteps], cluster: str = _CLUSTER
+) -> dict[str, Any]:
+    """Jobs, in a new folder."""
+    base.mkdir(parents=True, exist_ok=True)
     losses = undisturbed(base, max(steps for _, _, steps in jobs))
-    return summary(run(policy, backend, base / "run", jobs), base / "run", losses)
+    return summary(run(policy, backend, base / "run", jobs, cluster), base / "run", losses)
 
 
 def main() -> None:
@@ -178,9 +187,11 @@ def main() -> None:
         results = {}
         for policy in chosen:
             print(f"{policy} on {backend}")
-            found = predicted_and_run(
-                policy, backend, Path(given.folder or own) / policy.partition("(")[0], given.smallest
-            )
+            base = Path(given.folder or own) / policy.partition("(")[0]
+            if given.smallest:
+                found = of_jobs(policy, backend, base, _SMALLEST_JOBS, _SMALLEST_CLUSTER)
+            else:
+                found = predicted_and_run(policy, backend, base)
             numbers = [f"{key} {value:.3g}" for key, value in found.items() if not isinstance(value, dict)]
             print("  " + ", ".join(numbers), flush=True)
             results[policy] = found
