@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from record import write_record
+from record import finish, parser
 
 from trainyard.engine import TaskGraph, TaskGraphBuilder, Timeline, simulate
 
@@ -175,16 +175,18 @@ def _best(run: Callable[[], Timeline]) -> tuple[float, Timeline]:
 
 def main() -> None:
     """Measure, print and record."""
+    smallest = parser(__doc__).parse_args().smallest
+    num_tasks = 2_000 if smallest else 1_000_000
     simulate(pipeline(1000))
     results = {
-        "pipeline_1f1b": measure(pipeline, 1_000_000, with_plain=True),
-        "random_dag": measure(random_dag, 1_000_000, with_plain=True),
-        "transfers": measure(transfers, 100_000, with_plain=False),
+        "pipeline_1f1b": measure(pipeline, num_tasks, with_plain=True),
+        "random_dag": measure(random_dag, num_tasks, with_plain=True),
+        "transfers": measure(transfers, num_tasks // 10, with_plain=False),
     }
     for name, result in results.items():
         plain = f", {result['speedup']:.0f} times the plain simulator" if "speedup" in result else ""
         print(f"{name}: {result['tasks_per_s']:,.0f} tasks/s of {result['num_tasks']:,}{plain}")
-    print(write_record("engine", results))
+    finish("engine", results, smallest)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ knows anything and nobody has devices yet.
 from __future__ import annotations
 
 import heapq
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import write_record
+from record import finish, parser
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
@@ -52,11 +51,29 @@ _LARGE_GAVEL_CLUSTER = Cluster.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80
 _POLLUX_CLUSTER, _LARGE_POLLUX_CLUSTER = (Cluster.uniform(nodes, 4, "T4") for nodes in (16, 512))
 _SIA_CLUSTER = Cluster.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
 _LARGE_SIA_CLUSTER = Cluster.of_pools([("aws", 256, 4), ("dgx-ext", 64, 8), ("rtx", 64, 8)])
-_NUM_DECISIONS = 6
 # A run that is shorter counts as the fastest of three: a shared machine may be half as fast for a second.
 _SHORT_S = 2.0
 # So many that the simulator goes over to compiled code, where there is some.
 _FIRST_JOBS = 6000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes
+    ----------
+    events, rounds, at_once : jobs of a workload of each kind at most; None for all of a trace.
+    decisions : about jobs that come at once.
+    """
+
+    events: int | None = None
+    rounds: int = 400
+    at_once: int = 2048
+    decisions: int = 6
+
+
+_SMALLEST = Sizes(60, 4, 8, 2)
 
 
 class DecidedError(Exception):
@@ -140,12 +157,13 @@ def next_to_plain(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float]:
     return {"plain_jobs_per_s": len(jobs) / plain_s, "jobs_per_s": len(jobs) / seconds}
 
 
-def large_decisions(name: str, jobs: Sequence[Job], cluster: Cluster) -> dict[str, float]:
+def large_decisions(name: str, jobs: Sequence[Job], cluster: Cluster, sizes: Sizes) -> dict[str, float]:
     """Processor seconds of decisions about 2,048 jobs that all come at once."""
-    copies = range(-(-2048 // len(jobs)))
-    at_once = [replace(job, name=f"{job.name}-{i}", arrival_s=0.0) for i in copies for job in jobs][:2048]
+    copies = range(-(-sizes.at_once // len(jobs)))
+    many = [replace(job, name=f"{job.name}-{i}", arrival_s=0.0) for i in copies for job in jobs]
+    at_once = many[: sizes.at_once]
     scheduler = scheduler_of(name)
-    for wanted in (1, _NUM_DECISIONS):  # the first compiles and loads
+    for wanted in (1, sizes.decisions):  # the first compiles and loads
         timed = FirstDecisions(scheduler.policy, wanted)
         with suppress(DecidedError):
             replace(scheduler, policy=timed).simulate(at_once, cluster)
@@ -197,7 +215,10 @@ def sia_jobs(folder: Path) -> list[Job]:
 
 def main() -> None:
     """Measure, print and record."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    options = parser(__doc__)
+    options.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
+    given = options.parse_args()
+    folder, sizes = given.folder, _SMALLEST if given.smallest else Sizes()
     results: dict[str, dict[str, float]] = {}
 
     def note(name: str, found: dict[str, float]) -> None:
@@ -205,31 +226,32 @@ def main() -> None:
         print(f"{name}: " + ", ".join(f"{key} {value:,.3g}" for key, value in found.items()), flush=True)
 
     workloads = event_workloads(folder)
-    for trace, (jobs, busy) in workloads.items():
+    for trace, (all_jobs, busy) in workloads.items():
+        jobs = all_jobs[: sizes.events]
         note(f"fifo next to a plain simulator, {trace}", next_to_plain(jobs, _ROOMY))
         for name in _EVENT_POLICIES:
             note(f"events, {trace}, {name}", measure(name, jobs, _ROOMY))
             note(f"events, {trace}, {name}, busy cluster", measure(name, jobs, busy))
-    gavel = round_jobs(folder, 400, 1200.0)
+    gavel = round_jobs(folder, sizes.rounds, 1200.0)
     for name in _GAVEL_POLICIES:
         note(f"rounds, {name}", measure(name, gavel, _GAVEL_CLUSTER, place="anywhere"))
     if folder is not None:
         for name in _GAVEL_POLICIES:
             note(
                 f"rounds, the authors' trace, {name}",
-                measure(name, testbed_jobs(folder), _TESTBED_CLUSTER, place="anywhere"),
+                measure(name, testbed_jobs(folder)[: sizes.rounds], _TESTBED_CLUSTER, place="anywhere"),
             )
-    many = round_jobs(folder, 2048, 1.0)
+    many = round_jobs(folder, sizes.at_once, 1.0)
     for name in _GAVEL_POLICIES:
-        note(f"large decisions, {name}", large_decisions(name, many, _LARGE_GAVEL_CLUSTER))
+        note(f"large decisions, {name}", large_decisions(name, many, _LARGE_GAVEL_CLUSTER, sizes))
     if folder is not None:
         for name, jobs, cluster, large in (
             ("pollux", pollux_jobs(folder), _POLLUX_CLUSTER, _LARGE_POLLUX_CLUSTER),
             ("sia", sia_jobs(folder), _SIA_CLUSTER, _LARGE_SIA_CLUSTER),
         ):
-            note(f"rounds, {name}", measure(name, jobs, cluster))
-            note(f"large decisions, {name}", large_decisions(name, jobs, large))
-    print(write_record("fleet", results))
+            note(f"rounds, {name}", measure(name, jobs[: sizes.rounds], cluster))
+            note(f"large decisions, {name}", large_decisions(name, jobs, large, sizes))
+    finish("fleet", results, given.smallest)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ are compared with those of a run that nothing disturbs. With POLICY only those r
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from record import TRAINYARD, write_record
+from record import TRAINYARD, finish, not_here, parser
 
 from trainyard.fleet.run.job_directory import JobDirectory
 
@@ -58,6 +59,12 @@ _POLICIES: dict[str, tuple[tuple[str, ...], JobsInSeconds]] = {
 }  # fmt: skip
 
 
+_CLUSTER = "2x2xlocal"
+# On one device only one speed is measured, which takes 20 s of it; jobs in seconds would have to be measured before.
+_SMALLEST_CLUSTER = "1x1xlocal"
+_SMALLEST_JOBS: Sequence[JobInSteps] = ((0.0, 1, 4), (0.1, 1, 4))
+
+
 def write_workload(file: Path, jobs: Sequence[JobInSteps]) -> None:
     """Jobs, in Trainyard's own form."""
     lines = [
@@ -94,11 +101,11 @@ def undisturbed(folder: Path, steps: int) -> dict[int, float]:
     return JobDirectory(folder / "one" / "job0").losses()
 
 
-def run(policy: str, backend: str, folder: Path, jobs: Sequence[JobInSteps]) -> Any:
+def run(policy: str, backend: str, folder: Path, jobs: Sequence[JobInSteps], cluster: str = _CLUSTER) -> Any:
     """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
     write_workload(folder / "jobs.csv", jobs)
-    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
+    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", cluster]
     command += ["--policy", policy, "--backend", backend, "--folder", str(folder / "jobs")]
     command += ["--measure", "--json", *_POLICIES[policy][0]]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -143,25 +150,53 @@ def predicted_and_run(policy: str, backend: str, base: Path) -> dict[str, Any]:
     """A policy's jobs, in a new folder."""
     before = run(policy, backend, base / "before", [(0.0, 1, 1)])
     jobs = in_steps(_POLICIES[policy][1], before["alone"]["steps_per_s"]["job0"])
+    return of_jobs(policy, backend, base, jobs)
+
+
+def of_jobs(
+    policy: str, backend: str, base: Path, jobs: Sequence[JobInSteps], cluster: str = _CLUSTER
+) -> dict[str, Any]:
+    """Jobs, in a new folder."""
+    base.mkdir(parents=True, exist_ok=True)
     losses = undisturbed(base, max(steps for _, _, steps in jobs))
-    return summary(run(policy, backend, base / "run", jobs), base / "run", losses)
+    return summary(run(policy, backend, base / "run", jobs, cluster), base / "run", losses)
 
 
-def main(backend: str = "local", folder: str = "", only: str = "") -> None:
+def main() -> None:
     """Run, print and record."""
-    chosen = [policy for policy in _POLICIES if policy.startswith(only)]
+    options = parser(__doc__)
+    options.add_argument("engine", nargs="?", choices=("local", "slurm", "ray"), default="local")
+    options.add_argument("folder", nargs="?", default="", metavar="FOLDER")
+    options.add_argument("policy", nargs="?", default="", metavar="POLICY")
+    given = options.parse_args()
+    backend = given.engine
+    chosen = [policy for policy in _POLICIES if policy.startswith(given.policy)]
     if not chosen:
-        raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
+        raise SystemExit(f"no policy begins with {given.policy!r}; the policies are {', '.join(_POLICIES)}")
+    if backend == "slurm" and shutil.which("sinfo") is None:
+        not_here(
+            "there is no Slurm; install slurm-wlm, and start a cluster of two nodes with two devices each"
+        )
+    if backend == "ray" and find_spec("ray") is None:
+        not_here(
+            "Ray is not installed; pip install 'trainyard[ray]', and start two nodes with two devices each"
+        )
+    if given.smallest:
+        chosen = chosen[:1]
     with tempfile.TemporaryDirectory() as own:
         results = {}
         for policy in chosen:
             print(f"{policy} on {backend}")
-            found = predicted_and_run(policy, backend, Path(folder or own) / policy.partition("(")[0])
+            base = Path(given.folder or own) / policy.partition("(")[0]
+            if given.smallest:
+                found = of_jobs(policy, backend, base, _SMALLEST_JOBS, _SMALLEST_CLUSTER)
+            else:
+                found = predicted_and_run(policy, backend, base)
             numbers = [f"{key} {value:.3g}" for key, value in found.items() if not isinstance(value, dict)]
             print("  " + ", ".join(numbers), flush=True)
             results[policy] = found
-    print(write_record(f"fleet_real_{backend}", results))
+    finish(f"fleet_real_{backend}", results, given.smallest)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

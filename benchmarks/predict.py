@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from record import write_record
+from record import finish, parser
 from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.cluster import Cluster
@@ -46,18 +45,42 @@ from trainyard.zoo.gpt import GPTConfig
 from trainyard.zoo.llama import LlamaConfig
 from trainyard.zoo.resnet import ResNetConfig
 
-_STEPS, _WARM_UP, _ROUNDS = 9, 2, 3
+_WARM_UP = 2
 # Above all levels of the profiler's library, which otherwise prints a line whenever it starts and stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
-def build(name: str) -> Model:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes
+    ----------
+    context : tokens of a sequence.
+    hidden : of a transformer.
+    steps : of a run; the first ones do not count.
+    rounds : predictions and runs of each case.
+    budget_s : seconds for which the ops of a case are measured.
+    """
+
+    context: int = 128
+    hidden: int = 256
+    steps: int = 9
+    rounds: int = 3
+    budget_s: float = 2.0
+
+
+_SMALLEST = Sizes(16, 32, 3, 1, 0.1)
+
+
+def build(name: str, sizes: Sizes) -> Model:
     """The model of a case."""
+    context, hidden = sizes.context, sizes.hidden
     if name == "gpt":
-        config = GPTConfig(vocab=2048, context=128, layers=4, hidden=256, heads=4)
+        config = GPTConfig(vocab=2048, context=context, layers=4, hidden=hidden, heads=4)
         return gpt.build(name, config, 8)
     if name == "llama":
-        return llama.build(name, LlamaConfig(2048, 128, 4, 256, 4, 2, 704), 8)
+        return llama.build(name, LlamaConfig(2048, context, 4, hidden, 4, 2, 704), 8)
     return resnet.build(name, ResNetConfig(64, 10, (1, 1, 1, 1), base=32, bottleneck=False), 16)
 
 
@@ -79,6 +102,7 @@ CASES = (
     (4, "llama", "zero(stage=2)"),
 )
 """Processes, model, strategies."""
+_SMALLEST_CASES = [CASES[0], CASES[6]]
 
 
 @dataclass(frozen=True)
@@ -92,15 +116,15 @@ class Measured:
     sent_bytes: int
 
 
-def run_rank(rank: int, name: str, plan: Plan) -> Measured:
+def run_rank(rank: int, name: str, plan: Plan, sizes: Sizes) -> Measured:
     """Run a plan's steps as one rank."""
     torch.set_num_threads(1)
-    model = build(name)
+    model = build(name, sizes)
     lowered = lower(Task(model).program(plan.rows_per_microbatch), plan)
     executor = Executor(lowered, rank, initial_values(model, 0), torch.device("cpu"), seed=0)
     batch = {f"batch.{key}": value for key, value in model.batch.items()}
     laps, cpu = [], []
-    for step in range(_STEPS):
+    for step in range(sizes.steps):
         start, busy = time.perf_counter(), time.thread_time()
         sent = executor.groups.sent_bytes
         executor.step(batch, step)
@@ -109,7 +133,7 @@ def run_rank(rank: int, name: str, plan: Plan) -> Measured:
     sent = executor.groups.sent_bytes - sent
     state = _state_bytes(executor)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        executor.step(batch, _STEPS)
+        executor.step(batch, sizes.steps)
     return Measured(median(laps[_WARM_UP:]), median(cpu[_WARM_UP:]), state + _most_allocated(profiler), sent)
 
 
@@ -140,14 +164,16 @@ def _most_allocated(profiler: Any) -> int:
     return most
 
 
-def run_case(num_processes: int, name: str, strategies: str) -> dict[str, Any]:
+def run_case(num_processes: int, name: str, strategies: str, sizes: Sizes) -> dict[str, Any]:
     """Predict and measure one case."""
     cluster = local_cluster(num_processes)
-    setting = make_setting(Task(build(name)), cluster)
+    setting = make_setting(Task(build(name, sizes)), cluster)
     plan = apply(parse_strategies(strategies), setting)
     lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
     # In turns, so that both see the machine as fast as it happens to be.
-    rounds = [_predict_and_run(num_processes, name, plan, cluster, lowered) for _ in range(_ROUNDS)]
+    rounds = [
+        _predict_and_run(num_processes, name, plan, cluster, lowered, sizes) for _ in range(sizes.rounds)
+    ]
     predicted, ranks = rounds[-1]
     stage = [plan.coordinate(rank)["pipeline"] for rank in range(num_processes)]
     memory_errors = [
@@ -177,10 +203,10 @@ def run_case(num_processes: int, name: str, strategies: str) -> dict[str, Any]:
 
 
 def _predict_and_run(
-    num_processes: int, name: str, plan: Plan, cluster: Cluster, lowered: Lowered
+    num_processes: int, name: str, plan: Plan, cluster: Cluster, lowered: Lowered, sizes: Sizes
 ) -> tuple[Simulation, list[Measured]]:
-    ops = measured_ops(lowered, cluster, num_threads=1, budget_s=2.0, again=True)
-    return simulate_plan(lowered, cluster, ops), run_ranks(num_processes, run_rank, name, plan)
+    ops = measured_ops(lowered, cluster, num_threads=1, budget_s=sizes.budget_s, again=True)
+    return simulate_plan(lowered, cluster, ops), run_ranks(num_processes, run_rank, name, plan, sizes)
 
 
 def _line(found: dict[str, Any], same: bool) -> str:
@@ -197,15 +223,20 @@ def _line(found: dict[str, Any], same: bool) -> str:
     )
 
 
-def main(only: str = "") -> None:
-    """Run the cases whose text holds ``only``, print a table, and write a record if all were run."""
-    chosen = [case for case in CASES if only in " ".join(map(str, case))]
+def main() -> None:
+    """Run the cases whose text holds what is given, print a table, and write a record if all were run."""
+    options = parser(__doc__)
+    options.add_argument("only", nargs="?", default="", metavar="TEXT", help="of the cases that are run")
+    given = options.parse_args()
+    chosen = [case for case in CASES if given.only in " ".join(map(str, case))]
     if not chosen:
         cases = "\n".join(" ".join(map(str, case)) for case in CASES)
-        raise SystemExit(f"no case has {only!r} in its text; the cases are\n{cases}")
+        raise SystemExit(f"no case has {given.only!r} in its text; the cases are\n{cases}")
+    if given.smallest:
+        chosen = _SMALLEST_CASES
     results = []
     for case in chosen:
-        found = run_case(*case)
+        found = run_case(*case, _SMALLEST if given.smallest else Sizes())
         results.append(found)
         pairs = zip(found["predicted_sent_bytes"], found["measured_sent_bytes"], strict=True)
         same = all(abs(a - b) <= 0.001 * b + 64 for a, b in pairs)
@@ -217,15 +248,15 @@ def main(only: str = "") -> None:
         f"median error: {100 * time_error:.1f} % of a step's time, {100 * work_error:.1f} % of its computing, "
         f"{100 * memory_error:.2f} % of memory"
     )
-    if not only:
+    if not given.only:
         summary = {
             "median_step_error": time_error,
             "median_work_error": work_error,
             "median_memory_error": memory_error,
             "cases": results,
         }
-        print(write_record("predict", summary))
+        finish("predict", summary, given.smallest)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,7 +1,12 @@
-"""Dated records of what was measured where on what code: of every benchmark the newest, under `benchmarks/records`."""
+"""What all benchmarks have in common: the option `--smallest`, and dated records of what was measured where.
+
+Of every benchmark the newest record lies under `benchmarks/records`. With `--smallest` a benchmark does all that it does
+on sizes that take seconds, to see that it runs, and writes no record: its figures say nothing about speed.
+"""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -11,13 +16,49 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _HERE = Path(__file__).resolve().parent
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 """The command that lies beside this Python."""
 
+NOT_HERE = 3
+"""Exit status of a benchmark that needs something that is not here."""
+
 _PACKAGES = ("trainyard", "torch", "numba", "numpy", "scipy", "highspy")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of a benchmark's options that has `--smallest`."""
+    options = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--smallest",
+        action="store_true",
+        help="take the smallest sizes, to see that all of it runs; write no record",
+    )
+    return options
+
+
+def not_here(what: str) -> NoReturn:
+    """End because something that a benchmark needs is not here.
+
+    Parameters
+    ----------
+    what : is missing, and how to get it; one line.
+    """
+    print(f"cannot be measured here: {what}", file=sys.stderr)
+    raise SystemExit(NOT_HERE)
+
+
+def finish(name: str, results: Mapping[str, Any], smallest: bool) -> None:
+    """Write the record of a benchmark and say where it is; write none of the smallest sizes."""
+    print(
+        "the smallest sizes: no record is written"
+        if smallest
+        else f"written to {write_record(name, results)}"
+    )
 
 
 def write_record(name: str, results: Mapping[str, Any], folder: Path = _HERE / "records") -> Path:

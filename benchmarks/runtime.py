@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from record import write_record
+from record import finish, parser
 from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.multiprocessing.spawn import start_processes
@@ -40,7 +40,7 @@ from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.gpt import Block, GPTConfig
 
 ROWS, MICROBATCHES = 16, 4
-WARM_UP, PAIRS = 3, 40
+WARM_UP, PAIRS, FEWEST_PAIRS = 3, 40, 1
 CONFIG = GPTConfig(vocab=256, context=64, layers=4, hidden=256, heads=8, dropout=0.0)
 OPTIMIZER = OptimizerConfig(lr=1e-3, clip_norm=1.0)
 Step = Callable[[int], float]
@@ -176,7 +176,7 @@ CASES: dict[str, tuple[int, dict[str, int], Callable[[int], Step]]] = {
 }
 
 
-def take_turns(rank: int, case: str, is_ours: bool, port: int) -> dict[str, Any]:
+def take_turns(rank: int, case: str, is_ours: bool, port: int, pairs: int) -> dict[str, Any]:
     """One side: steps when it is its turn. Seconds of each on this rank, and the loss of the first."""
     num_ranks, sizes, peer = CASES[case]
     torch.set_num_threads(1)
@@ -184,7 +184,7 @@ def take_turns(rank: int, case: str, is_ours: bool, port: int) -> dict[str, Any]
     turns = TCPStore("localhost", port, timeout=timedelta(minutes=5))
     seconds: list[float] = []
     losses: list[float] = []
-    for pair in range(WARM_UP + PAIRS):
+    for pair in range(WARM_UP + pairs):
         # Who begins changes from pair to pair.
         turn = 2 * pair + (is_ours == bool(pair % 2))
         turns.wait([f"turn{turn}"])
@@ -200,25 +200,25 @@ def take_turns(rank: int, case: str, is_ours: bool, port: int) -> dict[str, Any]
     return {"seconds": seconds[WARM_UP:], "loss": losses[0]}
 
 
-def run_peer(case: str, port: int) -> list[dict[str, Any]]:
+def run_peer(case: str, port: int, pairs: int) -> list[dict[str, Any]]:
     """PyTorch's side, in processes that are started as PyTorch starts them."""
     num_ranks = CASES[case][0]
     with tempfile.TemporaryDirectory() as folder:
-        start_processes(be_peer, (case, port, folder), nprocs=num_ranks, start_method="spawn")
+        start_processes(be_peer, (case, port, pairs, folder), nprocs=num_ranks, start_method="spawn")
         return [torch.load(Path(folder) / str(rank)) for rank in range(num_ranks)]
 
 
-def be_peer(rank: int, case: str, port: int, folder: str) -> None:
+def be_peer(rank: int, case: str, port: int, pairs: int, folder: str) -> None:
     """One process of it."""
     num_ranks = CASES[case][0]
     if num_ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks)
-    torch.save(take_turns(rank, case, False, port), Path(folder) / str(rank))
+    torch.save(take_turns(rank, case, False, port, pairs), Path(folder) / str(rank))
     if num_ranks > 1:
         dist.destroy_process_group()
 
 
-def run(case: str) -> dict[str, float]:
+def run(case: str, pairs: int) -> dict[str, float]:
     """One comparison.
 
     Raises
@@ -230,8 +230,8 @@ def run(case: str) -> dict[str, float]:
     turns = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     turns.set("turn0", "")
     with ThreadPoolExecutor() as both:
-        peer = both.submit(run_peer, case, turns.port)
-        found = run_ranks(num_ranks, take_turns, case, True, turns.port, timeout_s=900)
+        peer = both.submit(run_peer, case, turns.port, pairs)
+        found = run_ranks(num_ranks, take_turns, case, True, turns.port, pairs, timeout_s=900)
         theirs = peer.result()
     losses = [rank["loss"] for rank in theirs]
     # A pipeline's loss is known to its last stage only.
@@ -247,16 +247,17 @@ def run(case: str) -> dict[str, float]:
 
 def main() -> None:
     """Run all cases, print a table and write a record."""
+    smallest = parser(__doc__).parse_args().smallest
     results = {}
     print(f"{'':42}{'ours ms':>10}{'PyTorch ms':>12}{'faster':>9}")
     for case in CASES:
-        results[case] = found = run(case)
+        results[case] = found = run(case, FEWEST_PAIRS if smallest else PAIRS)
         print(
             f"{case:42}{1e3 * found['step_s']:10.1f}{1e3 * found['pytorch_step_s']:12.1f}"
             f"{found['times_faster']:8.2f}x",
             flush=True,
         )
-    write_record("runtime", results)
+    finish("runtime", results, smallest)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 Run `python benchmarks/serve.py`. vLLM takes part if `make vllm` has made its environment, or `--vllm-python` names
 another one. The model has 45 million parameters, with random weights in float32; prompts and answers have 128 tokens;
 one thread computes. The programs take turns. The output is their medians, and the median of the ratios of neighbouring
-turns.
+turns. Of the engine's time it is said what the model takes, what choosing tokens takes, and what the rest takes: the
+policy, the cache, the checks and the inputs of the model.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,37 +16,58 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from record import write_record
+from record import finish, parser
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run import engine as engines
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.token_chooser import TokenChooser
 
-_TOKENS, _VOCABULARY, _PAIRS = 128, 32_000, 5
+_REST = "policy, cache, checks and inputs"
 _GREEDY, _DRAWN = SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, top_p=0.95, seed=0)
 
 
-def made() -> LlamaForCausalLM:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes
+    ----------
+    requests : numbers of requests at once.
+    tokens : of a prompt, and of an answer.
+    pairs : turns of each program.
+    """
+
+    requests: tuple[int, ...] = (1, 8, 32)
+    tokens: int = 128
+    pairs: int = 5
+
+
+_SMALLEST = Sizes((1, 2), 4, 1)
+
+
+def made(smallest: bool = False) -> LlamaForCausalLM:
     """The model."""
     torch.manual_seed(0)
+    scale = 8 if smallest else 1
     config = LlamaConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=512,
-        intermediate_size=1376,
+        vocab_size=32_000 // scale,
+        hidden_size=512 // scale,
+        intermediate_size=1376 // scale,
         num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=8,
+        num_attention_heads=8 // scale,
+        num_key_value_heads=8 // scale,
         max_position_embeddings=2048,
         eos_token_id=None,
         bos_token_id=None,
@@ -57,10 +78,10 @@ def made() -> LlamaForCausalLM:
 
 
 class _Watch:
-    """Processor-seconds that go by in some calls."""
+    """Processor-seconds that go by in some calls, and how many there were."""
 
     def __init__(self) -> None:
-        self.taken_s = 0.0
+        self.taken_s, self.num_calls = 0.0, 0
 
     @contextmanager
     def replacing(self, owner: object, name: str) -> Iterator[None]:
@@ -71,6 +92,7 @@ class _Watch:
             start_s = time.process_time()
             found = call(*given)
             self.taken_s += time.process_time() - start_s
+            self.num_calls += 1
             return found
 
         setattr(owner, name, timed)
@@ -80,14 +102,14 @@ class _Watch:
             setattr(owner, name, call)
 
 
-def generated(model: LlamaForCausalLM, prompts: Tensor, _: SamplingParams) -> dict[str, float]:
-    """Processor-seconds of `generate`."""
+def generated(model: LlamaForCausalLM, prompts: Tensor) -> dict[str, float]:
+    """Processor-seconds of `generate`, which answers with as many tokens as a prompt has."""
     start_s = time.process_time()
     with torch.inference_mode():
         model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
-            max_new_tokens=_TOKENS,
+            max_new_tokens=prompts.shape[1],
             do_sample=False,
             pad_token_id=0,
         )
@@ -95,36 +117,51 @@ def generated(model: LlamaForCausalLM, prompts: Tensor, _: SamplingParams) -> di
 
 
 def served(model: CausalModel, prompts: Tensor, sampling: SamplingParams) -> dict[str, float]:
-    """Processor-seconds of an engine: of all, of its model and of its sampling; and what else a step takes."""
+    """Processor-seconds of an engine: of all, of its model, of choosing tokens, and of the rest.
+
+    Raises
+    ------
+    AssertionError
+        If a step did not compute the model once and choose once: what is counted apart would not be all of it.
+    """
     ((_, policy),) = parse_policies("vllm")
-    engine = Engine(model, policy, EngineOptions(num_blocks=len(prompts) * 17))
-    in_model, in_sampling, others_s = _Watch(), _Watch(), []
+    num, tokens = prompts.shape
+    blocks = num * (-(-2 * tokens // 16) + 1)
+    engine = Engine(model, policy, EngineOptions(blocks))
+    in_model, choosing, rests_s = _Watch(), _Watch(), list[float]()
     start_s = time.process_time()
-    with in_model.replacing(model, "logits"), in_sampling.replacing(engines, "sample"):
+    with in_model.replacing(model, "compute"), choosing.replacing(TokenChooser, "choose"):
         for i, prompt in enumerate(prompts.tolist()):
-            engine.add(Request(str(i), 0.0, len(prompt), _TOKENS, prompt_ids=tuple(prompt)), sampling)
+            engine.add(Request(str(i), 0.0, tokens, tokens, prompt_ids=tuple(prompt)), sampling)
         while engine.has_work:
-            step_start_s, inside_s = time.process_time(), in_model.taken_s + in_sampling.taken_s
+            step_start_s, inside_s = time.process_time(), in_model.taken_s + choosing.taken_s
             engine.step()
-            inside_s = in_model.taken_s + in_sampling.taken_s - inside_s
-            others_s.append(time.process_time() - step_start_s - inside_s)
+            inside_s = in_model.taken_s + choosing.taken_s - inside_s
+            rests_s.append(time.process_time() - step_start_s - inside_s)
+    all_s = time.process_time() - start_s
+    if not in_model.num_calls == choosing.num_calls == len(rests_s):
+        raise AssertionError(
+            f"{len(rests_s)} steps computed the model {in_model.num_calls} times and chose {choosing.num_calls} times"
+        )
+    rest_s = all_s - in_model.taken_s - choosing.taken_s
     return {
-        "all": time.process_time() - start_s,
+        "all": all_s,
         "model": in_model.taken_s,
-        "sampling": in_sampling.taken_s,
-        "policy, cache, checks and inputs, median of a step": median(others_s),
+        "choosing tokens": choosing.taken_s,
+        _REST: rest_s,
+        f"{_REST}, median of a step": median(rests_s),
     }
 
 
 @contextmanager
-def vllm_peer(python: Path) -> Iterator[Callable[[Tensor], dict[str, float]] | None]:
+def vllm_peer(python: Path, smallest: bool) -> Iterator[Callable[[Tensor], dict[str, float]] | None]:
     """What generates for prompts with vLLM in a process of its environment; None where that is not there."""
     if not python.exists():
         yield None
         return
     read, write = os.pipe()
     with tempfile.TemporaryDirectory() as folder, os.fdopen(read) as answers:
-        made().save_pretrained(folder)
+        made(smallest).save_pretrained(folder)
         cores = sorted(os.sched_getaffinity(0))
         command = [str(python), str(Path(__file__).parent / "serve_vllm.py"), folder, str(write)]
         env = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": str(cores[-1])}
@@ -146,22 +183,24 @@ def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm-python", type=Path, default=Path(".venv-vllm/bin/python"))
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--vllm-python", type=Path, default=Path(".venv-vllm/bin/python"))
+    given = options.parse_args()
     torch.set_num_threads(1)
-    with vllm_peer(given.vllm_python) as peer:
-        write_record("serve", {"rows": measured(peer)})
+    with vllm_peer(given.vllm_python, given.smallest) as peer:
+        finish("serve", {"rows": measured(peer, given.smallest)}, given.smallest)
 
 
-def measured(peer: Callable[[Tensor], dict[str, float]] | None) -> list[dict[str, Any]]:
+def measured(peer: Callable[[Tensor], dict[str, float]] | None, smallest: bool) -> list[dict[str, Any]]:
     """What was measured for each number of requests."""
-    plain, model = made(), CausalModel(made())
+    sizes = _SMALLEST if smallest else Sizes()
+    plain, model = made(smallest), CausalModel(made(smallest))
     rows = []
-    for num in (1, 8, 32):
-        prompts = torch.randint(0, _VOCABULARY, (num, _TOKENS), generator=torch.Generator().manual_seed(num))
+    for num in sizes.requests:
+        generator = torch.Generator().manual_seed(num)
+        prompts = torch.randint(0, model.vocabulary, (num, sizes.tokens), generator=generator)
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "generate": lambda: generated(plain, prompts, _GREEDY),  # noqa: B023
+            "generate": lambda: generated(plain, prompts),  # noqa: B023
             "engine": lambda: served(model, prompts, _GREEDY),  # noqa: B023
             "engine, drawn": lambda: served(model, prompts, _DRAWN),  # noqa: B023
         }
@@ -170,7 +209,7 @@ def measured(peer: Callable[[Tensor], dict[str, float]] | None) -> list[dict[str
         for run in ways.values():
             run()
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
-        for _ in range(_PAIRS):
+        for _ in range(sizes.pairs):
             for name, run in ways.items():
                 taken[name].append(run())
         to_peer = {
@@ -180,12 +219,17 @@ def measured(peer: Callable[[Tensor], dict[str, float]] | None) -> list[dict[str
         }
         drawn = _ratio(taken["engine"], taken["engine, drawn"])
         found = {name: medians(runs) for name, runs in taken.items()}
-        rates = {name: num * _TOKENS / each["all"] for name, each in found.items()}
+        rates = {name: num * sizes.tokens / each["all"] for name, each in found.items()}
         print(
             f"{num} requests, tokens per CPU-second: " + ", ".join(f"{n} {r:,.0f}" for n, r in rates.items())
         )
         print("  " + ", ".join(f"{n} {r:.2f}" for n, r in to_peer.items()) + f", drawn to greedy {drawn:.2f}")
         print("  " + ", ".join(f"{name} {s * 1e3:,.2f} ms" for name, s in found["engine"].items()))
+        shares = {
+            name: median(run[_REST] / run["all"] for run in taken[name])
+            for name in ("engine", "engine, drawn")
+        }
+        print(f"  {_REST} of all: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
         rows.append(
             {
                 "requests": num,
@@ -194,6 +238,7 @@ def measured(peer: Callable[[Tensor], dict[str, float]] | None) -> list[dict[str
                 "drawn_to_greedy": drawn,
                 "engine_parts_s": found["engine"],
                 "drawn_parts_s": found["engine, drawn"],
+                "rest_of_all": shares,
             }
         )
     return rows

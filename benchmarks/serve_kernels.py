@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
 import numpy as np
 import torch
-from record import write_record
+from record import finish, parser
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,11 +22,37 @@ from trainyard.serve.run.cpu_attention import CpuAttention
 from trainyard.serve.run.paged_attention import attention_batch
 from trainyard.serve.run.sampling import SamplingParams, SamplingRow, sample
 
-_REPEATS = 21
 _HEADS, _HEAD_DIM, _BLOCK_TOKENS = 8, 64, 16
 _CACHE_BYTES = 96 * 2**20
 """More than a processor keeps near itself: layers come between one step's use of a cache and the next one's."""
-_ROWS, _VOCABULARY = 32, 32_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes
+    ----------
+    repeats : calls of each way.
+    sequences, before : of decodes, and the tokens before each.
+    prompts : tokens of prompts.
+    chunk, before_chunk : tokens of a part of a prompt, and those before it.
+    rows, vocabulary : of logits.
+    cache_bytes : read between calls.
+    """
+
+    repeats: int = 21
+    sequences: int = 32
+    before: int = 191
+    prompts: tuple[int, ...] = (128, 512, 2000)
+    chunk: int = 256
+    before_chunk: int = 1024
+    rows: int = 32
+    vocabulary: int = 32_000
+    cache_bytes: int = _CACHE_BYTES
+
+
+_SMALLEST = Sizes(1, 2, 17, (16,), 4, 20, 2, 500, 4)
 SAMPLING = {
     "greedy": SamplingParams(temperature=0.0),
     "temperature": SamplingParams(),
@@ -35,11 +62,11 @@ SAMPLING = {
 }
 
 
-def medians_ms(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+def medians_ms(ways: Mapping[str, Callable[[], object]], sizes: Sizes) -> dict[str, float]:
     """Of each way, after it has been compiled; what it reads is in memory, not in the processor's caches."""
-    other = torch.ones(_CACHE_BYTES // 4)
+    other = torch.ones(sizes.cache_bytes // 4)
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for repeat in range(_REPEATS + 1):
+    for repeat in range(sizes.repeats + 1):
         for name, way in ways.items():
             other.sum()
             began = time.process_time()
@@ -50,7 +77,7 @@ def medians_ms(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def attention(
-    sequences: int, before: int, queries: int, kv_heads: int, dtype: torch.dtype
+    sizes: Sizes, sequences: int, before: int, queries: int, kv_heads: int, dtype: torch.dtype
 ) -> dict[str, float]:
     """Of sequences of one length, whose last tokens are the queries."""
     length = before + queries
@@ -83,43 +110,47 @@ def attention(
         paged.attend(flat, cache, batch).view(query.shape), gathered().transpose(1, 2), atol=1e-5, rtol=1e-4
     )
     found = medians_ms(
-        {"paged": lambda: paged.attend(flat, cache, batch), "dense_sdpa": lambda: dense(*heads)}
+        {"paged": lambda: paged.attend(flat, cache, batch), "dense_sdpa": lambda: dense(*heads)}, sizes
     )
     # By itself: it gives much memory back to the system, for which whatever allocates next would pay.
-    return found | medians_ms({"gather_and_sdpa": gathered})
+    return found | medians_ms({"gather_and_sdpa": gathered}, sizes)
 
 
-def sampling(spread: float) -> dict[str, float]:
+def sampling(sizes: Sizes, spread: float) -> dict[str, float]:
     """Of rows whose logits have this standard deviation."""
-    logits = spread * torch.randn(_ROWS, _VOCABULARY)
+    logits = spread * torch.randn(sizes.rows, sizes.vocabulary)
     ways: dict[str, Callable[[], object]] = {}
     for name, params in SAMPLING.items():
         tokens = list(range(100))
-        rows = [SamplingRow(params, seed, tokens, tokens) for seed in range(_ROWS)]
+        rows = [SamplingRow(params, seed, tokens, tokens) for seed in range(sizes.rows)]
         ways[name] = partial(sample, logits.clone(), rows)
     ways["torch_argmax"] = lambda: logits.argmax(-1)
     ways["torch_sort"] = lambda: logits.softmax(-1).sort(descending=True)
     ways["torch_topk"] = lambda: logits.topk(50)
-    return medians_ms(ways)
+    return medians_ms(ways, sizes)
 
 
 def main() -> None:
     """Measure, print and record."""
+    smallest = parser(__doc__).parse_args().smallest
+    sizes = _SMALLEST if smallest else Sizes()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     found: dict[str, dict[str, float]] = {}
     for kv_heads in (_HEADS, 2):
         for dtype in (torch.float32, torch.bfloat16):
             what = f"{kv_heads} kv heads, {str(dtype).removeprefix('torch.')}"
-            found[f"decode 32 x 192, {what}"] = attention(32, 191, 1, kv_heads, dtype)
-            for prompt in (128, 512, 2000):
-                found[f"prompt of {prompt}, {what}"] = attention(1, 0, prompt, kv_heads, dtype)
-            found[f"256 after 1024, {what}"] = attention(1, 1024, 256, kv_heads, dtype)
+            decode = f"decode {sizes.sequences} x {sizes.before + 1}, {what}"
+            found[decode] = attention(sizes, sizes.sequences, sizes.before, 1, kv_heads, dtype)
+            for prompt in sizes.prompts:
+                found[f"prompt of {prompt}, {what}"] = attention(sizes, 1, 0, prompt, kv_heads, dtype)
+            chunk = f"{sizes.chunk} after {sizes.before_chunk}, {what}"
+            found[chunk] = attention(sizes, 1, sizes.before_chunk, sizes.chunk, kv_heads, dtype)
     for spread in (1.0, 4.0):
-        found[f"sample {_ROWS} x {_VOCABULARY}, spread {spread:g}"] = sampling(spread)
+        found[f"sample {sizes.rows} x {sizes.vocabulary}, spread {spread:g}"] = sampling(sizes, spread)
     for name, values in found.items():
         print(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in values.items()))
-    print(write_record("serve_kernels", found))
+    finish("serve_kernels", found, smallest)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ other requests. The machine must have nothing else to do.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from record import write_record
+from record import finish, parser
 from serve import made
 
 from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
@@ -21,7 +20,7 @@ from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.simulated_and_served import simulated_and_served
 
-_NUM = 600
+_NUM, _SMALLEST_NUM = 600, 3
 _POLICIES = ("vllm", "sarathi(chunk_tokens=64)", "orca(max_requests=8)")
 _OPTIONS = EngineOptions(num_blocks=400, block_tokens=16)
 _LENGTHS = IndependentLengths(LogNormal(100, 0.8, 600), LogNormal(30, 0.8, 200))
@@ -45,12 +44,13 @@ def order(rows: Sequence[dict[str, dict[str, float]]], of: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=8.0, help="requests per second")
-    rate = parser.parse_args().rate
+    options = parser(__doc__)
+    options.add_argument("--rate", type=float, default=8.0, help="requests per second")
+    given = options.parse_args()
     torch.set_num_threads(1)
-    model = CausalModel(made())
-    requests = list(with_prompt_ids(generate_requests(_NUM, Poisson(rate), _LENGTHS), model.vocabulary))
+    model = CausalModel(made(given.smallest))
+    num = _SMALLEST_NUM if given.smallest else _NUM
+    requests = list(with_prompt_ids(generate_requests(num, Poisson(given.rate), _LENGTHS), model.vocabulary))
     rows = []
     for each in simulated_and_served(",".join(_POLICIES), requests, model, _OPTIONS):
         row = {"simulated": latencies(each.simulated.results), "measured": latencies(each.served.results)}
@@ -63,7 +63,8 @@ def main() -> None:
             )
             print(f"  {name.removesuffix('_s'):10} {both}, ms: {error:+.1%}")
     print(f"order of policies: {order(rows, 'simulated')} simulated, {order(rows, 'measured')} measured")
-    write_record("serve_predict", {"rate_per_s": rate, "policies": dict(zip(_POLICIES, rows, strict=True))})
+    results = {"rate_per_s": given.rate, "policies": dict(zip(_POLICIES, rows, strict=True))}
+    finish("serve_predict", results, given.smallest)
 
 
 if __name__ == "__main__":

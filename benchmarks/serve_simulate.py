@@ -9,13 +9,12 @@ processor seconds of one thread.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from record import write_record
+from record import finish, parser
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
@@ -69,20 +68,23 @@ def timed(
 
 
 def main() -> None:
-    trace = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    options = parser(__doc__)
+    options.add_argument("trace", type=Path, nargs="?", metavar="TRACE")
+    given = options.parse_args()
+    num_azure, num_busy = (30, 20) if given.smallest else (19_366, 2000)
     found: dict[str, Any] = {}
     for name, policy in parse_policies(POLICIES):
         for one_by_one in (False, True):
             how = "every step by itself" if one_by_one else "repeated"
-            azure = read_requests(trace) if trace is not None else drawn(19_366, 5.5)
-            for load, requests, num in (("azure", azure, 4), ("busy", drawn(2000, 15.0), 1)):
+            azure = read_requests(given.trace) if given.trace is not None else drawn(num_azure, 5.5)
+            for load, requests, num in (("azure", azure, 4), ("busy", drawn(num_busy, 15.0), 1)):
                 key = f"{load}, {name}, {how}"
                 found[key] = timed(policy, requests, num, one_by_one)
                 print(
                     f"{key}: " + ", ".join(f"{what} {value:.4g}" for what, value in found[key].items()),
                     flush=True,
                 )
-    write_record("serve_simulate", found)
+    finish("serve_simulate", found, given.smallest)
 
 
 if __name__ == "__main__":

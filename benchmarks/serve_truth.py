@@ -2,7 +2,7 @@
 
 Run `python benchmarks/serve_truth.py DATA [AICONFIGURATOR] [EVERY]`. DATA is a folder with the measured runs and the
 predictions of other programs (its README says which). AICONFIGURATOR is the folder of an installed aiconfigurator_core,
-whose kernel times are then used, too. EVERY=N takes only every N-th of the measured configurations.
+whose kernel times are then used, too. EVERY=N takes only every N-th of the measured configurations (8 by default).
 
 Three sources of step times are compared: "device", the description of the device alone; "layers", profiles of a model's
 layers on the device; "kernels", times of single kernels on the device. Nothing is fitted to what is compared here.
@@ -11,7 +11,6 @@ layers on the device; "kernels", times of single kernels on the device. Nothing 
 from __future__ import annotations
 
 import csv
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import write_record
+from record import finish, not_here, parser
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
@@ -126,7 +125,7 @@ SHAREGPT_RUNS = (
 """Run, model, cluster, ranks of attention, requests at once, blocks of the cache (None: as many as fit)."""
 
 
-def sharegpt_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
+def sharegpt_runs(data: Path, kernels: Path | None, most: int | None) -> Iterator[Compared]:
     """Requests of ShareGPT on vLLM 0.19, with profiles of the layers on the same device; beside LLMServingSim 2."""
     for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS:
         rows = rows_of(data / "lss_vllm_requests.csv", run=run)
@@ -136,7 +135,7 @@ def sharegpt_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
                 Request(row["request"], float(row["arrival_s"]), int(row["input_toks"]), 4096),
                 int(row["output_toks"]),
             )
-            for row in rows
+            for row in rows[:most]
         ]
         measured = _means(rows, ttft="ttft_s", tpot="tpot_ms")
         sources = [("ours, layers", data), ("ours, device", None)]
@@ -165,7 +164,7 @@ def _means(rows: Sequence[dict[str, str]], ttft: str, tpot: str) -> dict[str, fl
     }
 
 
-def codellama_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
+def codellama_runs(data: Path, kernels: Path | None, most: int | None) -> Iterator[Compared]:
     """CodeLlama 34B on vLLM 0.11 and an H100; prompts begin with the same 1,024 tokens. Beside BLIS."""
     for theirs in rows_of(data / "blis_vs_measured.csv", gpu="H100", tp="1"):
         run = theirs["setting"]
@@ -177,7 +176,9 @@ def codellama_runs(data: Path, kernels: Path | None) -> Iterator[Compared]:
         if theirs["blis_latency_model"] == "roofline":
             for by, source in _sources(kernels):
                 model = split("codellama-34b", "H100", 1, "bfloat16", source)
-                found = served(list(_codellama(rows)), model, limits[0], limits[1], limits[2] // BLOCK_TOKENS)
+                found = served(
+                    list(_codellama(rows[:most])), model, limits[0], limits[1], limits[2] // BLOCK_TOKENS
+                )
                 yield from compare(run, by, found, measured)
         by = f"BLIS, {theirs['blis_latency_model']}"
         for what, name in _BLIS.items():
@@ -203,7 +204,7 @@ def _sources(kernels: Path | None) -> list[tuple[str, Path | None]]:
     return [("ours, device", None), *([("ours, kernels", kernels)] if kernels else [])]
 
 
-def llama_70b_run(data: Path, kernels: Path | None) -> Iterator[Compared]:
+def llama_70b_run(data: Path, kernels: Path | None, most: int | None) -> Iterator[Compared]:
     """Llama 3.1 70B on four H100, 300 requests of ShareGPT; beside five other programs."""
     run = "H100x4/Llama-3.1-70B"
     published = rows_of(data / "lss_paper_latency.csv", gpu="H100", setting="SD")
@@ -215,7 +216,7 @@ def llama_70b_run(data: Path, kernels: Path | None) -> Iterator[Compared]:
             Request(row["request"], int(row["arrival_ns"]) * 1e-9, int(row["input_toks"]), MAX_TOKENS),
             int(row["output_toks"]),
         )
-        for row in sorted(trace, key=lambda row: int(row["arrival_ns"]))
+        for row in sorted(trace, key=lambda row: int(row["arrival_ns"]))[:most]
     ]
     for by, source in _sources(kernels):
         model = split("llama3-70b", "H100", 4, "bfloat16", source)
@@ -233,11 +234,11 @@ _PAPER = {"TTFT ms": "mean_ttft_ms", "TPOT ms": "mean_tpot_ms", "tokens/s": "thr
 _BLIS_PAPER = {"TTFT ms": "blis_ttft_ms", "TPOT ms": "blis_tpot_ms", "tokens/s": "blis_tok_s"}
 
 
-def configurations(data: Path, kernels: Path | None, every: int) -> Iterator[Compared]:
+def configurations(data: Path, kernels: Path | None, every: int, most: int | None) -> Iterator[Compared]:
     """So many requests in flight, all of the same lengths; beside aiconfigurator."""
     theirs = {row["silicon_row"]: row for row in rows_of(data / "aic_vs_silicon.csv")}
     rows = [row for row in rows_of(data / "aic_silicon.csv", mode="agg") if _is_known(row)]
-    for row in [row for place, row in enumerate(rows) if place % every == 0 or row["row"] in theirs]:
+    for row in [row for place, row in enumerate(rows) if place % every == 0 or row["row"] in theirs][:most]:
         measured = {"TTFT ms": float(row["silicon_ttft_ms"]), "TPOT ms": float(row["silicon_tpot_ms"])}
         run = f"configurations of {row['model_path'].partition('/')[2]}, {row['backend']}, {row['system']}"
         requests = list(_in_flight(int(row["concurrency"]), int(row["isl"]), int(row["osl"])))
@@ -308,16 +309,22 @@ def summary(found: Sequence[Compared]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    data = Path(sys.argv[1])
-    kernels = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-    every = int(sys.argv[3]) if len(sys.argv) > 3 else 8
+    options = parser(__doc__)
+    options.add_argument("data", type=Path, metavar="DATA")
+    options.add_argument("kernels", type=Path, nargs="?", metavar="AICONFIGURATOR")
+    options.add_argument("every", type=int, nargs="?", default=8, metavar="EVERY")
+    given = options.parse_args()
+    data, kernels = given.data, given.kernels
+    if not data.is_dir():
+        not_here(f"{data} is no folder; give the one of the measured runs")
+    most = 1 if given.smallest else None  # requests of a run, and configurations
     begin_s = time.process_time()
     found: list[Compared] = []
     parts: list[Callable[[], Iterator[Compared]]] = [
-        lambda: sharegpt_runs(data, kernels),
-        lambda: codellama_runs(data, kernels),
-        lambda: llama_70b_run(data, kernels),
-        lambda: configurations(data, kernels, every),
+        lambda: sharegpt_runs(data, kernels, most),
+        lambda: codellama_runs(data, kernels, most),
+        lambda: llama_70b_run(data, kernels, most),
+        lambda: configurations(data, kernels, given.every, most),
     ]
     for part in parts:
         for each in _told(part):
@@ -329,7 +336,7 @@ def main() -> None:
             f"|median| {error['median_absolute_error']:6.1%}"
         )
     results: dict[str, Any] = {"errors": errors, "seconds": time.process_time() - begin_s}
-    print(f"written to {write_record('serve_truth', results)}")
+    finish("serve_truth", results, given.smallest)
 
 
 def _told(part: Callable[[], Iterator[Compared]]) -> Iterator[Compared]:

@@ -1,7 +1,7 @@
 """vLLM for `serve.py`: reads prompts as lines of JSON, generates for them, and writes the processor-seconds of each.
 
-It runs in vLLM's environment: `python serve_vllm.py FOLDER FD`, with the folder of a model and a file descriptor to write
-to, since vLLM itself writes to the standard output.
+`serve.py` starts it in vLLM's environment: `python serve_vllm.py FOLDER FD`, with the folder of a model and a file
+descriptor to write to, since vLLM itself writes to the standard output. An answer has as many tokens as a prompt.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ import time
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
+from record import not_here
+
+try:
+    from vllm import LLM, SamplingParams
+except ImportError:
+    not_here(
+        "vLLM is not installed in this Python; `make vllm` makes an environment, with which serve.py starts this"
+    )
 import torch
-from vllm import LLM, SamplingParams
 
 
 def main() -> None:
@@ -29,9 +36,12 @@ def main() -> None:
         enable_prefix_caching=False,
     )
     torch.set_num_threads(1)
-    sampling = SamplingParams(temperature=0.0, max_tokens=128, ignore_eos=True, detokenize=False)
     for line in sys.stdin:
-        prompts = [{"prompt_token_ids": ids} for ids in json.loads(line)]
+        ids_of = json.loads(line)
+        prompts = [{"prompt_token_ids": ids} for ids in ids_of]
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=len(ids_of[0]), ignore_eos=True, detokenize=False
+        )
         start_s = time.process_time()
         found = llm.generate(prompts, sampling, use_tqdm=False)
         taken_s = time.process_time() - start_s

@@ -105,7 +105,7 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
 def _read(checkpoint: Path) -> SavedRun:
     from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import parse_plan
-    from trainyard.job.run.checkpoint.folders import read_about
+    from trainyard.job.run.checkpoint.saved import read_about
     from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.errors import CheckpointError
     from trainyard.user_file import is_file

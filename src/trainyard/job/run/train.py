@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint.folders import check_goes_on_as, read_about
+from trainyard.job.run.checkpoint.folders import check_goes_on_as
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.same_run import settings_of
 from trainyard.job.run.checkpoint.saved import (
@@ -22,6 +22,7 @@ from trainyard.job.run.checkpoint.saved import (
     complete_steps,
     newest_complete,
     path_of,
+    read_about,
     saved_steps,
     started_again,
 )

@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.run.checkpoint.folders import read_about, read_whole
-from trainyard.job.run.checkpoint.saved import complete_steps, damage, path_of, read_run, write_run
+from trainyard.job.run.checkpoint.folders import read_whole
+from trainyard.job.run.checkpoint.saved import (
+    complete_steps,
+    damage,
+    path_of,
+    read_about,
+    read_run,
+    write_run,
+)
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.step.data import DataError
 from trainyard.job.run.train import train

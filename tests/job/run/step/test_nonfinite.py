@@ -13,8 +13,8 @@ from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.planning import make_setting
-from trainyard.job.run.checkpoint.folders import read_about, read_whole
-from trainyard.job.run.checkpoint.saved import complete_steps, path_of
+from trainyard.job.run.checkpoint.folders import read_whole
+from trainyard.job.run.checkpoint.saved import complete_steps, path_of, read_about
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.step.data import FunctionData

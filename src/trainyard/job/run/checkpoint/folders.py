@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import torch.distributed as dist
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
-    RUN,
+    About,
     FileEntry,
+    about_in,
     damage,
     path_of,
     read_run,
@@ -38,33 +40,6 @@ from trainyard.private import make_private
 from trainyard.program.boxes import Box, boxes
 
 _ASIDE = ".old"  # ends the name of a checkpoint while another one takes its place
-
-
-@dataclass(frozen=True)
-class About:
-    """What a checkpoint holds beside tensors.
-
-    Attributes
-    ----------
-    step : steps done; also the next step's number, and so the position in the data.
-    num_updates : steps whose update was applied.
-    fields : what is kept per trained parameter.
-    settings : what makes the run what it is; see ``settings_of``.
-    options : how the run went otherwise, which may change; see ``TrainConfig.options``.
-    program, torch : see `ModelIdentity`.
-    plan : text form of the plan that it was written under.
-    batch : checksums of the last step's batch, by path.
-    """
-
-    step: int
-    num_updates: int
-    fields: tuple[str, ...]
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
-    program: str
-    torch: str
-    plan: str
-    batch: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -114,13 +89,10 @@ class Checkpointer:
     def _remove_parts(self) -> None:
         """Set right what a crash left of checkpoints that were being written, or replaced."""
         for left in (*self.folder.glob(".step-*.tmp"), *self.folder.glob(f".step-*{_ASIDE}")):
-            if left.is_symlink():  # never written by us, and nothing is written where it leads
-                left.unlink()
-                continue
             final = self.folder / left.name[1:].removesuffix(_ASIDE)
-            if left.suffix == _ASIDE and not final.exists():
+            if left.suffix == _ASIDE and _is_folder(left) and not os.path.lexists(final):
                 os.replace(left, final)
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
     def save(self, step: int, batch: Mapping[str, int]) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
@@ -233,8 +205,8 @@ class Checkpointer:
         """Keep the newest; what was found damaged does not count among them, and goes, too."""
         whole = [step for step in saved_steps(self.folder) if step not in self.passed_over]
         for step in (*whole[self.keep :], *self.passed_over):
-            shutil.rmtree(path_of(self.folder, step), ignore_errors=True)
-        self.passed_over.clear()
+            _remove(path_of(self.folder, step))
+        self.passed_over.intersection_update(saved_steps(self.folder))  # what could not be removed
 
     def restore(self) -> tuple[About | None, list[str]]:
         """Continue from the newest whole checkpoint.
@@ -289,17 +261,6 @@ class Checkpointer:
         return about
 
 
-def read_about(checkpoint: Path) -> About:
-    """What a checkpoint says of itself.
-
-    Raises
-    ------
-    CheckpointError
-        If that is missing or damaged.
-    """
-    return _described(checkpoint)[0]
-
-
 def read_whole(checkpoint: Path, field: str = PARAMS) -> dict[str, torch.Tensor]:
     """One field of a checkpoint, by default the parameters, as whole tensors by path, in one process.
 
@@ -340,19 +301,7 @@ def check_goes_on_as(
 
 def _described(checkpoint: Path) -> tuple[About, dict[str, TensorEntry]]:
     described = read_run(checkpoint)
-    entries = read_contents(described, checkpoint)
-    try:
-        given = {name: described[name] for name in About.__annotations__}
-        kinds = {"step": int, "num_updates": int, "program": str, "torch": str, "plan": str}
-        kinds |= dict.fromkeys(("settings", "options", "batch"), dict)
-        for name, kind in kinds.items():
-            if type(given[name]) is not kind:
-                raise TypeError(f"{name} is {given[name]!r}")
-        if checkpoint.name != path_of(checkpoint.parent, given["step"]).name:
-            raise TypeError(f"it is of step {given['step']}")
-        return About(**{**given, "fields": tuple(map(str, given["fields"]))}), entries
-    except (TypeError, KeyError) as error:
-        raise CheckpointError(f"{checkpoint / RUN} cannot be read: {type(error).__name__} {error}") from error
+    return about_in(described, checkpoint), read_contents(described, checkpoint)
 
 
 def _contents(shares: list[_Share]) -> dict[str, Any]:
@@ -373,18 +322,32 @@ def _contents(shares: list[_Share]) -> dict[str, Any]:
 def _put_in_place(temporary: Path, final: Path) -> None:
     """Give a checkpoint its name; one that has it is there until then, for a crash to leave one of both."""
     aside = final.with_name(f".{final.name}{_ASIDE}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if final.exists():
+    _remove(aside)
+    if os.path.lexists(final):
         # The same step again, after a restart from an older checkpoint.
         os.replace(final, aside)
     try:
         os.replace(temporary, final)
     except OSError:
-        if aside.exists():
+        if os.path.lexists(aside):
             os.replace(aside, final)
         raise
     sync_folder(final.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or what has its name instead, as far as that can be done; nothing where a link leads."""
+    if _is_folder(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder itself, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _name(key: str, part: Part, box: Box) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import reprlib
 import stat
 import zlib
 from collections.abc import Mapping
@@ -23,6 +24,16 @@ _STEP = re.compile(r"step-(\d{1,18})")
 _TENSORS = re.compile(r"rank-\d{5,9}\.safetensors")
 _MOST_BYTES = 2**28  # of ``run.json``
 _PIECE_BYTES = 2**22
+_KINDS = {
+    "step": int,
+    "num_updates": int,
+    "program": str,
+    "torch": str,
+    "plan": str,
+    "fields": list,
+    **dict.fromkeys(("settings", "options", "batch"), dict),
+}
+"""Types of what `About` holds, as JSON has them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,33 @@ class FileEntry:
     crc32: int
 
 
+@dataclass(frozen=True)
+class About:
+    """What a checkpoint holds beside tensors.
+
+    Attributes
+    ----------
+    step : steps done; also the next step's number, and so the position in the data.
+    num_updates : steps whose update was applied.
+    fields : what is kept per trained parameter.
+    settings : what makes the run what it is; see ``same_run.settings_of``.
+    options : how the run went otherwise, which may change; see ``TrainConfig.options``.
+    program, torch : see ``same_run.ModelIdentity``.
+    plan : text form of the plan that it was written under.
+    batch : checksums of the last step's batch, by path.
+    """
+
+    step: int
+    num_updates: int
+    fields: tuple[str, ...]
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+    program: str
+    torch: str
+    plan: str
+    batch: Mapping[str, int]
+
+
 def path_of(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
     return folder / f"step-{step:08d}"
@@ -41,7 +79,7 @@ def path_of(folder: Path, step: int) -> Path:
 def saved_steps(folder: Path) -> list[int]:
     """Steps of which a folder holds a checkpoint, whole or damaged, newest first."""
     found = [int(match[1]) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))]
-    return sorted((step for step in found if path_of(folder, step).is_dir()), reverse=True)
+    return sorted((step for step in set(found) if path_of(folder, step).is_dir()), reverse=True)
 
 
 def complete_steps(folder: Path) -> list[int]:
@@ -52,7 +90,9 @@ def complete_steps(folder: Path) -> list[int]:
 def incomplete(checkpoint: Path) -> str | None:
     """What a look at a checkpoint finds wrong, without reading tensors; None if it is nothing."""
     try:
-        files = read_files(read_run(checkpoint), checkpoint)
+        described = read_run(checkpoint)
+        about_in(described, checkpoint)
+        files = read_files(described, checkpoint)
     except CheckpointError as error:
         return str(error)
     return next((p for name, entry in files.items() if (p := _unlike(checkpoint / name, entry))), None)
@@ -149,6 +189,44 @@ def read_run(checkpoint: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{file} cannot be read: it holds a {type(found).__name__}, not a mapping")
     return found
+
+
+def read_about(checkpoint: Path) -> About:
+    """What a checkpoint says of itself beside tensors.
+
+    Raises
+    ------
+    CheckpointError
+        If that is missing or damaged.
+    """
+    return about_in(read_run(checkpoint), checkpoint)
+
+
+def about_in(described: Mapping[str, Any], checkpoint: Path) -> About:
+    """What ``run.json`` says beside tensors.
+
+    Raises
+    ------
+    CheckpointError
+        If something is missing or cannot be, or the folder is called as that of another step.
+    """
+    try:
+        given = {name: described[name] for name in About.__annotations__}
+        for name, kind in _KINDS.items():
+            if type(given[name]) is not kind:
+                raise TypeError(f"{name} is {reprlib.repr(given[name])}")
+        if not 0 <= given["num_updates"] <= given["step"] < 10**18:
+            raise ValueError(
+                f"{reprlib.repr(given['num_updates'])} updates in {reprlib.repr(given['step'])} steps"
+            )
+        about = About(**{**given, "fields": tuple(map(str, given["fields"]))})
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint / RUN} cannot be read: {type(error).__name__} {error}") from error
+    if checkpoint.name != path_of(checkpoint.parent, about.step).name:
+        raise CheckpointError(
+            f"{checkpoint} has another name than when it was written: it is of step {about.step}"
+        )
+    return about
 
 
 def read_files(described: Mapping[str, Any], checkpoint: Path) -> dict[str, FileEntry]:
