@@ -8,9 +8,22 @@ from trainyard.processes.limited import (
     ProcessLostError,
     WorkError,
 )
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, cpu_seconds
+from trainyard.processes.watch import (
+    IDLE_S,
+    Activity,
+    Overrun,
+    ProcessLimits,
+    ProcessWatch,
+    activity,
+    cpu_seconds,
+    own_cpu_seconds,
+    watch_together,
+    watched,
+)
 
 __all__ = [
+    "IDLE_S",
+    "Activity",
     "CpuLimitError",
     "LimitError",
     "LimitedProcess",
@@ -20,5 +33,9 @@ __all__ = [
     "ProcessLostError",
     "ProcessWatch",
     "WorkError",
+    "activity",
     "cpu_seconds",
+    "own_cpu_seconds",
+    "watch_together",
+    "watched",
 ]

@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, process_tree
+from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, process_tree, watched
 
 __all__ = [
     "CpuLimitError",
@@ -30,8 +30,6 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _GIB = 1 << 30
-_LONGEST_LOOK_S = 0.5
-_LOOKS_PER_LIMIT = 10
 _END_S = 5.0
 # How programs end that find no memory, or fall over what they are given.
 _FALLS = frozenset(
@@ -142,16 +140,15 @@ class LimitedProcess(Generic[Work, Result]):
         return None if running is None else running.process.pid
 
     def _done(self, work: Work) -> Result:
-        running = self._ready()
-        is_first = not running.num_done
+        is_first = self._running is None or not self._running.num_done
         try:
-            return self._attempt(running, work)
+            return self._attempt(work)
         except ProcessLostError:
-            return self._attempt(self._ready(), work)
+            return self._attempt(work)
         except MemoryLimitError:
             if is_first:
                 raise
-            return self._attempt(self._ready(), work)  # pieces before it took a part of the memory
+            return self._attempt(work)  # pieces before it took a part of the memory
 
     def _ready(self) -> _Running:
         if self._running is not None and self._running.is_alive:
@@ -170,7 +167,8 @@ class LimitedProcess(Generic[Work, Result]):
             self._start_process(process)
         return process, ours
 
-    def _attempt(self, running: _Running, work: Work) -> Result:
+    def _attempt(self, work: Work) -> Result:
+        running = self._ready()
         result: Result = self._received(running, self.limits, work)
         running.num_done += 1
         return result
@@ -217,7 +215,7 @@ class LimitedProcess(Generic[Work, Result]):
 
 
 class _Running:
-    """A process that runs, and the thread that ends it when it passes its limits."""
+    """A process that runs."""
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
@@ -229,9 +227,10 @@ class _Running:
         """Whether it can do a piece of work."""
         return self.overrun is None and self.process.is_alive()
 
-    def watched(self, limits: ProcessLimits) -> _Watched:
-        """Within it, the process is killed when it passes limits."""
-        return _Watched(self, limits)
+    def watched(self, limits: ProcessLimits) -> AbstractContextManager[None]:
+        """Within it, the process is killed when it passes limits: by a thread, for it may not read what it is sent."""
+        assert self.process.pid is not None
+        return watched(ProcessWatch(self.process.pid, limits), self.kill)
 
     def kill(self, overrun: Overrun | None) -> None:
         """End the process and all that it has started."""
@@ -253,34 +252,6 @@ class _Running:
         if self.pipe not in wait([self.pipe, self.process.sentinel]):
             raise EOFError
         return self.pipe.recv()
-
-
-class _Watched:
-    """Looks at a process from a thread, so that also what does not read what it is sent is ended."""
-
-    def __init__(self, running: _Running, limits: ProcessLimits) -> None:
-        self._running, self._limits = running, limits
-        self._ended, self._deciding = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._look, daemon=True, name="limits of a process")
-
-    def __enter__(self) -> None:
-        assert self._running.process.pid is not None
-        self._watch = ProcessWatch(self._running.process.pid, self._limits)
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        with self._deciding:
-            self._ended.set()
-
-    def _look(self) -> None:
-        look_s = min(_LONGEST_LOOK_S, self._limits.cpu_s / _LOOKS_PER_LIMIT)
-        while not self._ended.wait(look_s):
-            if (overrun := self._watch.look()) is None:
-                continue
-            with self._deciding:
-                if not self._ended.is_set():
-                    self._running.kill(overrun)
-            return
 
 
 _DONE, _NO_MEMORY = "", "no memory"
