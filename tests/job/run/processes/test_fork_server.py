@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
 
 
 def _check_that_another_is_started(why: str) -> None:
-    with pytest.raises(WorkerError, match=f"was killed, for it {why}.*; another one is started"):
+    with pytest.raises(WorkerError, match=rf"was killed, for it {why}.*; another one is started"):
         start(context().Process(target=os.getpid))
     start(process := context().Process(target=os.getpid))
     process.join()
@@ -77,7 +77,7 @@ def test_a_server_that_loads_for_ever_makes_room_for_another(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setattr(fork_server, "_PRELOAD", ["endless"])
     monkeypatch.setattr(fork_server, "_LIMITS", ProcessLimits(cpu_s=0.5))
-    with pytest.raises(WorkerError, match="was killed, for it used 0.* CPU seconds"):
+    with pytest.raises(WorkerError, match=r"was killed, for it used 0.* CPU seconds"):
         start(context().Process(target=os.getpid))
     (tmp_path / "first").unlink()
     start(process := context().Process(target=os.getpid))
