@@ -8,6 +8,7 @@ from trainyard.processes.limited import (
     ProcessLostError,
     WorkError,
 )
+from trainyard.processes.waiting import wait_for_all
 from trainyard.processes.watch import (
     IDLE_S,
     Activity,
@@ -36,6 +37,7 @@ __all__ = [
     "activity",
     "cpu_seconds",
     "own_cpu_seconds",
+    "wait_for_all",
     "watch_together",
     "watched",
 ]
