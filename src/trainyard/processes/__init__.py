@@ -8,9 +8,24 @@ from trainyard.processes.limited import (
     ProcessLostError,
     WorkError,
 )
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, cpu_seconds, kill_tree
+from trainyard.processes.waiting import wait_for_all
+from trainyard.processes.watch import (
+    IDLE_S,
+    Activity,
+    Overrun,
+    ProcessLimits,
+    ProcessWatch,
+    activity,
+    cpu_seconds,
+    kill_tree,
+    own_cpu_seconds,
+    watch_together,
+    watched,
+)
 
 __all__ = [
+    "IDLE_S",
+    "Activity",
     "CpuLimitError",
     "LimitError",
     "LimitedProcess",
@@ -20,6 +35,11 @@ __all__ = [
     "ProcessLostError",
     "ProcessWatch",
     "WorkError",
+    "activity",
     "cpu_seconds",
     "kill_tree",
+    "own_cpu_seconds",
+    "wait_for_all",
+    "watch_together",
+    "watched",
 ]

@@ -6,8 +6,8 @@ import multiprocessing
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from trainyard.processes.watch import Overrun, ProcessLimits, ProcessWatch, kill_tree
+from trainyard.processes.watch import Overrun, ProcessLimits, kill_tree, watched
 
 __all__ = [
     "CpuLimitError",
@@ -30,8 +30,6 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _GIB = 1 << 30
-_LONGEST_LOOK_S = 0.5
-_LOOKS_PER_LIMIT = 10
 _END_S = 5.0
 # How programs end that find no memory, or fall over what they are given.
 _FALLS = frozenset(
@@ -142,16 +140,15 @@ class LimitedProcess(Generic[Work, Result]):
         return None if running is None else running.process.pid
 
     def _done(self, work: Work) -> Result:
-        running = self._ready()
-        is_first = not running.num_done
+        is_first = self._running is None or not self._running.num_done
         try:
-            return self._attempt(running, work)
+            return self._attempt(work)
         except ProcessLostError:
-            return self._attempt(self._ready(), work)
+            return self._attempt(work)
         except MemoryLimitError:
             if is_first:
                 raise
-            return self._attempt(self._ready(), work)  # pieces before it took a part of the memory
+            return self._attempt(work)  # pieces before it took a part of the memory
 
     def _ready(self) -> _Running:
         if self._running is not None and self._running.is_alive:
@@ -171,7 +168,8 @@ class LimitedProcess(Generic[Work, Result]):
             self._start_process(process)
         return process, ours
 
-    def _attempt(self, running: _Running, work: Work) -> Result:
+    def _attempt(self, work: Work) -> Result:
+        running = self._ready()
         result: Result = self._received(running, self.limits, work)
         running.num_done += 1
         return result
@@ -211,7 +209,6 @@ class LimitedProcess(Generic[Work, Result]):
 
     def _end(self) -> None:
         if self._running is not None:
-            self._running.end_watch()
             self._running.kill()
             self._running.pipe.close()
             self._running.process.join(_END_S)  # one that is not known to have ended was killed all the same
@@ -219,35 +216,22 @@ class LimitedProcess(Generic[Work, Result]):
 
 
 class _Running:
-    """A process that runs, and a thread that ends it when it passes the limits of what it does.
-
-    The thread looks from outside, so that a process which does not read what it is sent is ended, too.
-    """
+    """A process that runs."""
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
         self.num_done = 0
         self.overrun: Overrun | None = None
-        self._limits: ProcessLimits | None = None  # of the piece of work that is done now
-        self._changed, self._num_begun = threading.Condition(), 0
-        threading.Thread(target=self._watch, daemon=True, name="limits of a process").start()
 
     @property
     def is_alive(self) -> bool:
         """Whether it can do a piece of work."""
         return self.overrun is None and self.process.is_alive()
 
-    @contextmanager
-    def watched(self, limits: ProcessLimits) -> Iterator[None]:
-        """Within it, the process is killed when it passes limits."""
-        with self._changed:
-            self._limits, self._num_begun = limits, self._num_begun + 1
-            self._changed.notify()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._limits = None
+    def watched(self, limits: ProcessLimits) -> AbstractContextManager[None]:
+        """Within it, the process is killed when it passes limits: by a thread, for it may not read what it is sent."""
+        assert self.process.pid is not None
+        return watched(self.process.pid, limits, self._overran)
 
     def kill(self) -> None:
         """End the process and all that it has started."""
@@ -267,32 +251,9 @@ class _Running:
             raise EOFError
         return self.pipe.recv()
 
-    def end_watch(self) -> None:
-        """Watch it no longer."""
-        with self._changed:
-            self._num_begun = -1
-            self._changed.notify()
-
-    def _watch(self) -> None:
-        """In a thread: look at the process while it works. Work that is soon done is not looked at at all."""
-        watch, watched = None, 0
-        with self._changed:
-            while self._num_begun >= 0:
-                limits = self._limits
-                if self._changed.wait(None if limits is None else _look_s(limits)) or limits is None:
-                    continue
-                if self._limits is None or self._num_begun < 0:
-                    continue
-                if watch is None or watched != self._num_begun:
-                    watched, watch = self._num_begun, ProcessWatch(self.process.pid or 0, limits)
-                elif (overrun := watch.look()) is not None:
-                    self.overrun = overrun
-                    self.kill()
-                    return
-
-
-def _look_s(limits: ProcessLimits) -> float:
-    return min(_LONGEST_LOOK_S, limits.cpu_s / _LOOKS_PER_LIMIT)
+    def _overran(self, overrun: Overrun) -> None:
+        self.overrun = overrun
+        self.kill()
 
 
 _DONE, _NO_MEMORY = "", "no memory"

@@ -16,6 +16,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.run.processes.logs import Metrics
+from trainyard.processes import Activity
 
 
 class Clock:
@@ -69,6 +70,27 @@ def test_a_node_that_gives_no_sign_is_named(directory: JobDirectory) -> None:
     assert found == "the node of rank 2 gave no heartbeat for 63 s: its processes are stopped, or it is lost"
     watch.forget("a")
     assert watch.problem(directory) is None
+
+
+def test_a_node_of_this_machine_that_gets_no_core_is_not_stopped(directory: JobDirectory) -> None:
+    """The system says so; it counts as stopped if it uses no CPU for ten minutes, or a signal has stopped it."""
+
+    def watched_s(is_stopped: bool) -> tuple[float, str]:
+        clock = Clock()
+        watch = NodeWatch(60.0, clock)
+        while (
+            found := watch.problem(directory, lambda: {"0": Activity(5.0, is_stopped, not is_stopped)})
+        ) is None:
+            clock.now_s += 3.0
+        return clock.now_s - 1000.0, found
+
+    directory.beat(0)
+    assert watched_s(is_stopped=True) == (63.0, f"the node of rank 0 gave no heartbeat for 63 s: {_WHY}")
+    said = f"the node of rank 0 gave no heartbeat and used no CPU for 603 s: {_WHY}"
+    assert watched_s(is_stopped=False) == (603.0, said)
+
+
+_WHY = "its processes are stopped, or it is lost"
 
 
 def test_who_was_away_itself_begins_to_count_anew(directory: JobDirectory) -> None:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
+from trainyard.fleet.workload.level1 import waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training_job import on_places
 from trainyard.hardware.cluster import Cluster
@@ -192,7 +192,7 @@ class Daemon:
     def run(self) -> None:
         """Schedule until told to stop, whatever goes wrong: what does is logged, and shown as ``problem``."""
         wait_s = POLL_S
-        self._lookahead = Lookahead(self._look_at, self._news.set)
+        self._lookahead = Lookahead(self._look_at, self._news.set, self._put_off)
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
@@ -263,15 +263,15 @@ class Daemon:
         return self._lookahead.has_seen(record)
 
     def _look_at(self, record: Record) -> None:
-        """Have the speed of a job predicted; what is tried several times is tried here, where nobody waits."""
-        while True:
-            try:
-                job = on_places(record.job, self._engine.core_part)
-                return look_at(self.scheduler.policy, self._whole, job, time.time())
-            except BusyError:
-                raise
-            except UnansweredError:
-                continue
+        """Have the speed of a job predicted."""
+        job = on_places(record.job, self._engine.core_part)
+        look_at(self.scheduler.policy, self._whole, job, time.time())
+
+    def _put_off(self, record: Record, why: str) -> None:
+        """Show why a job cannot be looked at now."""
+        _LOG.warning("job %s: %s", record.name, why)
+        with suppress(StateError):  # it is said again after the next look
+            self.store.note_reason(record.name, why)
 
     def _comes_back(self, record: Record) -> bool:
         """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""

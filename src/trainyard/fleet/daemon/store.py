@@ -208,6 +208,12 @@ class Store:
                 EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
             )
 
+    def note_reason(self, name: str, why: str) -> None:
+        """Write down why a job waits."""
+        waits = (JOBS.c.name == name, JOBS.c.state == State.WAITING)
+        with self._begins() as connection:
+            connection.execute(JOBS.update().where(*waits).values(reason=why))
+
     def note_progress(
         self,
         done: Mapping[str, Done],

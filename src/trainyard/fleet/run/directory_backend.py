@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text
 from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware import parse_cluster
 from trainyard.hardware.cluster import Cluster, Node
+from trainyard.processes import Activity
 
 _POLL_S = 0.02
 _AGAIN_S = 2.0
@@ -182,7 +183,7 @@ class DirectoryBackend(ABC):
             return found
         if self.is_suspended(name):
             self._node_watch.forget(name)
-        elif lost := self._node_watch.problem(directory):
+        elif lost := self._node_watch.problem(directory, partial(self.seen, name)):
             directory.fail(lost, killed=True)
             with suppress(FleetError):  # of a manager that does not answer now
                 self.kill(name)
@@ -194,6 +195,10 @@ class DirectoryBackend(ABC):
     def is_suspended(self, name: str) -> bool:
         """Whether a cluster manager has put a job back into its queue, or has suspended it: it has no heartbeat then."""
         return False
+
+    def seen(self, name: str) -> Mapping[str, Activity]:
+        """What the system says of a job's processes that watch ranks, by their first rank; only those on this machine."""
+        return {}
 
     def close(self) -> None:
         self.stop([name for name in sorted(self._known) if not self.is_over(name)])
