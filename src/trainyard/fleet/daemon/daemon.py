@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.daemon.clock import Clock
 from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
@@ -59,12 +60,20 @@ class Daemon:
     Parameters
     ----------
     folder : of the jobs' folders, as the backend has it.
+    clock : seconds since 1970 that pass evenly; by default a `Clock` that begins after all that the store knows of.
     """
 
     def __init__(
-        self, cluster: Cluster, scheduler: Scheduler, backend: Backend, store: Store, folder: Path
+        self,
+        cluster: Cluster,
+        scheduler: Scheduler,
+        backend: Backend,
+        store: Store,
+        folder: Path,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.scheduler, self.store, self.folder = scheduler, store, folder
+        self.clock = clock or Clock(store.latest_s())
         self._whole, self._engine = cluster, backend
         self._news, self._stopping = threading.Event(), threading.Event()
         # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
@@ -123,7 +132,7 @@ class Daemon:
         """
         with waiting_at_most(_INTAKE_WAIT_S):
             job = self._looked_at(form, user)
-        self.store.add(job, user, form, time.time())
+        self.store.add(job, user, form, self.clock())
         self._news.set()
         return self.job(job.name)
 
@@ -196,7 +205,7 @@ class Daemon:
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
-            self._note_progress(time.time(), last=True)
+            self._note_progress(self.clock(), last=True)
         except Exception:
             _LOG.exception("the state could not be written at last")
 
@@ -233,8 +242,8 @@ class Daemon:
             self._news.clear()
             self._take_in()
         self._fail_who_left()
-        self.driver.step(time.time())
-        self._note_progress(time.time())
+        self.driver.step(self.clock())
+        self._note_progress(self.clock())
 
     def stop(self) -> None:
         """Schedule no more; jobs that run go on."""
@@ -254,7 +263,7 @@ class Daemon:
             if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
-                self.driver.cancel(record.name, time.time())
+                self.driver.cancel(record.name, self.clock())
 
     def _is_looked_at(self, record: Record) -> bool:
         """Whether a job may come in: one that waits first has its speed predicted, while others are scheduled."""
@@ -267,7 +276,7 @@ class Daemon:
         while True:
             try:
                 job = on_places(record.job, self._engine.core_part)
-                return look_at(self.scheduler.policy, self._whole, job, time.time())
+                return look_at(self.scheduler.policy, self._whole, job, self.clock())
             except BusyError:
                 raise
             except UnansweredError:
@@ -293,7 +302,7 @@ class Daemon:
     def _fail_who_left(self) -> None:
         """Write down failures of jobs of which nothing is left; until then the next daemon has to know of them."""
         for name in [name for name in self._failing if self.driver.has_left(name)]:
-            self._write(partial(self.store.fail, name, self._failing[name], time.time()))
+            self._write(partial(self.store.fail, name, self._failing[name], self.clock()))
             del self._failing[name]
 
     def _cancelled(self) -> Collection[str]:
@@ -308,7 +317,7 @@ class Daemon:
         self._news.set()
 
     def _restore(self, record: Record) -> None:
-        now_s, num_devices = time.time(), 0 if record.grant is None else record.grant.num_devices
+        now_s, num_devices = self.clock(), 0 if record.grant is None else record.grant.num_devices
         # It may have run while there was no daemon.
         since_s = now_s - record.settled_s if num_devices else 0.0
         had_s = record.attained_s + since_s, record.attained_device_s + num_devices * since_s

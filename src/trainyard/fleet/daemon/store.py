@@ -256,6 +256,12 @@ class Store:
             found = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
 
+    def latest_s(self) -> float:
+        """The latest moment that is written down; 0 if there is none."""
+        moments = (sql.func.max(EVENTS.c.at_s), sql.func.max(JOBS.c.settled_s))
+        with self._reads() as connection:
+            return max(float(connection.execute(sql.select(each)).scalar() or 0.0) for each in moments)
+
     def totals(self) -> tuple[float, float, float]:
         """Sums over the jobs that ended: of completion times, of times before the first devices, and of device times."""
         c = JOBS.c
