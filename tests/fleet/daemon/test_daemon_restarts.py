@@ -355,15 +355,15 @@ def test_a_job_between_two_rounds_is_not_told_of_a_decision(
 ) -> None:
     """The last one was made before it came; and as soon as there is one, that is what it is told."""
     monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
-    store, world, now_s = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), 0.0), 0.0
+    store, world, now = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), 0.0), [0.0]
     daemon = daemons.Daemon(
-        CLUSTER, scheduler_of("srtf", round_s=100.0), world, store, tmp_path, lambda: now_s
+        CLUSTER, scheduler_of("srtf", round_s=100.0), world, store, tmp_path, lambda: now[0]
     )
-    for now_s, name in ((1000.0, "job0"), (1010.0, "job2")):
+    for now[0], name in ((1000.0, "job0"), (1010.0, "job2")):
         daemon.submit(form(name, 4), "")
         daemon.turn()
     assert daemon.job("job2").reason == "nothing was decided since it came, or lost its devices"
-    now_s = 1100.0
+    now[0] = 1100.0
     daemon.turn()
     assert {daemon.job(name).reason for name in ("job0", "job2")} >= {""}
     assert "asks for 4 devices, 0 are free; it is the 1st of those that wait" in {

@@ -32,6 +32,7 @@ from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
+from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
@@ -90,6 +91,7 @@ class Daemon:
             self._engine,
             place=self.scheduler.place,
             rounds=self.scheduler.rounds,
+            patience=Patience(lacks_s=math.inf),
             tell=self._write_event,
             cancelled=self._cancelled,
             notes=NoNotes(),
