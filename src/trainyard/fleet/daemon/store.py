@@ -341,7 +341,9 @@ def _passing(connect: Callable[[], AbstractContextManager[sql.Connection]]) -> I
             try:
                 yield connection
             except DatabaseError as error:
-                if type(error) is DatabaseError:  # of a damaged file: what SQLite has kept of that is not asked again
+                if (
+                    type(error) is DatabaseError
+                ):  # of a damaged file: what SQLite has kept of that is not asked again
                     connection.invalidate()
                 raise
     except _OF_STATEMENTS:
