@@ -88,6 +88,14 @@ class JobDirectory:
         write_private(partial, json.dumps(training.to_dict(), indent=1))
         partial.replace(self._training)
 
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the folder from another one in its place; None where there is none."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def training(self) -> Training:
         """What the job trains."""
         return Training.from_dict(json.loads(self._training.read_text()))

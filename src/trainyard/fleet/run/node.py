@@ -44,6 +44,7 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
     with _noting_faults(directory), directory.locked(ranks.first):
         if ticket is not None and not directory.admits(ticket):
             return 0
+        here = directory.identity()
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
@@ -60,7 +61,7 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
                 arguments = (directory, work, prepared, ranks, rank, os.getpid(), processes)
                 processes.start(rank, be_rank, *arguments)
             with beating(beat, ranks.heartbeat_s):
-                return _wait(directory, processes, ranks.heartbeat_s)
+                return _wait(directory, here, processes, ranks.heartbeat_s)
         finally:
             processes.end()
             if ranks.first == 0:
@@ -89,7 +90,9 @@ def run_apart(directory: JobDirectory, ranks: Ranks, ticket: str) -> None:
         sys.exit(run(directory, ranks, ticket))
 
 
-def _wait(directory: JobDirectory, processes: RankProcesses, limit_s: float) -> int:
+def _wait(
+    directory: JobDirectory, here: tuple[int, int] | None, processes: RankProcesses, limit_s: float
+) -> int:
     watcher = Silence[str](limit_s / 4)
     while True:
         codes = processes.exit_codes()
@@ -103,6 +106,10 @@ def _wait(directory: JobDirectory, processes: RankProcesses, limit_s: float) -> 
         if not running:
             return 0
         if processes.is_time_to_look():
+            if directory.identity() != here:
+                # Whoever looks there now takes the job for gone, and may have started it anew; nothing is written there.
+                print(f"{directory.path} was deleted or replaced: the job ends here", file=sys.stderr)
+                return 1
             if problem := processes.problem(running):
                 directory.fail(str(problem), killed=problem.stopped)
                 return 1
