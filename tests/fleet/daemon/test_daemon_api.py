@@ -219,7 +219,9 @@ def test_tokens_are_in_nothing_that_is_written(daemon: Running, steady: str) -> 
 def test_what_a_daemon_writes_is_for_its_user(daemon: Running, steady: str) -> None:
     """Its folder, its state, and all that its jobs write."""
     written = [daemon.folder, *daemon.folder.rglob("*")]
-    assert {"state.sqlite", "daemon.lock", "metrics.jsonl", "rank-0.log"} <= {path.name for path in written}
+    assert {"state.sqlite", "scheduler.lock", "metrics.jsonl", "rank-0.log"} <= {
+        path.name for path in written
+    }
     for path in written:
         with suppress(FileNotFoundError):  # of a checkpoint that has just been replaced
             assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
@@ -263,7 +265,7 @@ def test_a_job_that_runs_is_listed_however_old(daemon: Running, steady: str) -> 
 def test_a_second_daemon_of_a_folder_is_refused(daemon: Running, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("fleet", "daemon", "--cluster", "1x2xlocal", "--folder", str(daemon.folder), "--port", "0")
     assert cli.main(command) == 2
-    assert "a daemon runs in" in capsys.readouterr().err
+    assert "a daemon or a run has" in capsys.readouterr().err
 
 
 def test_the_command_line_asks_it(

@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_a_jobs_fails_that_job_only(
 
 def wait_as_a_node(directory: JobDirectory, said: int) -> None:
     """What a node does while its one rank does nothing; exits as it does."""
-    sys.stderr = open(said, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(said, "w", buffering=1)
     with directory.locked(0):
         processes = RankProcesses([0], directory.logs, 60.0, 60.0)
 

@@ -6,14 +6,12 @@ finds both, adopts the jobs that still run, and starts the others from their che
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -39,8 +37,6 @@ from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training_job import on_places
 from trainyard.hardware.cluster import Cluster
-from trainyard.locks import locked_folder
-from trainyard.private import make_private, opener
 from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
@@ -366,24 +362,3 @@ class Daemon:
             self._note(one_line(error))
         else:
             self._progress_s, self._admitted = now_s, admitted
-
-
-@contextmanager
-def only_daemon(folder: Path) -> Iterator[None]:
-    """Be the only daemon of a folder.
-
-    Raises
-    ------
-    FleetError
-        If there is another one.
-    """
-    make_private(folder)
-    with open(folder / "daemon.lock", "w", opener=opener) as file, ExitStack() as held:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.enter_context(locked_folder(folder))
-        except BlockingIOError as error:
-            raise FleetError(
-                f"a daemon runs in {folder} already; stop it, or give another --folder"
-            ) from error
-        yield
