@@ -144,8 +144,7 @@ def test_one_job_that_cannot_be_is_the_only_one_that_fails(
     monkeypatch.setattr(type(policy), "decide", decide)
     monkeypatch.setattr(world, "start", start_some)
     clock = itertools.count(1000.0, 1000.0)  # so that it is tried again at once
-    monkeypatch.setattr(daemons.time, "time", lambda: next(clock))
-    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path, lambda: next(clock))
     for _ in range(200):
         daemon._turn_safely()
     found = {record.name: (record.state, record.reason) for record in store.jobs()}

@@ -46,13 +46,14 @@ class Options(RunningOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
     with needing_extra("fleet daemon", "daemon"):
-        from trainyard.fleet.daemon.daemon import Daemon, only_daemon
+        from trainyard.fleet.daemon.daemon import Daemon
         from trainyard.fleet.daemon.journal import log_to
         from trainyard.fleet.daemon.server import serve
         from trainyard.fleet.daemon.store import Store, state_address
         from trainyard.fleet.daemon.users import Users
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend
+    from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
     from trainyard.hardware.parse import parse_cluster
@@ -67,7 +68,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     users.check_host(options.host)
     state = state_address(options.state, folder)
     ask_through(Level1Processes(idle_s=quantity("--idle-limit", options.idle_limit, parse_seconds)))
-    with only_for_user(), only_daemon(folder):
+    with only_for_user(), only_scheduler(folder, folder / "jobs"):
         log_to(folder / "daemon.log")
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
         backend = make_backend(options.backend, cluster, folder / "jobs", how)

@@ -70,6 +70,7 @@ class Progress:
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
     repeats : whether it would happen again however often the job is started.
+    lacks : whether what all jobs need was not there, such as space on the disk.
     step_s : what a step takes on the devices that it has; None where that is not known yet.
     losses : steps done and mean loss at the end of every epoch, as far as that is known.
     """
@@ -79,6 +80,7 @@ class Progress:
     failure: str | None = None
     killed: bool = False
     repeats: bool = False
+    lacks: bool = False
     step_s: float | None = None
     losses: tuple[tuple[float, float], ...] = ()
 

@@ -185,6 +185,10 @@ class LocalBackend(DirectoryBackend):
             for child in below:
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
+        # Whose parents had died before are below no other.
+        for pid in self.directory(name).holders():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

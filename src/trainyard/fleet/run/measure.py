@@ -14,7 +14,6 @@ from typing import Any
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.directory_backend import DirectoryBackend
-from trainyard.fleet.run.job_directory import WATCH_S
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, training_job, training_of
@@ -163,7 +162,7 @@ def _watching(backend: DirectoryBackend, names: Iterable[str]) -> AbstractContex
         for directory in directories:
             directory.watch()
 
-    return beating(watch, WATCH_S)
+    return beating(watch, backend.limits.heartbeat_s)
 
 
 def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
