@@ -39,7 +39,7 @@ _SHORT = ProcessLimits(cpu_s=5.0, memory_bytes=_GIB)
 _LONG = ProcessLimits(cpu_s=30.0, memory_bytes=2 * _GIB)
 _CONSTRAINT = ProcessLimits(cpu_s=1.0, memory_bytes=512 * _MIB)
 _SHORT_BYTES = 64 * 1024
-_MOST_WAITING, _MOST_LONG_WAITING = 1024, 32
+_MOST_WAITING, _MOST_LONG_WAITING = 1024, 16
 _VERDICTS = 4096
 _PRELOAD = ["trainyard.serve.run.limited_tokenizer", "jinja2.sandbox", "llguidance.hf"]
 

@@ -293,12 +293,12 @@ def _pid_of_long(servers: Servers) -> int:
 
 def test_no_more_work_waits_than_there_is_room_for(servers: Servers):
     lane = servers.tokenizer._long
-    lane._num_waiting += 32
+    lane._num_waiting += 16
     try:
-        with pytest.raises(TokenizerBusyError, match="32 prompts wait"):
+        with pytest.raises(TokenizerBusyError, match="16 prompts wait"):
             servers.call(servers.tokenizer.do(TextTokens(("a" * 70_000,))))
     finally:
-        lane._num_waiting -= 32
+        lane._num_waiting -= 16
 
 
 def test_texts_of_tokens_are_bounded(tokenizer: ModelTokenizer):

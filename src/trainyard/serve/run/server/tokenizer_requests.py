@@ -15,6 +15,8 @@ from trainyard.serve.run.tokenizer_work import ConversationTokens, TextTokens, T
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 
+_MOST_TOKENS = 2**20  # in an answer
+
 
 class TokenizeRequest(RequestBody):
     """POST /tokenize: a text or a conversation."""
@@ -45,13 +47,14 @@ async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...
     if (body.prompt is None) != bool(body.messages):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        text = TextTokens((body.prompt,), body.add_special_tokens is not False)
+        text = TextTokens((body.prompt,), body.add_special_tokens is not False, allowed_tokens=_MOST_TOKENS)
         return (await model.tokenizer_work(text, "prompt"))[0]
     conversation = ConversationTokens.of(
         [each.for_template() for each in body.messages],
         [each.for_template() for each in body.tools],
         add_generation_prompt=body.add_generation_prompt,
         add_special_tokens=bool(body.add_special_tokens),
+        allowed_tokens=_MOST_TOKENS,
     )
     return (await model.tokenizer_work(conversation, "messages"))[0]
 
