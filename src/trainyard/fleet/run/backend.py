@@ -45,6 +45,7 @@ class BackendOptions:
     Attributes
     ----------
     patience_s : that a job has to end its step and to write its checkpoint when it is to leave; after that it is killed.
+        Where the backend sees that it works, it has as many CPU seconds for each of its threads.
     shares : whether jobs may have a device together. All jobs of a backend are started in the same way, as a share
         changes while its job runs, and what a cluster manager gave to a job does not.
     limits : what every job may do at most.

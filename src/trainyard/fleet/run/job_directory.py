@@ -30,7 +30,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -38,11 +38,12 @@ from typing import IO
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.processes.logs import end_of, metrics_files
-from trainyard.locks import locked_folder
+from trainyard.locks import can_share, locked_folder
 from trainyard.private import make_private, opener, write_private
 
 _TRIES, _RETRY_S = 10, 0.02
@@ -225,19 +226,29 @@ class JobDirectory:
             If processes of the job still run here.
         """
         with open(self.path / f"lock-{first_rank}", "a+", opener=opener) as file:
-            # Who looks whether it is locked holds it for a moment.
-            for _ in range(_TRIES):
-                if not _is_locked(file, fcntl.LOCK_EX):
-                    break
+            num_tries = 0
+            while _is_locked(file, fcntl.LOCK_EX):
+                # Who shares it looks whether it is locked, and may get no core meanwhile.
+                num_tries += not can_share(file.fileno())
+                if num_tries > _TRIES:
+                    raise RunsAlreadyError(f"job {self.path.name!r} runs already; stop it first")
                 time.sleep(_RETRY_S)
-            else:
-                raise RunsAlreadyError(f"job {self.path.name!r} runs already; stop it first")
             file.truncate(0)
             file.write(str(os.getpgid(0)))
             file.flush()
             with ExitStack() as held:
-                _patiently(lambda: held.enter_context(locked_folder(self.path, fcntl.LOCK_SH)))
+                self._share_folder(held)
                 yield file.fileno()
+
+    def _share_folder(self, held: ExitStack) -> None:
+        """Hold the folder, as processes on other nodes may; who holds it alone only looks, and is waited for."""
+        while True:
+            try:
+                held.enter_context(locked_folder(self.path, fcntl.LOCK_SH))
+            except BlockingIOError:
+                time.sleep(_RETRY_S)
+            else:
+                return
 
     def groups(self) -> list[int]:
         """Process groups of the job that live on this node.
@@ -245,23 +256,26 @@ class JobDirectory:
         Raises
         ------
         FleetError
-            If one does not say which it is: it was stopped when it began, the disk is full, or its file was deleted.
+            If the file that says which they are was deleted.
+        BackendError
+            If one does not say which it is: it gets no core, was stopped when it began, or the disk is full.
         """
-        found: list[int] = []
-
-        def look() -> None:
-            found[:] = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
-            if not found and self.path.is_dir():
+        for _ in range(_TRIES):
+            found = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+            if found or not self.path.is_dir():
+                return found
+            try:
                 with locked_folder(self.path):
-                    pass
-
+                    return []
+            except BlockingIOError:
+                time.sleep(_RETRY_S)
         try:
-            _patiently(look)
+            with locked_folder(self.path, fcntl.LOCK_SH):
+                raise FleetError(
+                    f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
+                )
         except BlockingIOError as error:
-            raise FleetError(
-                f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
-            ) from error
-        return found
+            raise BackendError(f"another process looks at {self.path} and does not end that") from error
 
     def holders(self) -> list[int]:
         """Processes of this machine that hold the job, however they were started; never this one."""
@@ -304,24 +318,6 @@ def _beats(files: Iterable[Path]) -> dict[str, str]:
     return found
 
 
-def _patiently(lock: Callable[[], object]) -> None:
-    """Lock what others who look hold for a moment.
-
-    Raises
-    ------
-    BlockingIOError
-        If they hold it for longer.
-    """
-    for _ in range(_TRIES):
-        try:
-            lock()
-        except BlockingIOError:
-            time.sleep(_RETRY_S)
-        else:
-            return
-    lock()
-
-
 def _holder(path: Path) -> int:
     """The group that has locked a file; 0 if none has."""
     with path.open() as file:
@@ -331,7 +327,7 @@ def _holder(path: Path) -> int:
             if text := path.read_text():
                 return int(text)
             time.sleep(_RETRY_S)  # who has just locked it writes next who it is
-    raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
+    raise BackendError(f"{path} is locked by a process that has not said yet which it is; it is asked again")
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

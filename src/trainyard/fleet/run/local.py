@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.fault import BackendError
@@ -20,7 +21,7 @@ from trainyard.fleet.run.node import run_apart
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
-from trainyard.processes import Activity, ProcessLimits, ProcessWatch, activity
+from trainyard.processes import Activity, ProcessLimits, ProcessWatch, activity, watch_together
 
 __all__ = ["LocalBackend"]
 
@@ -156,6 +157,15 @@ class LocalBackend(DirectoryBackend):
             )  # the one before has no valid ticket any more
             beginning = self._beginning[name] = replace(self._beginning[name], late=str(overrun))
         return beginning.late
+
+    def leaving_watch(self, name: str) -> ProcessWatch | None:
+        try:
+            groups, devices = self.directory(name).groups(), self.held(name) or ()
+        except FleetError:  # which others hear when they ask
+            return None
+        num_threads = sum(self.threads(int(self.cluster.node_of[device])) for device in devices)
+        limits = ProcessLimits(self.patience_s * max(1, num_threads), idle_s=self.patience_s)
+        return watch_together(groups, limits) if groups else None
 
     def seen(self, name: str) -> Mapping[str, Activity]:
         groups = self.directory(name).groups()

@@ -195,6 +195,32 @@ def test_a_stopped_rank_is_named_and_ended() -> None:
         )
 
 
+def _batches_with_the_lock(step):
+    if step == 2:
+        sum(range(2 * 10**8))  # no other thread runs meanwhile
+    return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+def _batches_after_a_pause(step):
+    if step == 2:
+        resume = "import os, signal, sys, time; time.sleep(2.0); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+        subprocess.Popen([sys.executable, "-c", resume, str(os.getpid())])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+@pytest.mark.parametrize(
+    ("batches", "heartbeat_s"), [(_batches_with_the_lock, 0.3), (_batches_after_a_pause, 60.0)]
+)
+def test_a_rank_that_is_silent_for_a_while_goes_on(batches, heartbeat_s: float) -> None:
+    """It computes with Python's lock, or was stopped for less than the limit."""
+    steps, config = [], plans.config(4, heartbeat_s=heartbeat_s)
+    train(
+        plans.MODEL, plans.plan(), FunctionData(batches), config, on_step=lambda done: steps.append(done.step)
+    )
+    assert steps == [0, 1, 2, 3]
+
+
 @pytest.mark.slow
 def test_the_only_rank_is_stuck() -> None:
     with pytest.raises(WorkerError, match=r"rank 0 has done no step for \d s, though its process lives"):
