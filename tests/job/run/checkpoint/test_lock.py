@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import plans
 import pytest
 
+from trainyard.cli import main as cli
 from trainyard.job.run.checkpoint import lock
 from trainyard.job.run.checkpoint.lock import FolderLock, check_free, locked
+from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.errors import CheckpointError
+from trainyard.job.run.train import train
 
 _HOLDS = """
 import sys, time
@@ -44,6 +49,28 @@ def test_a_second_run_is_told_who_is_there_until_that_is_killed(tmp_path: Path) 
         other.wait()
     with locked(tmp_path):
         pass
+
+
+def test_a_second_training_in_a_folder_is_refused_while_the_first_one_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the function and by the command line, to begin or to go on, at each step of the first."""
+    said = f"another run writes checkpoints to {tmp_path}: process {os.getpid()} on"
+    command = ("train", "gpt-tiny", "--rows", str(plans.ROWS), "--checkpoint", str(tmp_path), "--steps", "4")
+    refused = list[str]()
+
+    def second(step: StepMetrics) -> None:
+        with pytest.raises(CheckpointError, match=re.escape(said)):
+            train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(4, tmp_path))
+        for more in ((), ("--resume",)):
+            assert cli.main((*command, *more)) == 2
+            refused.append(capsys.readouterr().err)
+
+    result = train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(2, tmp_path), on_step=second)
+    assert len(result.metrics) == 2
+    assert len(refused) == 4
+    assert all(said in text for text in refused)
+    check_free(tmp_path)
 
 
 def _hold(held: FolderLock, told: multiprocessing.Event) -> None:
