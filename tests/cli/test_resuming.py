@@ -48,6 +48,8 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert train_config(found, "gpt-tiny", RUN).optimizer == OptimizerConfig(
         lr=0.02, warmup_steps=10, betas=(0.8, 0.9), clip_norm=0.5
     )
+    given = settled(Options(model="gpt-tiny", max_checkpoint_gb=2.5), None, said.append)
+    assert train_config(given, "gpt-tiny", None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
     assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 1.0, None, 100)
 

@@ -103,7 +103,7 @@ def start(folder: Path, *options: str) -> Running:
     ]
     with (folder.parent / "daemon.log").open("a+") as log:
         at = log.seek(0, os.SEEK_END)
-        process = subprocess.Popen([*command, *options], stderr=log, text=True)
+        process = subprocess.Popen([*command, *options], stderr=log, text=True, umask=0o022)
         while True:
             log.seek(at)
             said = log.read()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from daemons import TRAINING, Running, serving
+from private_modes import wrong_modes
 
 from trainyard.cli import main as cli
 from trainyard.fleet.run.job_directory import JobDirectory
@@ -71,6 +72,8 @@ def test_a_job_comes_runs_and_ends(daemon: Running, submitted: tuple[int, dict[s
     assert set(found["events"][0]) == {"number", "at_s", "job", "what", "text"}
     said = [event["what"] for event in found["events"] if event["job"] == "brief"]
     assert said == ["ends", "runs", "arrives"]
+    assert list((daemon.folder / "jobs" / "brief" / "checkpoints").glob("step-*/*.safetensors"))
+    assert not wrong_modes(daemon.folder)
 
 
 def test_what_runs_where_is_told(daemon: Running, steady: str) -> None:
@@ -108,6 +111,7 @@ def test_one_that_waits_says_why(daemon: Running, steady: str) -> None:
         ({"batch_size": 3, "num_devices": 2}, 422, "over which a batch of 3 rows divides: 1, 3"),
         ({"strategies": "gpipe(stages=64)"}, 422, "no plan for gpt-tiny by gpipe(stages=64)"),
         ({"strategies": "__import__('os')"}, 422, "field 'strategies'"),
+        ({"model": "gpt3-175b"}, 422, "and 3 of them are there at once: more than the 100 GB"),
         ({"colour": "red"}, 422, "no such field; there are name, "),
         ({"name": "../../x"}, 422, "a folder of its name: '../../x'"),
         ({"arrival_s": 5}, 422, "leave arrival_s out"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from private_modes import usual_umask, wrong_modes
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import CATALOG
@@ -165,7 +166,10 @@ def test_a_file_of_trainings_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         "--policy",
         "fifo",
     )
-    assert cli.main(("fleet", "run", *to, "--start-s", "5", "--html", str(page), "--json")) == 0
+    with usual_umask():
+        assert cli.main(("fleet", "run", *to, "--start-s", "5", "--html", str(page), "--json")) == 0
+    assert not wrong_modes(tmp_path / "jobs")
+    assert page.stat().st_mode & 0o777 == 0o644
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert [job["job"] for job in found["jobs"]] == ["big", "small", "mean"]

@@ -6,16 +6,21 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import plans
 import pytest
 
+from trainyard.cli import main as cli
 from trainyard.job.run.checkpoint import lock
 from trainyard.job.run.checkpoint.lock import FolderLock, check_free, locked
+from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.errors import CheckpointError
+from trainyard.job.run.train import train
 
 _HOLDS = """
 import sys, time
@@ -58,6 +63,28 @@ def test_who_only_looks_is_waited_for_however_long_that_takes(tmp_path: Path) ->
         threading.Timer(1.0, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         with locked(tmp_path), pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
             check_free(tmp_path)
+
+
+def test_a_second_training_in_a_folder_is_refused_while_the_first_one_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the function and by the command line, to begin or to go on, at each step of the first."""
+    said = f"another run writes checkpoints to {tmp_path}: process {os.getpid()} on"
+    command = ("train", "gpt-tiny", "--rows", str(plans.ROWS), "--checkpoint", str(tmp_path), "--steps", "4")
+    refused = list[str]()
+
+    def second(step: StepMetrics) -> None:
+        with pytest.raises(CheckpointError, match=re.escape(said)):
+            train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(4, tmp_path))
+        for more in ((), ("--resume",)):
+            assert cli.main((*command, *more)) == 2
+            refused.append(capsys.readouterr().err)
+
+    result = train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(2, tmp_path), on_step=second)
+    assert len(result.metrics) == 2
+    assert len(refused) == 4
+    assert all(said in text for text in refused)
+    check_free(tmp_path)
 
 
 def _hold(held: FolderLock, told: multiprocessing.Event) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import plans
 import pytest
+from private_modes import usual_umask, wrong_modes
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.quota import QuotaError, checkpoint_bytes
@@ -44,6 +45,21 @@ def test_metrics_that_are_too_long_become_the_older_ones(tmp_path: Path) -> None
     assert max(older.stat().st_size, newer.stat().st_size) <= 1020
     steps = [json.loads(line)["step"] for file in (older, newer) for line in file.read_text().splitlines()]
     assert steps == list(range(steps[0], 250))
+
+
+def test_a_file_of_metrics_has_64_mib(tmp_path: Path) -> None:
+    """Holes take no room on the disk."""
+    file = tmp_path / "metrics.jsonl"
+    file.touch()
+    os.truncate(file, 64 * 2**20 - 40)
+    metrics = Metrics(tmp_path, goes_on=True)
+    metrics.write({"step": 0})
+    assert metrics_files(tmp_path) == (file,)
+    metrics.write({"step": 1, "more": "x" * 40})
+    metrics.close()
+    older, newer = metrics_files(tmp_path)
+    assert 64 * 2**20 < older.stat().st_size < 64 * 2**20 + 100
+    assert newer.stat().st_size == 0
 
 
 def test_half_a_line_of_a_killed_process_is_ended(tmp_path: Path) -> None:
@@ -82,28 +98,15 @@ def test_a_full_disk_ends_no_training_and_lines_stay_whole(
     assert notes == [f"metrics of some steps are not written to {tmp_path}: No space left on device"]
 
 
-def _modes(folder: Path) -> dict[str, str]:
-    """The modes that a folder and all in it should not have."""
-    found = {}
-    for path in (folder, *folder.rglob("*")):
-        mode = path.stat().st_mode & 0o777
-        if mode != (0o700 if path.is_dir() else 0o600):
-            found[str(path)] = f"{mode:o}"
-    return found
-
-
 def test_what_a_training_writes_is_for_its_user(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
+    with usual_umask():
         config = plans.config(2, tmp_path / "runs" / "one", log=tmp_path / "runs" / "one" / "log")
         train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, config)
-    finally:
-        assert os.umask(before) == 0o022
     assert (tmp_path / "runs" / "one" / "log" / "rank-1.log").exists()
-    assert not _modes(tmp_path / "runs")
+    assert not wrong_modes(tmp_path / "runs")
 
 
-def test_folders_that_were_there_keep_their_modes(tmp_path: Path) -> None:
+def test_folders_that_were_there_keep_theirwrong_modes(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     theirs.chmod(0o755)
@@ -112,7 +115,7 @@ def test_folders_that_were_there_keep_their_modes(tmp_path: Path) -> None:
         (theirs / "new" / "file").touch()
     write_private(theirs / "new" / "newer" / "other", "")
     assert theirs.stat().st_mode & 0o777 == 0o755
-    assert not _modes(theirs / "new")
+    assert not wrong_modes(theirs / "new")
     make_private(theirs)
     assert theirs.stat().st_mode & 0o777 == 0o755
 

@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,44 @@ def test_each_has_a_log_and_an_exit_code(processes: RankProcesses, tmp_path: Pat
     processes.start(3, _be_rank, processes, 3, -signal.SIGKILL)
     assert _ended(processes) == {2: 3, 3: -signal.SIGKILL}
     assert [(tmp_path / f"rank-{rank}.log").read_text() for rank in (2, 3)] == ["this is 2\n", "this is 3\n"]
+
+
+def _print_much(processes: RankProcesses, rank: int, told: Connection) -> None:
+    """Print 64 MiB and a little more, and then wait."""
+    processes.begin(rank)
+    line = b"x" * 1023 + b"\n"
+    os.write(1, b"the first line\n")
+    for _ in range(64):
+        os.write(1, line * 1024)
+    os.write(1, b"the last line\n")
+    told.send(0)
+    signal.pause()
+
+
+def test_a_log_of_over_64_mib_is_cut_by_a_look_and_at_the_end(tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    log, other = tmp_path / "rank-2.log", tmp_path / "node.log"
+    log.touch()
+    os.truncate(log, 64 * 2**20)  # a hole is as long, and takes no room
+    processes = RankProcesses((2,), tmp_path, 60.0, 60.0, other_logs=[other])
+    assert processes.problem([]) is None
+    assert log.stat().st_size == 64 * 2**20
+    log.unlink()
+    processes.start(2, _print_much, processes, 2, theirs)
+    with ExitStack() as ending:
+        ending.callback(processes.end)
+        assert ours.recv() == 0
+        assert log.stat().st_size > 64 * 2**20
+        other.touch()
+        os.truncate(other, 65 * 2**20)
+        assert processes.problem([2]) is None
+        assert max(log.stat().st_size, other.stat().st_size) <= 33 * 2**20
+        kept = log.read_bytes()
+        assert kept.startswith(b"the first line\n")
+        assert kept.endswith(b"the last line\n")
+        assert b"left out, because this log had grown to 67108893 bytes" in kept
+        os.truncate(log, 65 * 2**20)
+    assert log.stat().st_size <= 33 * 2**20
 
 
 def test_whoever_waits_hears_of_the_first_that_ends_and_of_what_can_be_read(processes: RankProcesses) -> None:
