@@ -149,6 +149,7 @@ def test_a_secret_is_checked_where_it_is_read(tmp_path: Path) -> None:
     secret, other = tmp_path / "tokens", tmp_path / "other"
     write_private(secret, "ann:12345678\n")
     write_private(other, "eve:12345678\n")
+    other.chmod(0o644)
 
     def check(path: Path, opened: int) -> None:
         other.replace(secret)
