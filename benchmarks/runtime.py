@@ -34,6 +34,7 @@ from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.strategies.parallel.zero import DIVIDED
 from trainyard.job.task import Task
+from trainyard.processes import ProcessLimits
 from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.zoo.common import next_token_loss, token_batch
@@ -231,7 +232,7 @@ def run(case: str, pairs: int) -> dict[str, float]:
     turns.set("turn0", "")
     with ThreadPoolExecutor() as both:
         peer = both.submit(run_peer, case, turns.port, pairs)
-        found = run_ranks(num_ranks, take_turns, case, True, turns.port, pairs, timeout_s=900)
+        found = run_ranks(num_ranks, take_turns, case, True, turns.port, pairs, limits=ProcessLimits(900))
         theirs = peer.result()
     losses = [rank["loss"] for rank in theirs]
     # A pipeline's loss is known to its last stage only.

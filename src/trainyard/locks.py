@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["NO_LOCKS", "lock_folder", "locked_folder"]
+__all__ = ["NO_LOCKS", "can_share", "lock_folder", "locked_folder"]
 
 NO_LOCKS = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL))
 """What a file system says that knows no locks."""
@@ -50,3 +50,16 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     finally:
         if held is not None:
             os.close(held)
+
+
+def can_share(descriptor: int) -> bool:
+    """Whether nobody holds a file alone; the file is left unlocked.
+
+    Others may share it for a moment, to look whether somebody holds it. On a busy machine a moment may be long.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True

@@ -52,15 +52,25 @@ def only_for_user() -> Iterator[None]:
         os.umask(before)
 
 
-def require_private(path: Path) -> None:
-    """Check that a file with a secret is for its owner alone.
+def require_private(path: Path, opened: int) -> None:
+    """Check that a file with a secret is for this user alone.
+
+    Parameters
+    ----------
+    opened : a descriptor of what was opened at the path, where there may be another file by now.
 
     Raises
     ------
     ValueError
         If others may read or change it.
     """
-    mode = stat.S_IMODE(path.stat().st_mode)
+    found = os.fstat(opened)
+    if found.st_uid != os.geteuid():
+        raise ValueError(
+            f"{path} holds a secret and belongs to another user, of number {found.st_uid}, who may read and change it; "
+            "give a file of your own"
+        )
+    mode = stat.S_IMODE(found.st_mode)
     if mode & OTHERS:
         raise ValueError(
             f"{path} holds a secret, and its mode {mode:o} lets others read or change it; "

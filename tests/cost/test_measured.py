@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import operator
 import os
+import re
+import signal
+import time
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +23,7 @@ from trainyard.cost.ops import Roofline, is_free
 from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
 from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
+from trainyard.processes import ProcessLimits
 from trainyard.program.capture import capture
 from trainyard.zoo import build
 
@@ -109,13 +114,13 @@ def test_an_lstm_is_measured_in_the_mode_in_which_it_is_trained(tmp_path):
     weights = [torch.empty(p.shape, requires_grad=True) for p in lstm.parameters()]
     graph = fake_graph(step, torch.empty(3, 2, 4), *weights)
     trace = trace_graph(graph, list("xabcd"), list("ABCD"))
-    times = measured_by_worker(tmp_path, trace, limit_s=60.0)
+    times = measured_by_worker(tmp_path, trace, cpu_s=60.0)
     assert times["failed"] == {}
     assert set(times["seconds"]) == trace.signatures
 
 
-def measured_by_worker(folder, trace, limit_s):
-    request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "buffer_ops": []}
+def measured_by_worker(folder, trace, cpu_s):
+    request = {"num_threads": 2, "cpu_s": cpu_s, "group_limit_s": 0.0, "failed": {}, "buffer_ops": []}
     _Worker(folder, 0, request).measure_group(0, [trace])
     return json.loads((folder / "result0.json").read_text())
 
@@ -137,8 +142,15 @@ def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
     assert shown == ["processor", "wall", "wall", "processor"]
 
 
-def test_when_the_time_is_over_nothing_more_is_run(tmp_path):
-    assert measured_by_worker(tmp_path, small_trace(), limit_s=-1.0)["seconds"] == {}
+def test_time_in_which_an_op_waits_does_not_count(tmp_path):
+    waits = Trace((), tuple(step_of(number, time.sleep, 0.1) for number in range(5)), ())
+    times = measured_by_worker(tmp_path, waits, cpu_s=1.0)  # all runs together wait for more than two seconds
+    assert set(times["seconds"]) == {"sleep()"}
+    assert times["cpu_s"] < 1.0
+
+
+def test_when_the_cpu_seconds_are_used_nothing_more_is_run(tmp_path):
+    assert measured_by_worker(tmp_path, small_trace(), cpu_s=-1.0)["seconds"] == {}
 
 
 @pytest.mark.parametrize(("room", "kept"), [(2**20, 3), (5_000, 1), (3_000, 0)])
@@ -203,6 +215,22 @@ def test_what_is_measured_and_what_kills_the_process_is_remembered(cache, monkey
         measure_ops(groups, alone)
 
 
+@pytest.mark.slow
+def test_an_op_that_never_ends_is_ended(cache, monkeypatch):
+    monkeypatch.setattr(measure_processes, "_CPU_S", 10.0)
+    monkeypatch.setattr(measure_processes, "_GRACE_CPU_S", 5.0)
+    endless = Trace((), (step_of(0, sum, range(10**15)),), ())
+    reasons = measure_ops([[endless]], Conditions(1, 1)).reasons
+    assert re.fullmatch(r"the process that measured it used 1\d\.\d CPU seconds", reasons["sum()"])
+
+
+def test_a_process_that_uses_no_cpu_is_ended(cache, monkeypatch):
+    monkeypatch.setattr(measure_processes, "ProcessLimits", partial(ProcessLimits, idle_s=2.0))
+    stops = Trace((), (step_of(0, signal.raise_signal, signal.SIGSTOP),), ())
+    reasons = measure_ops([[stops]], Conditions(2, 1)).reasons
+    assert reasons["raise_signal()"].startswith("the process that measured it used no CPU for ")
+
+
 class _RefusedError(Exception):
     pass
 
@@ -212,7 +240,7 @@ def _refuse(*_, **__):
 
 
 def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
     local = Trace((), (Instruction(0, lambda: 0, (), {}, "lambda()", (), 0),), ())
     assert "cannot be sent" in measure_ops([[local]], Conditions(1, 1)).reasons["lambda()"]
 
@@ -220,18 +248,18 @@ def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
 def test_no_time_and_processes_that_do_not_live_leave_estimates(cache, monkeypatch):
     groups = [[small_trace()]]
     crash = measure_processes._Crash("was killed by signal 9", None, "", False)
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], crash))
+    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], crash))
     ops = measure_ops(groups, Conditions(2, 1))
     assert {ops.reasons[s] for s in groups[0][0].signatures} == {crash.why}
     assert Measurements.read().of("2x1").failed == {}  # they are tried when processes live again
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
     measure_ops(groups, Conditions(2, 1))
     assert set(Measurements.read().of("2x1").failed) == groups[0][0].signatures
 
 
 def test_no_more_memory_than_allowed_is_asked_for(cache, monkeypatch):
     monkeypatch.setattr(measured, "free_memory_bytes", lambda: 1024)
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
     trace = small_trace()
     reasons = measure_ops([[trace]], Conditions(1, 1)).reasons
     assert all("GiB that measuring may use" in reasons[s] for s in trace.signatures)
@@ -240,10 +268,10 @@ def test_no_more_memory_than_allowed_is_asked_for(cache, monkeypatch):
 def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch):
     trace, runs = small_trace(), []
 
-    def run(request, limit_s):
+    def run(request):
         runs.append(len(request["groups"]))
         found = {"seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)), "failed": {}}
-        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "cpu_s": 0.0, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     monkeypatch.setattr(measured.OtherLoad, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
@@ -263,13 +291,13 @@ def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
     store.of("1x1").ops["aten.relu.default(float32[640, 16])"] = Measurement(1e-6, 0.0, 1e9, 1.0)
     store.write()
 
-    def run(request, limit_s):
+    def run(request):
         runs.append(len(request["groups"]))
         found = {
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
             "failed": {},
         }
-        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "cpu_s": 0.0, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     assert measure_ops([[trace]], Conditions(1, 1)).seconds[relu] == 1e-6
@@ -292,7 +320,7 @@ def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
 
 
 def test_what_another_process_measures_meanwhile_is_kept(cache, monkeypatch):
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
 
     @contextmanager
     def waiting():

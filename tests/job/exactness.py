@@ -22,6 +22,7 @@ from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.processes import ProcessLimits
 from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
@@ -210,7 +211,7 @@ def run_plans(cells: Sequence[Cell]) -> list[Run]:
     """Train under the plans of cells of equally many ranks, in one process per rank, and put the parts together."""
     plans = [_plan_of(cell) for cell in cells]
     work = [(plan.to_text(), cell.optimizer) for plan, cell in zip(plans, cells, strict=True)]
-    by_rank = run_ranks(plans[0].num_ranks, _train_all, work, timeout_s=120 + 60 * len(cells))
+    by_rank = run_ranks(plans[0].num_ranks, _train_all, work, limits=ProcessLimits(120 + 60 * len(cells)))
     return [_run_of(plan, answers) for plan, answers in zip(plans, zip(*by_rank, strict=True), strict=True)]
 
 

@@ -27,7 +27,7 @@ TaskOf = Callable[[], Task]
 def check_steps(num_ranks: int, plans: Sequence[tuple[TaskOf, Plan]]) -> None:
     """Every rank has the loss and its part of the gradients of one device, and sends what is predicted."""
     texts = [(task, plan.to_text()) for task, plan in plans]
-    answers = run_ranks(num_ranks, _rank, texts, timeout_s=240)
+    answers = run_ranks(num_ranks, _rank, texts)
     for (task, plan), *of_ranks in zip(plans, *answers, strict=True):
         loss, grads = plain(task().model)
         seen: set[str] = set()

@@ -71,7 +71,7 @@ def train(rank: int, schedule: str) -> list[Any]:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_processes_train_what_the_actions_say(schedule: str) -> None:
     verify(lowered_of(schedule))
-    ranks = run_ranks(SCHEDULES[schedule].num_ranks, train, schedule, timeout_s=120)
+    ranks = run_ranks(SCHEDULES[schedule].num_ranks, train, schedule)
     for i, optimizer in enumerate(OPTIMIZERS):
         reference = Reference(SCHEDULES[schedule], OPTIMIZERS[optimizer])
         wanted = [reference.period(batch_of(step), step) for step in range(STEPS)]

@@ -150,7 +150,7 @@ def train(rank: int, texts: list[str]) -> list[Any]:
 
 @cache
 def trained() -> dict[str, tuple[Any, ...]]:
-    by_rank = run_ranks(2, train, [plan().to_text() for plan in PLANS.values()], timeout_s=60)
+    by_rank = run_ranks(2, train, [plan().to_text() for plan in PLANS.values()])
     return dict(zip(PLANS, zip(*by_rank, strict=True), strict=True))
 
 

@@ -20,6 +20,7 @@ from trainyard.job.planning import make_setting, plan_task
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.setting import first_plan
 from trainyard.job.task import Task
+from trainyard.processes import ProcessLimits
 from trainyard.program.capture import CaptureError
 from trainyard.program.model import Model
 
@@ -100,7 +101,7 @@ def check_cases(names: tuple[str, ...]) -> dict[tuple[str, str], str]:
     refused = {key: plan for key, plan in plans.items() if isinstance(plan, str)}
     texts = {key: plan.to_text() for key, plan in plans.items() if isinstance(plan, Plan)}
     assert all(plan.num_ranks <= 2 for plan in plans.values() if isinstance(plan, Plan))
-    for answers in run_ranks(2, _rank, texts, timeout_s=60 + 60 * len(names)):
+    for answers in run_ranks(2, _rank, texts, limits=ProcessLimits(60 + 60 * len(names))):
         wrong = {key: said for key, said in answers.items() if said}
         assert not wrong, wrong
     return refused

@@ -163,7 +163,7 @@ def _rank(rank: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers() -> list[dict[str, Any]]:
-    return run_ranks(2, _rank, timeout_s=60)
+    return run_ranks(2, _rank)
 
 
 def _check(case: Case, found: list[dict[str, Any]], relative: float = 1e-5) -> None:

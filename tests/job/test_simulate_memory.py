@@ -126,7 +126,7 @@ def everything(rank: int) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def held() -> list[dict[str, list[int]]]:
-    return run_ranks(2, everything, timeout_s=120)
+    return run_ranks(2, everything)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

@@ -155,7 +155,7 @@ def _rank(rank: int, seeds: range) -> list[Any]:
 @pytest.mark.slow
 def test_drawn_losses_and_plans_on_two_ranks() -> None:
     seeds = range(100, 116)
-    answers = run_ranks(2, _rank, seeds, timeout_s=500)
+    answers = run_ranks(2, _rank, seeds)
     for i, seed in enumerate(seeds):
         one = drawn(seed)
         wanted = plain(one.model)

@@ -86,7 +86,7 @@ def test_unequal_shares_train_as_one_device_does() -> None:
     verify(lowered)
     simulation = simulate_plan(lowered, over_gloo(PLACE))
     losses, wanted = plain()
-    found = run_ranks(3, train, timeout_s=120)
+    found = run_ranks(3, train)
     for rank, (own_losses, params, allocated) in enumerate(found):
         assert own_losses == pytest.approx(losses, rel=1e-5)
         assert simulation.tensor_bytes[rank] == pytest.approx(allocated, rel=1e-4)

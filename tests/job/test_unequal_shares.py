@@ -74,7 +74,7 @@ def _allocated(rank: int) -> int:
 
 def test_memory_is_what_each_share_allocates() -> None:
     lowered, place = lowered_of("2 + 1"), over_gloo(PLACE)
-    found = run_ranks(3, _allocated, timeout_s=120)
+    found = run_ranks(3, _allocated)
     of_rank = [simulate_plan(lowered.for_rank(rank), place).tensor_bytes for rank in range(3)]
     assert found == pytest.approx([of_rank[0][0], of_rank[1][0], of_rank[2][1]], rel=1e-4)
     assert found[0] > found[1]

@@ -90,7 +90,7 @@ def _allocated(rank: int) -> int:
 
 def test_memory_is_what_three_processes_allocate() -> None:
     simulation = simulate_plan(lowered_of("layers", memory_plan()), over_gloo("1x2xA100-80G+1x1xT4"))
-    found = run_ranks(3, _allocated, timeout_s=120)
+    found = run_ranks(3, _allocated)
     expected = [simulation.tensor_bytes[0], simulation.tensor_bytes[0], simulation.tensor_bytes[1]]
     assert found == pytest.approx(expected, rel=1e-4)
 

@@ -1,7 +1,7 @@
 """Measuring ops in processes of their own.
 
-The processes start together and run the same ops at the same time. They are ended when the time is over. If one dies of
-an op, new ones go on behind that op.
+The processes start together and run the same ops at the same time. They end when they have used their CPU seconds. If one
+dies of an op, new ones go on behind that op.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +23,12 @@ from torch._library.custom_ops import OPDEFS
 from trainyard.cost.measurements import over_processes
 from trainyard.cost.trace import Trace
 from trainyard.hardware.heap import heap_environment
+from trainyard.processes import Overrun, ProcessLimits, ProcessWatch, wait_for_all
 
 __all__ = ["ProcessResults", "measure_in_processes"]
 
-_LIMIT_S = 60.0
-_GRACE_S = 30.0  # more, to start, and to finish the op that runs when the time is over
+_CPU_S = 60.0
+_GRACE_CPU_S = 60.0  # more, to start, and to finish the op that runs when the others are used
 _MAX_STARTS = 4
 
 Group = tuple[Trace, ...]
@@ -61,13 +61,13 @@ class _Crash:
     ----------
     why : what happened, for the user.
     group, signature : the op that ran; None and empty as far as that is not known.
-    timed_out : whether they were ended because their time was over.
+    is_overrun : whether they were ended because one of them passed a limit.
     """
 
     why: str
     group: int | None
     signature: str
-    timed_out: bool
+    is_overrun: bool
 
 
 def measure_in_processes(
@@ -90,7 +90,7 @@ def measure_in_processes(
     """
     found = ProcessResults(failed=dict(failed))
     todo = [(group, text) for group in groups if (text := _pickled(group, found.failed)) is not None]
-    end = time.monotonic() + _LIMIT_S
+    left_cpu_s = _CPU_S
     request = {
         "num_threads": num_threads,
         "num_processes": num_processes,
@@ -98,17 +98,17 @@ def measure_in_processes(
         "modules": _modules(groups),
     }
     for start in range(_MAX_STARTS):
-        left_s = max(0.0, end - time.monotonic())
-        asked = {"groups": [text for _, text in todo], "failed": found.failed, "limit_s": left_s}
+        asked = {"groups": [text for _, text in todo], "failed": found.failed, "cpu_s": left_cpu_s}
         results, crash = _run(
-            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}, left_s
+            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}
         )
+        left_cpu_s = max(0.0, left_cpu_s - max((result["cpu_s"] for result in results), default=0.0))
         _add_results(results, found)
         if crash is None:
             break
         if crash.signature:
             found.failed[crash.signature] = crash.why
-        if crash.timed_out:
+        if crash.is_overrun:
             break
         if crash.group is None or start == _MAX_STARTS - 1:
             found.not_tried = crash.why
@@ -116,7 +116,7 @@ def measure_in_processes(
         if not crash.signature:
             _note_failure([todo[crash.group][0]], crash.why, found)
         todo = todo[crash.group + (not crash.signature) :]
-    _note_failure(groups, f"no time was left: all ops together get {_LIMIT_S:g} s", found)
+    _note_failure(groups, f"no time was left: all ops together get {_CPU_S:g} CPU seconds", found)
     return found
 
 
@@ -167,7 +167,7 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
         )
 
 
-def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]], _Crash | None]:
+def _run(request: dict[str, Any]) -> tuple[list[dict[str, Any]], _Crash | None]:
     """Start the processes and wait for them: their results, and the crash if there was one."""
     ranks = range(request["num_processes"])
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
@@ -183,7 +183,8 @@ def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]],
                         [*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=errors
                     )
                 )
-        crash = _wait_for(workers, folder, limit_s)
+        limits = ProcessLimits((request["cpu_s"] + _GRACE_CPU_S) * request["num_threads"])
+        crash = _wait_for(workers, folder, limits)
         results = [
             json.loads((folder / f"result{r}.json").read_text())
             for r in ranks
@@ -192,26 +193,28 @@ def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]],
         return results, crash
 
 
-def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limit_s: float) -> _Crash | None:
-    """Wait until all processes end. If one dies, or the time is over, the others are killed."""
-    deadline = time.monotonic() + limit_s + _GRACE_S
-    try:
-        codes = [worker.poll() for worker in workers]
-        while None in codes and not any(codes) and time.monotonic() < deadline:
-            time.sleep(0.02)
-            codes = [worker.poll() for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limits: ProcessLimits) -> _Crash | None:
+    """Wait until all processes end. If one dies, or passes the limits, the others are killed."""
+    watches = [ProcessWatch(worker.pid, limits) for worker in workers]
+    late: list[int] = []
+
+    def look(codes: Sequence[int | None]) -> Overrun | None:
+        for rank, code in enumerate(codes):
+            if code is None and (overrun := watches[rank].look()):
+                late.append(rank)
+                return overrun
+        return None
+
+    codes, overrun = wait_for_all(workers, look)
     for rank, code in enumerate(codes):
         if code:
             said = (folder / f"errors{rank}").read_text(errors="replace").strip().rpartition("\n")[2][-200:]
             how = f"was killed by signal {-code}" if code < 0 else f"failed: {said}"
             why = f"the process that measured it {how}"
-            return _Crash(why, *_last_op(folder, rank), timed_out=False)
-    if None in codes:
-        return _Crash("did not end in time", *_last_op(folder, codes.index(None)), timed_out=True)
+            return _Crash(why, *_last_op(folder, rank), is_overrun=False)
+    if overrun:
+        why = f"the process that measured it {overrun}"
+        return _Crash(why, *_last_op(folder, late[0]), is_overrun=True)
     return None
 
 

@@ -17,6 +17,7 @@ import psutil
 from trainyard.hardware.busy import OtherLoad
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
+from trainyard.processes import ProcessLimits, wait_for_all, watch_together
 
 __all__ = ["Progress", "free_memory_bytes", "machine_identity", "measure_machine"]
 
@@ -28,7 +29,7 @@ _MATMUL_SIZES = (64, 128, 256, 512, 1024)
 _MATMUL_DTYPES = ("float32", "bfloat16")
 _STREAM_FLOATS = 2**24  # 64 MiB: beyond the caches of a share of a server processor
 _POINT_LIMIT_S = 0.15  # time for the repetitions of one point
-_GLOO_LIMIT_S = 240.0  # many times what it takes on a quiet machine
+_GLOO_LIMITS = ProcessLimits(cpu_s=120.0)  # of each process; many times what it takes
 
 
 def _cpu_model() -> str:
@@ -206,31 +207,25 @@ def _measure_collectives() -> tuple[CollectiveSample, ...]:
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "trainyard.hardware.measure_gloo", folder, str(num_workers)]
-        workers = [
-            subprocess.Popen(
-                [*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
-            for rank in range(num_workers)
+        files, workers = [Path(folder) / f"errors{rank}" for rank in range(num_workers)], []
+        for rank, file in enumerate(files):
+            with file.open("wb") as errors:
+                workers.append(
+                    subprocess.Popen(
+                        [*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=errors
+                    )
+                )
+        watch = watch_together([worker.pid for worker in workers], _GLOO_LIMITS)
+        codes, overrun = wait_for_all(workers, lambda _: watch.look())
+        said = [
+            file.read_text(errors="replace")[-400:] for file, code in zip(files, codes, strict=True) if code
         ]
-        errors: list[str] = []
-        try:
-            deadline = time.monotonic() + _GLOO_LIMIT_S
-            for worker in workers:
-                _, stderr = worker.communicate(timeout=max(0.1, deadline - time.monotonic()))
-                if worker.returncode != 0:
-                    errors.append(stderr.decode(errors="replace")[-400:])
-        except subprocess.TimeoutExpired:
-            errors.append(f"no end after {_GLOO_LIMIT_S:g} s")
-        finally:
-            for worker in workers:
-                if worker.poll() is None:
-                    worker.kill()
-                    worker.communicate()
+        if overrun:
+            said.append(f"together, they {overrun}")
         result = Path(folder) / "result.json"
-        if errors or not result.exists():
+        if said or not result.exists():
             raise HardwareError(
-                f"measuring collectives with {num_workers} gloo processes failed: {' | '.join(errors)}; "
-                "check that "
-                "PyTorch has gloo and that processes may connect over the loopback interface"
+                f"measuring collectives with {num_workers} gloo processes failed: {' | '.join(said)}; "
+                "check that PyTorch has gloo and that processes may connect over the loopback interface"
             )
         return tuple(CollectiveSample(**sample) for sample in json.loads(result.read_text()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.reading.errors import ReadingError, at_line
@@ -28,8 +29,14 @@ def visible(text: str) -> str:
     return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+def read_text(
+    path: Path, most_bytes: int = MOST_BYTES, check: Callable[[Path, int], None] = lambda *_: None
+) -> str:
     """The whole text of a file.
+
+    Parameters
+    ----------
+    check : called with the path and a descriptor of what was opened there, before any of it is read.
 
     Raises
     ------
@@ -38,6 +45,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """
     try:
         with path.open("rb") as file:
+            check(path, file.fileno())
             data = file.read(most_bytes + 1)
     except OSError as error:
         raise ReadingError(f"cannot read {path}: {error.strerror}") from error

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["DoesNotFitError", "ServeError", "check_context", "check_max_model_len", "require_at_least"]
+__all__ = [
+    "DoesNotFitError",
+    "ModelFaultError",
+    "ServeError",
+    "check_context",
+    "check_max_model_len",
+    "require_at_least",
+]
 
 
 class ServeError(ValueError):
@@ -11,6 +18,10 @@ class ServeError(ValueError):
 
 class DoesNotFitError(ServeError):
     """Devices have too little memory for a model and what it serves; the message says what is short."""
+
+
+class ModelFaultError(ServeError):
+    """A model computed what cannot be served, whatever the request is; the message says what."""
 
 
 def check_context(max_model_len: int, model: str, context: int) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from daemons import TRAINING, Running, serving
@@ -180,6 +183,79 @@ def test_what_is_not_there(daemon: Running) -> None:
     assert daemon.ask("GET", f"/jobs?last={10**30}", token=ANN)[0] == 200
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["%00", "steady%00", "%2e%2e", "..%2f..%2fetc%2fpasswd", "STEADY", "steady%20", "%ff", "%F0%9F%98%80", "a" * 9000],
+)  # fmt: skip
+def test_a_name_that_no_job_can_have_is_not_there(daemon: Running, steady: str, name: str) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/log")):
+        assert daemon.ask(method, f"/jobs/{name}{path}", token=ANN)[0] in (404, 405)
+    assert daemon.ask("GET", f"/jobs/{steady}", token=ANN)[1]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a\x00b", "é", "a" * 101, "-x", "a\nb", "\ud800", " "]
+)
+def test_a_job_has_a_name_that_a_folder_can_have(daemon: Running, steady: str, name: str) -> None:
+    status, answer = daemon.ask("POST", "/jobs", {"name": name, **TRAINING, "steps": 5}, ANN)
+    assert status == 422
+    assert len(answer["error"]) < 1000
+    assert {path.name for path in (daemon.folder / "jobs").iterdir()} >= {"steady"}
+
+
+def test_names_that_differ_in_case_are_two(daemon: Running, steady: str) -> None:
+    assert daemon.ask("POST", "/jobs", {"name": "Steady", **TRAINING, "steps": 5}, BOB)[0] == 201
+    assert daemon.ask("DELETE", "/jobs/Steady", token=BOB)[0] == 202
+    assert daemon.wait("Steady", "cancelled", BOB)["user"] == "bob"
+    assert daemon.ask("GET", f"/jobs/{steady}", token=ANN)[1]["state"] == "running"
+
+
+def test_tokens_are_in_nothing_that_is_written(daemon: Running, steady: str) -> None:
+    daemon.ask("GET", "/jobs", token=ANN)
+    daemon.ask("GET", f"/jobs/{steady}/log?token={ANN}", token=BOB)
+    written = [path for path in (daemon.folder.parent).rglob("*") if path.is_file()]
+    assert daemon.folder.parent / "daemon.log" in written
+    for path in written:
+        with suppress(FileNotFoundError):  # of a checkpoint that has just been replaced
+            assert not {ANN.encode(), BOB.encode()} & set(re.findall(rb"[\w-]+", path.read_bytes())), path
+
+
+def test_what_a_daemon_writes_is_for_its_user(daemon: Running, steady: str) -> None:
+    """Its folder, its state, and all that its jobs write."""
+    written = [daemon.folder, *daemon.folder.rglob("*")]
+    assert {"state.sqlite", "scheduler.lock", "metrics.jsonl", "rank-0.log"} <= {
+        path.name for path in written
+    }
+    for path in written:
+        with suppress(FileNotFoundError):  # of a checkpoint that has just been replaced
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_three_hundred_connections_keep_nobody_out(daemon: Running, steady: str) -> None:
+    """Of clients that say nothing, or stop amid a request."""
+    parts = urlsplit(daemon.url)
+    begun = (b"", b"GET /jo", b"POST /jobs HTTP/1.1\r\nhost: localhost\r\nx: ")
+    with ExitStack() as held:
+        for number in range(300):
+            client = held.enter_context(socket.create_connection((parts.hostname, parts.port)))
+            client.sendall(begun[number % 3])
+        assert daemon.ask("GET", "/healthz") == (200, "ok\n")
+        assert daemon.ask("GET", f"/jobs/{steady}", token=ANN)[1]["state"] == "running"
+    steps = daemon.wait(steady, "running", ANN)["steps_done"]
+    daemon.wait(steady, "running", ANN, steps=steps + 1)
+
+
+def test_a_body_without_an_end_is_refused_before_it_ends(daemon: Running) -> None:
+    parts = urlsplit(daemon.url)
+    head = (
+        f"POST /jobs HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ANN}\r\n"
+        "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection((parts.hostname, parts.port)) as client:
+        client.sendall(head.encode() + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
+        assert b" 413 " in client.recv(4096)
+
+
 def test_a_job_that_runs_is_listed_however_old(daemon: Running, steady: str) -> None:
     """Behind so many later ones as it is asked for; those that are over are not."""
     daemon.ask("POST", "/jobs", {"name": "later", **TRAINING, "steps": 5}, ANN)
@@ -193,7 +269,7 @@ def test_a_job_that_runs_is_listed_however_old(daemon: Running, steady: str) -> 
 def test_a_second_daemon_of_a_folder_is_refused(daemon: Running, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("fleet", "daemon", "--cluster", "1x2xlocal", "--folder", str(daemon.folder), "--port", "0")
     assert cli.main(command) == 2
-    assert "a daemon runs in" in capsys.readouterr().err
+    assert "a daemon or a run has" in capsys.readouterr().err
 
 
 def test_the_command_line_asks_it(

@@ -11,17 +11,20 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.message import Message
+from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 from test_daemon_restarts import CANCELLED, CLUSTER, FragileStore, World, form
 
-from trainyard.fleet.daemon import client, server
+from trainyard.fleet.daemon import client, lookahead, server
 from trainyard.fleet.daemon import daemon as daemons
 from trainyard.fleet.daemon.app import Api, cluster_document
 from trainyard.fleet.daemon.store import StateError, Store
@@ -33,7 +36,7 @@ from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.level1 import AnswerTimeoutError, Level1Processes, UnansweredError
+from trainyard.fleet.workload.level1 import Level1Process, Level1Processes, TooLongError, UnansweredError
 from trainyard.fleet.workload.own import read_form
 
 
@@ -141,8 +144,7 @@ def test_one_job_that_cannot_be_is_the_only_one_that_fails(
     monkeypatch.setattr(type(policy), "decide", decide)
     monkeypatch.setattr(world, "start", start_some)
     clock = itertools.count(1000.0, 1000.0)  # so that it is tried again at once
-    monkeypatch.setattr(daemons.time, "time", lambda: next(clock))
-    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
+    daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path, lambda: next(clock))
     for _ in range(200):
         daemon._turn_safely()
     found = {record.name: (record.state, record.reason) for record in store.jobs()}
@@ -188,41 +190,127 @@ def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytes
         client.Client().submit({})
 
 
-def refuse_late(question: str, arguments: tuple[Any, ...]) -> Any:
-    """No answer in time."""
-    raise AnswerTimeoutError("late")
+def refuse_long(question: str, arguments: tuple[Any, ...]) -> Any:
+    """It takes more than it may."""
+    raise TooLongError("long")
+
+
+@contextmanager
+def scheduling(daemon: daemons.Daemon) -> Iterator[None]:
+    """Within it, a daemon schedules."""
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        daemon.stop()
+        thread.join()
+
+
+def wait_for_end(daemon: daemons.Daemon, name: str) -> None:
+    """Until a job has ended."""
+    while (state := daemon.job(name).state) is not State.ENDED:
+        assert state not in FINAL
+        time.sleep(0.01)
 
 
 def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
     daemon, goes_on = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path), threading.Event()
     looks: list[str] = []
-    slow = Level1Processes(refuse_late, lambda *_: goes_on.wait())
+    slow = Level1Processes(refuse_long, lambda *_: goes_on.wait())
 
     def look(policy: Any, cluster: Any, job: Job, now_s: float) -> None:
         if job.name == "slow":
             slow("how fast", ())
             looks.append(job.name)
-            raise UnansweredError("again") if len(looks) < 3 else FleetError("the scheduler finds that, too")
-
-    def wait_for_end(name: str) -> None:
-        while daemon.job(name).state is not State.ENDED:
-            time.sleep(0.01)
+            raise FleetError("the scheduler finds that, too")
 
     monkeypatch.setattr(daemons, "look_at", look)
     for name in ("slow", "first"):
         text = form(name, 1)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    scheduling = threading.Thread(target=daemon.run)
-    scheduling.start()
-    try:
-        wait_for_end("first")
-        assert daemon.job("slow").reason.startswith("not looked at yet")
-        goes_on.set()
-        wait_for_end("slow")
-        assert len(looks) == 3
+    with scheduling(daemon):
+        try:
+            wait_for_end(daemon, "first")
+            assert daemon.job("slow").reason.startswith("not looked at yet")
+        finally:
+            goes_on.set()
+        wait_for_end(daemon, "slow")
+        assert looks == ["slow"]
         assert type(daemon.driver.notes) is NoNotes  # which do not grow
+
+
+STOPPING = Path("stopping")
+
+
+def answer_unless_stopped(asked: Any) -> tuple[Any, str, bool]:
+    """What the process does that looks at jobs: the system stops it while there is a file."""
+    if STOPPING.exists():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return 7, "", False
+
+
+def looking(stopping: Path) -> Any:
+    """What prepares it."""
+    global STOPPING
+    STOPPING = stopping
+    return answer_unless_stopped
+
+
+def test_a_job_whose_look_was_given_up_is_looked_at_again_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next daemon, too; others are scheduled meanwhile."""
+    store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
+    process, stopping, heard = Level1Process(idle_s=0.3), tmp_path / "stopping", list[str]()
+    process._process._prepare = partial(looking, stopping)
+
+    def look(policy: Any, cluster: Any, job: Job, now_s: float) -> None:
+        if job.name != "known":
+            heard.append(job.name)
+            process("how fast", (job.name,))
+
+    monkeypatch.setattr(daemons, "look_at", look)
+    monkeypatch.setattr(daemons, "Lookahead", partial(daemons.Lookahead, first_pause_s=0.1))
+    stopping.touch()
+    for name in ("unlucky", "known"):
+        text = form(name, 1)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    try:
+        for is_first in (True, False):
+            heard.clear()
+            daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
+            with scheduling(daemon):
+                if is_first:
+                    wait_for_end(daemon, "known")
+                while len(heard) < 3:
+                    time.sleep(0.01)
+                found = daemon.job("unlucky")
+                assert found.state is State.WAITING
+                assert found.reason.endswith("this machine is busy or short of memory; it is tried again")
+                if not is_first:
+                    stopping.unlink()
+                    wait_for_end(daemon, "unlucky")
     finally:
-        goes_on.set()
-        daemon.stop()
-        scheduling.join()
+        process.close()
+
+
+def test_pauses_between_looks_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, record, seen = list[float](), SimpleNamespace(name="a", number=1), threading.Event()
+    monkeypatch.setattr(lookahead, "_LONGEST_PAUSE_S", 0.05)
+
+    def look(record: Any) -> None:
+        if len(pauses) < 5:
+            raise UnansweredError("lost")
+
+    def put_off(record: Any, why: str) -> None:
+        assert why == "lost"
+        pauses.append(ahead._pause_s[record.name])
+
+    ahead = lookahead.Lookahead(look, seen.set, put_off, first_pause_s=0.01)
+    assert not ahead.has_seen(record)
+    seen.wait()
+    assert pauses == [0.01, 0.02, 0.04, 0.05, 0.05]
+    assert ahead.has_seen(record)
+    assert not ahead._pause_s

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import resource
 import socket
 import threading
 import time
@@ -14,7 +16,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from trainyard.fleet.daemon.limits import ConcurrencyLimit, body_of, protocol
+from trainyard.fleet.daemon.limits import ConcurrencyLimit, body_of, protocol, reserve_descriptors
 from trainyard.fleet.daemon.refusal import Refusal
 
 ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -114,6 +116,33 @@ def test_a_client_that_goes_away_amid_a_job_is_no_fault_of_the_daemon() -> None:
 
     with pytest.raises(Refusal, match="closed after 7 bytes"):
         asyncio.run(body_of(Request({"type": "http"}, receive), 100))
+
+
+def test_who_sends_a_job_slowly_is_told_so() -> None:
+    async def receive() -> Any:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"n", "more_body": True}
+
+    with pytest.raises(Refusal, match=r"did not come within 0\.05 s; send it at once") as refused:
+        asyncio.run(body_of(Request({"type": "http"}, receive), 10**6, within_s=0.05))
+    assert refused.value.status == 408
+
+
+@pytest.mark.parametrize(("allowed", "count"), [(600, 88), (700, 188), (4096, 256), (100, 8)])
+def test_descriptors_are_kept_for_what_is_no_connection(allowed: int, count: int) -> None:
+    """In a process of its own, which may not open more files than so many."""
+
+    def look(end: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(64, allowed), allowed))
+        end.send((reserve_descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=look, args=(theirs,))
+    process.start()
+    found, soft = ours.recv()
+    process.join()
+    assert (found, soft) == (count, min(allowed, 768))
 
 
 def test_only_some_may_pass_at_once() -> None:

@@ -335,17 +335,16 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
 
 
 @pytest.mark.parametrize(("decided", "state"), [(True, State.RUNNING), (False, State.REFUSED)])
-def test_who_was_admitted_stays_so(
-    decided: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_admitted_stays_so(decided: bool, state: State, tmp_path: Path) -> None:
     """A job that became late while there was no daemon is late; one that comes too late is refused."""
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     text = form("a", 1, deadline_s=1000.0)
     store.add(read_form(text, Path("form")), "", text, 1.0)
     for now_s in (2.0, 5000.0) if decided else (5000.0,):
-        monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)
         world = World(random.Random(0), crashes=0.0)  # where nothing runs any more
-        daemons.Daemon(CLUSTER, scheduler_of("elasticflow"), world, store, tmp_path).turn()
+        daemons.Daemon(
+            CLUSTER, scheduler_of("elasticflow"), world, store, tmp_path, lambda now_s=now_s: now_s
+        ).turn()
     record = store.job("a")
     assert record is not None
     assert record.state is state
@@ -356,16 +355,15 @@ def test_a_job_between_two_rounds_is_not_told_of_a_decision(
 ) -> None:
     """The last one was made before it came; and as soon as there is one, that is what it is told."""
     monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
-    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    store, world, now = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), 0.0), [0.0]
     daemon = daemons.Daemon(
-        CLUSTER, scheduler_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path
+        CLUSTER, scheduler_of("srtf", round_s=100.0), world, store, tmp_path, lambda: now[0]
     )
-    for now_s, name in ((1000.0, "job0"), (1010.0, "job2")):
-        monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)
+    for now[0], name in ((1000.0, "job0"), (1010.0, "job2")):
         daemon.submit(form(name, 4), "")
         daemon.turn()
     assert daemon.job("job2").reason == "nothing was decided since it came, or lost its devices"
-    monkeypatch.setattr(daemons.time, "time", lambda: 1100.0)
+    now[0] = 1100.0
     daemon.turn()
     assert {daemon.job(name).reason for name in ("job0", "job2")} >= {""}
     assert "asks for 4 devices, 0 are free; it is the 1st of those that wait" in {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.daemon import store as stores
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store, state_address
 from trainyard.fleet.daemon.tables import State
@@ -113,6 +114,23 @@ def test_a_wish_to_cancel_outlives_what_happens_until_then(url: str) -> None:
     assert store.cancel("nobody") is None
 
 
+def test_what_no_database_can_hold_is_written_out_and_is_no_name(url: str) -> None:
+    """Such as what is left of a reason after a crash of the machine."""
+    store = Store(url)
+    job = added(store, "a", 1.0)
+    store.write_event(Event(2.0, job, Happening.FAILS, GRANT, "no\x00\ud800 room"), None)
+    record = store.job("a")
+    assert record is not None
+    assert record.reason == r"no\x00\ud800 room"
+    store.fail("a", "lost\x00", 3.0)
+    record = store.job("a")
+    assert record is not None
+    assert record.reason == r"lost\x00"
+    assert r"no\x00\ud800 room" in store.events(9)[1]["text"]
+    for name in ("\x00", "a\x00", "\ud800", "a'--", "A", "a ", "é" * 1000, "../a"):
+        assert store.job(name) is None
+
+
 def test_names_are_used_once_and_jobs_come_in_order(url: str) -> None:
     store = Store(url)
     for i in range(5):
@@ -166,6 +184,45 @@ def test_nothing_is_promised_where_the_file_is_not_the_one_that_was_opened(
     kept.replace(file)
     added(store, "b", 102.0)
     assert [record.name for record in store.jobs()] == ["a", "b"]
+
+
+def test_a_damaged_file_may_be_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "state.sqlite"
+    store = Store(f"sqlite:///{file}")
+    added(store, "a", 100.0)
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = file.read_bytes()
+    file.write_bytes(b"no database" * 1000)
+    for ask in (lambda: added(store, "b", 101.0), store.jobs):
+        with pytest.raises(StateError, match=r"cannot be read or written now: (file is not a|.*malformed)"):
+            ask()
+    file.write_bytes(whole)
+    added(store, "b", 102.0)
+    assert [record.name for record in store.jobs()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("how", ["IMMEDIATE", "EXCLUSIVE"])
+def test_a_state_that_another_process_has_locked_is_read_and_waited_for(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stores._CONNECT, "sqlite", {"timeout": 0.01})
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    job = added(store, "a", 100.0)
+    other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
+    other.execute(f"BEGIN {how}")
+    for write in (
+        lambda: added(store, "b", 101.0),
+        lambda: store.cancel("a"),
+        lambda: store.write_event(Event(102.0, job, Happening.RUNS, GRANT), None),
+        lambda: store.note_progress({"a": Done(5.0)}, {}, set(), 103.0),
+        lambda: store.fail("a", "no", 104.0),
+    ):
+        with pytest.raises(StateError, match="cannot be read or written now: database is locked"):
+            write()
+    assert [(record.name, record.state) for record in store.jobs()] == [("a", State.WAITING)]
+    other.close()
+    assert store.cancel("a") is State.WAITING
 
 
 def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -151,6 +152,24 @@ def test_a_job_that_fails_at_once_again_is_started_later() -> None:
     assert "failed 5 times" in driven.given_up["a"]
     driven.step(now_s)
     assert not any((driven.given_up, driven._running._failures))  # a daemon would remember them for ever
+
+
+def test_what_a_job_finds_lacking_is_shown_while_it_waits_for_it() -> None:
+    """And only then; a run gives up at last."""
+    backend, shown = Nodes(), set[tuple[bool, str]]()
+    driven, now_s = driver("srtf", backend, []), 0.0
+    driven.submit(job("a"), 0.0)
+    while driven.names:
+        driven.step(now_s)
+        shown.add(("a" in backend.runs, driven.trouble))
+        if backend.runs.pop("a", None):
+            backend.over["a"] = Progress(3, failure="no space on the disk", lacks=True)
+        else:
+            backend.over.clear()
+        now_s += 1.0
+        assert now_s < 1000.0
+    assert shown - {(False, "")} == {(True, ""), (False, "no space on the disk")}
+    assert re.fullmatch(r"job 'a' could not go on for 6\d\d s: no space .*", driven.given_up["a"])
 
 
 def test_a_job_that_runs_can_be_refused() -> None:

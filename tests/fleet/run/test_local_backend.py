@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from trainyard.fleet.workload.training_job import Predicted, training_job, train
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.run.processes.fork_server import WorkerError
+from trainyard.processes import ProcessLimits
 
 CLUSTER = Cluster.uniform(2, 2, "local")
 TRAINING = trial_training(12)
@@ -156,23 +158,13 @@ def test_a_job_whose_processes_are_stopped_goes_on_from_its_checkpoint(tmp_path:
     local.close()
 
 
-class Process:
-    """One that never begins; it may be killed."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.exitcode = self.pid = None
-
-
-PROCESSES: list[Process] = []
-
-
 def test_a_server_of_processes_that_does_not_answer_is_no_failure_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(process: Process) -> None:
+    def start(process: Any) -> None:
         raise WorkerError("the server did not answer")
 
-    monkeypatch.setattr(local_backend, "context", lambda: SimpleNamespace(Process=Process))
+    monkeypatch.setattr(local_backend, "context", lambda: SimpleNamespace(Process=lambda **_: None))
     monkeypatch.setattr(local_backend, "start", start)
     local = LocalBackend(CLUSTER, tmp_path)
     with pytest.raises(BackendError, match="did not answer"):
@@ -180,27 +172,36 @@ def test_a_server_of_processes_that_does_not_answer_is_no_failure_of_a_job(
     assert local.is_over("a")
 
 
+def _sleep(*_: Any, **__: Any) -> None:
+    time.sleep(10_000.0)
+
+
 def test_a_process_that_does_not_begin_is_no_failure_of_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_backend, "context", lambda: SimpleNamespace(Process=Process))
-    monkeypatch.setattr(local_backend, "start", PROCESSES.append)
-    now_s = [0.0]
-    monkeypatch.setattr(local_backend.time, "monotonic", lambda: now_s[0])
-    PROCESSES.clear()
+    """Another is started for it, when it has used no CPU for long."""
+    monkeypatch.setattr(local_backend, "run_apart", _sleep)
     local = LocalBackend(CLUSTER, tmp_path)
-    local.start(training_job("a", 0.0, 1, TRAINING), Grant((0,)))
-    now_s[0] = 59.0
-    assert local.progress("a").failure is None
-    tickets = {(tmp_path / "a" / "ticket").read_text()}
-    for now_s[0] in (61.0, 90.0, 122.0):
-        with pytest.raises(BackendError, match="has not begun within 60 s; it is tried again"):
-            local.progress("a")
+    local.begin_limits = ProcessLimits(cpu_s=60.0, idle_s=0.5)
+    job = training_job("a", 0.0, 1, TRAINING)
+    local.start(job, Grant((0,)))
+    tickets, processes = set[str](), set[int]()
+    while len(processes) < 3:
         tickets.add((tmp_path / "a" / "ticket").read_text())
-    assert len(tickets) == len(PROCESSES) == 3
+        processes.add(local._processes["a"].pid or 0)
+        if len(processes) == 1:
+            with suppress(BackendError):
+                assert local.progress("a").failure is None
+        else:
+            with pytest.raises(BackendError, match=r"begun: it used no CPU for .*; it is tried again$"):
+                local.progress("a")
+        time.sleep(0.01)
+    assert len(tickets) == 3
     with local.directory("a").locked(0):  # now it has
         assert local.progress("a").failure is None
-    PROCESSES[-1].exitcode = 0
+    local.kill("a")
+    while not local.is_over("a"):
+        time.sleep(0.01)
     local.leave("a")
     assert local.has_left("a")
     assert not any((local._known, local._processes, local._beginning, local._losses))

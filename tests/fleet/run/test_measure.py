@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.run import measure
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import USUAL_LIMITS, Progress
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import training_job
@@ -46,6 +45,7 @@ def test_a_measurement_ends_with_a_step(
         cluster=Cluster.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
         directory=lambda name: JobDirectory(tmp_path / name),
+        limits=USUAL_LIMITS,
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
         stop=lambda names: None,
         progress=lambda name: Progress(int((clock.now_s - 3.0) / step_s)),
@@ -80,6 +80,7 @@ def test_slow_first_steps_belong_to_the_start(tmp_path: Path, monkeypatch: pytes
         cluster=Cluster.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
         directory=lambda name: JobDirectory(tmp_path / name),
+        limits=USUAL_LIMITS,
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
         stop=lambda names: None,
         progress=lambda name: Progress(sum(end_s <= clock.now_s for end_s in ends_s)),
@@ -95,13 +96,15 @@ MEASURE = """
 import sys
 from pathlib import Path
 
+from trainyard.fleet.run.backend import BackendOptions, JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.measure import measured_alone
 from trainyard.hardware.cluster import Cluster
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import training_job
 
-backend = LocalBackend(Cluster.uniform(1, 1, "local"), Path(sys.argv[1]))
+options = BackendOptions(limits=JobLimits(heartbeat_s=5.0))
+backend = LocalBackend(Cluster.uniform(1, 1, "local"), Path(sys.argv[1]), options)
 measured_alone([training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))], backend, seconds=3600.0)
 """
 
@@ -118,11 +121,11 @@ def test_who_measures_is_killed_and_no_training_runs_on(tmp_path: Path) -> None:
     measuring = subprocess.Popen([sys.executable, "-c", MEASURE, str(tmp_path)])
     try:
         _wait_until(lambda: directory.watched.exists() and directory.groups())
-        assert not directory.is_abandoned()
+        beat = directory.watching()
+        _wait_until(lambda: directory.watching() != beat)
+        assert directory.groups()
     finally:
         measuring.kill()
         measuring.wait()
-    assert directory.groups(), "it does not end at once: the one that measures might come back"
-    os.utime(directory.watched, (0.0, 0.0))
     _wait_until(lambda: not directory.groups())
     assert directory.killing.read_text() == "the process that was to end it is gone"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.run import directory_backend
 from trainyard.fleet.run.backend import BackendOptions, JobLimits, Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import JobDirectory
@@ -16,6 +17,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.run.processes.logs import Metrics
+from trainyard.processes import Activity, ProcessLimits, ProcessWatch
 
 
 class Clock:
@@ -31,7 +33,7 @@ class Clock:
 class Suspended(DirectoryBackend):
     """A backend whose jobs run for ever, and that is told what to do."""
 
-    suspended, killed = False, 0
+    suspended, killed, cpu_s = False, 0, 0.0
 
     def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
         raise AssertionError("no job of these tests is launched")
@@ -69,6 +71,27 @@ def test_a_node_that_gives_no_sign_is_named(directory: JobDirectory) -> None:
     assert found == "the node of rank 2 gave no heartbeat for 63 s: its processes are stopped, or it is lost"
     watch.forget("a")
     assert watch.problem(directory) is None
+
+
+def test_a_node_of_this_machine_that_gets_no_core_is_not_stopped(directory: JobDirectory) -> None:
+    """The system says so; it counts as stopped if it uses no CPU for ten minutes, or a signal has stopped it."""
+
+    def watched_s(is_stopped: bool) -> tuple[float, str]:
+        clock = Clock()
+        watch = NodeWatch(60.0, clock)
+        while (
+            found := watch.problem(directory, lambda: {"0": Activity(5.0, is_stopped, not is_stopped)})
+        ) is None:
+            clock.now_s += 3.0
+        return clock.now_s - 1000.0, found
+
+    directory.beat(0)
+    assert watched_s(is_stopped=True) == (63.0, f"the node of rank 0 gave no heartbeat for 63 s: {_WHY}")
+    said = f"the node of rank 0 gave no heartbeat and used no CPU for 603 s: {_WHY}"
+    assert watched_s(is_stopped=False) == (603.0, said)
+
+
+_WHY = "its processes are stopped, or it is lost"
 
 
 def test_who_was_away_itself_begins_to_count_anew(directory: JobDirectory) -> None:
@@ -111,6 +134,37 @@ def test_a_backend_ends_a_job_without_signs(directory: JobDirectory) -> None:
     assert progress.killed
     assert backend.killed == 1
     assert directory.progress(is_over=True) == progress
+
+
+class Slow(Suspended):
+    """A backend that sees whether its jobs work."""
+
+    def leaving_watch(self, name: str) -> ProcessWatch | None:
+        limits = ProcessLimits(self.patience_s, idle_s=self.patience_s)
+        return ProcessWatch(1, limits, lambda _: self.cpu_s, directory_backend.time.monotonic)
+
+
+@pytest.mark.parametrize(
+    ("backend", "works", "left_s"), [(Suspended, True, 121), (Slow, False, 121), (Slow, True, 1201)]
+)
+def test_a_job_that_works_has_cpu_seconds_to_leave(
+    backend: type[Suspended],
+    works: bool,
+    left_s: int,
+    directory: JobDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine it gets a tenth of a core."""
+    clock = Clock()
+    monkeypatch.setattr(directory_backend.time, "monotonic", clock)
+    runs = backend(Cluster.uniform(1, 1, "A100-80G"), directory.path.parent)
+    runs.leave("a")
+    while not runs.killed:
+        clock.now_s += 1.0
+        if works:
+            runs.cpu_s += 0.1
+        assert not runs.has_left("a")
+    assert clock.now_s - 1000.0 == left_s
 
 
 @pytest.mark.parametrize(

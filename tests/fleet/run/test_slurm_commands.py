@@ -11,9 +11,9 @@ from backend_trials import nodes_of
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions
-from trainyard.fleet.run.directory_backend import own_part
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.managed_backend import own_part
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.slurm import Part, SlurmBackend, _Batch, _queue, script, submission
 from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes

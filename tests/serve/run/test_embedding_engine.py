@@ -28,7 +28,7 @@ from trainyard.serve.run.causal_model import load_causal_model
 from trainyard.serve.run.embedding_cost import PaddedBatchCost, measured_batch_cost
 from trainyard.serve.run.embedding_engine import EmbeddingEngine
 from trainyard.serve.run.embedding_model import EmbeddingModel, load_embedding_model
-from trainyard.serve.run.outputs import Embedding, StepRecord
+from trainyard.serve.run.outputs import Embedding, Refused, StepRecord
 from trainyard.serve.run.pooling import Pooling
 from trainyard.serve.run.sampling import SamplingParams
 
@@ -100,6 +100,20 @@ def test_an_engine_decides_as_a_simulation_does(model):
     requests = [TracedRequest(asking(text, str(place)), 1) for place, text in enumerate(texts)]
     simulate_requests(requests, [checked.instance], PaddedStepTime(_COST))
     assert [step.batch.items for step in steps] == [batch.items for batch in checked.batches if batch.items]
+
+
+def test_what_is_no_number_is_the_fault_of_the_model():
+    wrong = made_encoder("bert")
+    with torch.no_grad():
+        wrong.embeddings.word_embeddings.weight[7] = torch.nan
+    engine = EmbeddingEngine(EmbeddingModel(wrong, Pooling("mean"), "bert"), _POLICY)
+    good, bad = (engine.add(asking(text)) for text in ((5, 6), (5, 7)))
+    found = {}
+    while engine.has_work:
+        found |= {out.request: out for out in engine.step()}
+    assert isinstance(found[good], Embedding)
+    assert isinstance(found[bad], Refused)
+    assert found[bad].is_fault_of_model
 
 
 def test_cancelled_requests_leave_the_plan(model):

@@ -158,6 +158,7 @@ def test_an_adapter_with_values_too_large_ends_its_own_requests_only(folders, tm
             else:
                 refused.append((adapter, place))
                 assert "not finite numbers" in out.why
+                assert out.is_fault_of_model
     assert sorted(refused) == [("wild", place) for place in range(len(_PROMPTS))]
     _check(found, generated_by(made("llama"), _PROMPTS, _TOKENS))
     assert engine.num_free_blocks == _TIGHT.num_blocks

@@ -68,7 +68,7 @@ class _Two:
         self.run(self._both_ready())
         for client in self.clients:
             client.names = []
-            client.num_restarts = 0
+            client.num_restarts = client.num_stuck = 0
         return RoutedEngines(self.clients, router, max_retries)
 
     async def _both_ready(self) -> None:

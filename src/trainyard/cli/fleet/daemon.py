@@ -12,6 +12,7 @@ import tyro
 from trainyard.cli.bounds import PORT
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.fleet.running import RunningOptions
+from trainyard.cli.quantities import quantity
 from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -37,22 +38,27 @@ class Options(RunningOptions):
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
     this machine."""
+    idle_limit: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
+    """A job is looked at before it is scheduled, in a process of its own. Where that uses no CPU for so long, because
+    this machine is busy or has stopped it, it is ended, and the job is looked at again later."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
     with needing_extra("fleet daemon", "daemon"):
-        from trainyard.fleet.daemon.daemon import Daemon, only_daemon
+        from trainyard.fleet.daemon.daemon import Daemon
         from trainyard.fleet.daemon.journal import log_to
         from trainyard.fleet.daemon.server import serve
         from trainyard.fleet.daemon.store import Store, state_address
         from trainyard.fleet.daemon.users import Users
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend
+    from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
+    from trainyard.reading.quantities import parse_seconds
 
     cluster, scheduler = (
         parse_cluster(options.cluster),
@@ -61,8 +67,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     state = state_address(options.state, folder)
-    ask_through(Level1Processes())
-    with only_for_user(), only_daemon(folder):
+    ask_through(Level1Processes(idle_s=quantity("--idle-limit", options.idle_limit, parse_seconds)))
+    with only_for_user(), only_scheduler(folder, folder / "jobs"):
         log_to(folder / "daemon.log")
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
         backend = make_backend(options.backend, cluster, folder / "jobs", how)

@@ -44,6 +44,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import check_runnable, make_backend
     from trainyard.fleet.run.measure import measured_document
+    from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.run.run_fleet import run_fleet
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.workload.read import read_workload
@@ -57,16 +58,16 @@ def act(options: Options, screen: Screen) -> Outcome:
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
     check_runnable(jobs, cluster, scheduler.policy, options.limits)
-    with only_for_user():
+    folder = options.folder.resolve()
+    with only_for_user(), only_scheduler(folder, folder):
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)
-        backend = make_backend(options.backend, cluster, options.folder, how)
+        backend = make_backend(options.backend, cluster, folder, how)
         jobs, costs = _with_speeds(jobs, costs, backend, options.measure, screen)
-    with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
-        predicted = scheduler.simulate(
-            jobs, cluster, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
-        )
-    screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
-    with only_for_user():
+        with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
+            predicted = scheduler.simulate(
+                jobs, cluster, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
+            )
+        screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
         measured = run_fleet(
             jobs,
             cluster,

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED, TOKENS
+from trainyard.cli.quantities import quantity
 from trainyard.cli.screen import Common
-from trainyard.reading import ReadingError
 from trainyard.serve.requests.request import MAX_TOKENS
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainyard.serve.requests.request import TracedRequest
 
 __all__ = ["GivenRequests", "RequestOptions", "quantity"]
-
-T = TypeVar("T")
 
 _OF_TRACES = ("format", "limit", "time_scale", "strict")
 _OF_DRAWN = (
@@ -304,17 +302,3 @@ class RequestOptions(Common):
             conversations = Conversations(Constant(self.turns), think_s, size)
             how |= {"turns": self.turns, "think_time_s": think_s}
         return prefixes, conversations
-
-
-def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
-    """What an option says, by a reader of quantities.
-
-    Raises
-    ------
-    ReadingError
-        Names the option, what was given, and what is allowed.
-    """
-    try:
-        return parse(text)
-    except ReadingError as error:
-        raise ReadingError(f"{option}: {error}") from None

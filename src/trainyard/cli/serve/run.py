@@ -78,6 +78,11 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
     """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
     process, each up to so many times. With 0 they end with an error."""
+    step_cpu: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
+    """CPU time that the process of a model may use, while it has requests, until a layer of a step is computed; one that
+    uses more is ended and started again."""
+    step_idle: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
+    """The same for time in which it uses no CPU, because it is stopped or this machine is busy."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
     """How long running requests may go on when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -160,6 +165,7 @@ def _served_by_vllm(
 
 
 def _server_options(options: Options) -> ServerOptions:
+    from trainyard.processes import ProcessLimits
     from trainyard.reading import listed
     from trainyard.reading.quantities import parse_bytes, parse_seconds
     from trainyard.serve.catalog import reads_priority
@@ -199,6 +205,10 @@ def _server_options(options: Options) -> ServerOptions:
         reads_priority=reads_priority(options.policy),
         adapter_root=options.lora_root,
         router=router_of(options.router, may_move=False),
+        step_limits=ProcessLimits(
+            quantity("--step-cpu", options.step_cpu, parse_seconds),
+            idle_s=quantity("--step-idle", options.step_idle, parse_seconds),
+        ),
     )
 
 

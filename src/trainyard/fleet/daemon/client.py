@@ -136,9 +136,8 @@ def read_token(path: Path) -> str:
     ValueError
         If others may read it, too.
     """
-    require_private(path)
     with raised_as(FleetError):
-        lines = read_text(path).splitlines()
+        lines = read_text(path, check=require_private).splitlines()
     for line in lines:
         if line.strip() and not line.strip().startswith("#"):
             user_or_token, *rest = line.split(":")

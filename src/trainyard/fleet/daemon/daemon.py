@@ -6,17 +6,17 @@ finds both, adopts the jobs that still run, and starts the others from their che
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.daemon.clock import Clock
 from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
@@ -31,14 +31,13 @@ from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
+from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
+from trainyard.fleet.workload.level1 import waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training_job import on_places
 from trainyard.hardware.cluster import Cluster
-from trainyard.locks import locked_folder
-from trainyard.private import make_private, opener
 from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
@@ -59,12 +58,20 @@ class Daemon:
     Parameters
     ----------
     folder : of the jobs' folders, as the backend has it.
+    clock : seconds since 1970 that pass evenly; by default a `Clock` that begins after all that the store knows of.
     """
 
     def __init__(
-        self, cluster: Cluster, scheduler: Scheduler, backend: Backend, store: Store, folder: Path
+        self,
+        cluster: Cluster,
+        scheduler: Scheduler,
+        backend: Backend,
+        store: Store,
+        folder: Path,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.scheduler, self.store, self.folder = scheduler, store, folder
+        self.clock = clock or Clock(store.latest_s())
         self._whole, self._engine = cluster, backend
         self._news, self._stopping = threading.Event(), threading.Event()
         # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
@@ -81,6 +88,7 @@ class Daemon:
             self._engine,
             place=self.scheduler.place,
             rounds=self.scheduler.rounds,
+            patience=Patience(lacks_s=math.inf),
             tell=self._write_event,
             cancelled=self._cancelled,
             notes=NoNotes(),
@@ -123,7 +131,7 @@ class Daemon:
         """
         with waiting_at_most(_INTAKE_WAIT_S):
             job = self._looked_at(form, user)
-        self.store.add(job, user, form, time.time())
+        self.store.add(job, user, form, self.clock())
         self._news.set()
         return self.job(job.name)
 
@@ -192,11 +200,11 @@ class Daemon:
     def run(self) -> None:
         """Schedule until told to stop, whatever goes wrong: what does is logged, and shown as ``problem``."""
         wait_s = POLL_S
-        self._lookahead = Lookahead(self._look_at, self._news.set)
+        self._lookahead = Lookahead(self._look_at, self._news.set, self._put_off)
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
-            self._note_progress(time.time(), last=True)
+            self._note_progress(self.clock(), last=True)
         except Exception:
             _LOG.exception("the state could not be written at last")
 
@@ -233,8 +241,8 @@ class Daemon:
             self._news.clear()
             self._take_in()
         self._fail_who_left()
-        self.driver.step(time.time())
-        self._note_progress(time.time())
+        self.driver.step(self.clock())
+        self._note_progress(self.clock())
 
     def stop(self) -> None:
         """Schedule no more; jobs that run go on."""
@@ -254,7 +262,7 @@ class Daemon:
             if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
-                self.driver.cancel(record.name, time.time())
+                self.driver.cancel(record.name, self.clock())
 
     def _is_looked_at(self, record: Record) -> bool:
         """Whether a job may come in: one that waits first has its speed predicted, while others are scheduled."""
@@ -263,15 +271,15 @@ class Daemon:
         return self._lookahead.has_seen(record)
 
     def _look_at(self, record: Record) -> None:
-        """Have the speed of a job predicted; what is tried several times is tried here, where nobody waits."""
-        while True:
-            try:
-                job = on_places(record.job, self._engine.core_part)
-                return look_at(self.scheduler.policy, self._whole, job, time.time())
-            except BusyError:
-                raise
-            except UnansweredError:
-                continue
+        """Have the speed of a job predicted."""
+        job = on_places(record.job, self._engine.core_part)
+        look_at(self.scheduler.policy, self._whole, job, self.clock())
+
+    def _put_off(self, record: Record, why: str) -> None:
+        """Show why a job cannot be looked at now."""
+        _LOG.warning("job %s: %s", record.name, why)
+        with suppress(StateError):  # it is said again after the next look
+            self.store.note_reason(record.name, why)
 
     def _comes_back(self, record: Record) -> bool:
         """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""
@@ -293,7 +301,7 @@ class Daemon:
     def _fail_who_left(self) -> None:
         """Write down failures of jobs of which nothing is left; until then the next daemon has to know of them."""
         for name in [name for name in self._failing if self.driver.has_left(name)]:
-            self._write(partial(self.store.fail, name, self._failing[name], time.time()))
+            self._write(partial(self.store.fail, name, self._failing[name], self.clock()))
             del self._failing[name]
 
     def _cancelled(self) -> Collection[str]:
@@ -308,7 +316,7 @@ class Daemon:
         self._news.set()
 
     def _restore(self, record: Record) -> None:
-        now_s, num_devices = time.time(), 0 if record.grant is None else record.grant.num_devices
+        now_s, num_devices = self.clock(), 0 if record.grant is None else record.grant.num_devices
         # It may have run while there was no daemon.
         since_s = now_s - record.settled_s if num_devices else 0.0
         had_s = record.attained_s + since_s, record.attained_device_s + num_devices * since_s
@@ -355,24 +363,3 @@ class Daemon:
             self._note(one_line(error))
         else:
             self._progress_s, self._admitted = now_s, admitted
-
-
-@contextmanager
-def only_daemon(folder: Path) -> Iterator[None]:
-    """Be the only daemon of a folder.
-
-    Raises
-    ------
-    FleetError
-        If there is another one.
-    """
-    make_private(folder)
-    with open(folder / "daemon.lock", "w", opener=opener) as file, ExitStack() as held:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.enter_context(locked_folder(folder))
-        except BlockingIOError as error:
-            raise FleetError(
-                f"a daemon runs in {folder} already; stop it, or give another --folder"
-            ) from error
-        yield

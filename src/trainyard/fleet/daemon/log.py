@@ -16,12 +16,13 @@ def log_text(directory: JobDirectory, num_lines: int) -> str:
 
     Parameters
     ----------
-    num_lines : of each of them.
+    num_lines : of each of them; fewer where there are many, so that all are at most 10,000.
     """
-    num_lines = max(1, min(num_lines, _MOST_LINES))
+    logs = sorted(directory.logs.glob("*.log"))
+    num_lines = max(1, min(num_lines, _MOST_LINES // (1 + len(logs))))
     written = [line for file in metrics_files(directory.logs) for line in last_lines(file, num_lines)]
     parts = ["\n".join(_steps(written[-num_lines:]))]
-    for log in sorted(directory.logs.glob("*.log")):
+    for log in logs:
         printed = last_lines(log, num_lines)
         if printed:
             parts.append("\n".join([f"--- {log.stem} printed", *printed]))

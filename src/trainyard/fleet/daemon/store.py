@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.fleet.daemon.refusal import Refusal
@@ -25,12 +33,13 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.workload.job import Job
+from trainyard.reading import visible
 
 _VARIABLE = "TRAINYARD_STATE"
 _NEW = "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
-# What passes: a database that is locked, full, being restarted or not reached.
-_PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
+# All other faults pass: of a database that is locked, full, being restarted or not reached, or damaged and put back.
+_OF_STATEMENTS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 _CONNECT = {
     "sqlite": {"timeout": 5.0},
     # A host that is gone answers nothing; without these a statement would wait for it for minutes.
@@ -200,6 +209,7 @@ class Store:
 
     def fail(self, name: str, why: str, now_s: float) -> None:
         """Write down that a job has failed of which nothing else can be said, such as one whose form cannot be read."""
+        why = visible(why)
         values = {"granted": None, "reason": why, "finish_s": now_s, "state": State.FAILED}
         with self._begins() as connection:
             connection.execute(JOBS.update().where(JOBS.c.name == name, _LIVES).values(values))
@@ -207,6 +217,12 @@ class Store:
             connection.execute(
                 EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
             )
+
+    def note_reason(self, name: str, why: str) -> None:
+        """Write down why a job waits."""
+        waits = (JOBS.c.name == name, JOBS.c.state == State.WAITING)
+        with self._begins() as connection:
+            connection.execute(JOBS.update().where(*waits).values(reason=why))
 
     def note_progress(
         self,
@@ -228,7 +244,7 @@ class Store:
 
     def job(self, name: str) -> Record | None:
         """One job; None if there is none of this name."""
-        found = self._records(JOBS.c.name == name)
+        found = self._records(JOBS.c.name == name) if visible(name) == name else ()
         return found[0] if found else None
 
     def jobs(self, *states: State) -> Sequence[Record]:
@@ -255,6 +271,12 @@ class Store:
         with self._reads() as connection:
             found = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
+
+    def latest_s(self) -> float:
+        """The latest moment that is written down; 0 if there is none."""
+        moments = (sql.func.max(EVENTS.c.at_s), sql.func.max(JOBS.c.settled_s))
+        with self._reads() as connection:
+            return max(float(connection.execute(sql.select(each)).scalar() or 0.0) for each in moments)
 
     def totals(self) -> tuple[float, float, float]:
         """Sums over the jobs that ended: of completion times, of times before the first devices, and of device times."""
@@ -322,21 +344,31 @@ def _passing(connect: Callable[[], AbstractContextManager[sql.Connection]]) -> I
     """A connection; faults that pass are raised as `StateError`."""
     try:
         with connect() as connection:
-            yield connection
-    except _PASSING as error:
+            try:
+                yield connection
+            except DatabaseError as error:
+                if (
+                    type(error) is DatabaseError
+                ):  # of a damaged file: what SQLite has kept of that is not asked again
+                    connection.invalidate()
+                raise
+    except _OF_STATEMENTS:
+        raise
+    except (DatabaseError, InterfaceError, PoolTimeoutError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise StateError(f"the state cannot be read or written now: {reason}") from error
 
 
 def _write(connection: sql.Connection, event: Event, key: str = "") -> None:
-    values = {"at_s": event.now_s, "job": event.job.name, "what": str(event.what), "text": event.text}
+    text = visible(event.text)
+    values = {"at_s": event.now_s, "job": event.job.name, "what": str(event.what), "text": text}
     connection.execute(EVENTS.insert().values(values | ({"key": key} if key else {})))
 
 
 def _consequences(event: Event) -> dict[str, Any]:
     """What an event changes in the row of its job."""
-    now_s, c = event.now_s, JOBS.c
-    over = {"granted": None, "reason": event.why, "finish_s": now_s}
+    now_s, c, why = event.now_s, JOBS.c, visible(event.why)  # databases take no other text
+    over = {"granted": None, "reason": why, "finish_s": now_s}
     match event.what:
         case Happening.RUNS | Happening.STAYS:
             assert event.grant is not None
@@ -348,7 +380,7 @@ def _consequences(event: Event) -> dict[str, Any]:
                 "reason": "",
             }
         case Happening.LEAVES | Happening.FAILS | Happening.LOSES_NODE:
-            return _unless_cancelling(State.WAITING) | {"granted": None, "reason": event.why}
+            return _unless_cancelling(State.WAITING) | {"granted": None, "reason": why}
         case Happening.ENDS:
             return over | {"state": State.ENDED, "done": event.job.work}
         case Happening.CANCELLED:

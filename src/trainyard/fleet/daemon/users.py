@@ -41,12 +41,10 @@ class Users:
         ValueError
             If others may read it, too.
         """
-        if path:
-            require_private(path)
         found: dict[str, str] = {}
         admins: set[str] = set()
         with raised_as(FleetError):
-            lines = read_text(path).splitlines() if path else []
+            lines = read_text(path, check=require_private).splitlines() if path else []
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or text.startswith("#"):

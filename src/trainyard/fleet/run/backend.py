@@ -45,6 +45,7 @@ class BackendOptions:
     Attributes
     ----------
     patience_s : that a job has to end its step and to write its checkpoint when it is to leave; after that it is killed.
+        Where the backend sees that it works, it has as many CPU seconds for each of its threads.
     shares : whether jobs may have a device together. All jobs of a backend are started in the same way, as a share
         changes while its job runs, and what a cluster manager gave to a job does not.
     limits : what every job may do at most.
@@ -70,6 +71,7 @@ class Progress:
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
     repeats : whether it would happen again however often the job is started.
+    lacks : whether what all jobs need was not there, such as space on the disk.
     step_s : what a step takes on the devices that it has; None where that is not known yet.
     losses : steps done and mean loss at the end of every epoch, as far as that is known.
     """
@@ -79,6 +81,7 @@ class Progress:
     failure: str | None = None
     killed: bool = False
     repeats: bool = False
+    lacks: bool = False
     step_s: float | None = None
     losses: tuple[tuple[float, float], ...] = ()
 

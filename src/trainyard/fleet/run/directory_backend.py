@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
-from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node_watch import NodeWatch
@@ -27,6 +24,7 @@ from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text
 from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware import parse_cluster
 from trainyard.hardware.cluster import Cluster, Node
+from trainyard.processes import Activity, ProcessWatch
 
 _POLL_S = 0.02
 _AGAIN_S = 2.0
@@ -39,11 +37,19 @@ _HEADROOM = 0.6
 
 @dataclass(frozen=True)
 class _Leaving:
-    """Until when a job may leave by itself, when it may be killed again, and whether nodes of it may not answer."""
+    """A job that is to leave.
+
+    Attributes
+    ----------
+    until_s : it may do so by itself, and longer while ``watch`` sees that it works.
+    again_s : when it may be killed again.
+    is_lost : whether nodes of it may not answer.
+    """
 
     until_s: float
     again_s: float = 0.0
     is_lost: bool = False
+    watch: ProcessWatch | None = None
 
 
 class DirectoryBackend(ABC):
@@ -118,16 +124,18 @@ class DirectoryBackend(ABC):
         now_s = time.monotonic()
         try:
             self.directory(name).pause.touch()
-            until_s = now_s + self.patience_s
         except OSError:  # its folder is gone, or there is no room for a file: it cannot be asked
-            until_s = now_s
-        self._leaving[name] = _Leaving(until_s, is_lost=is_lost)
+            self._leaving[name] = _Leaving(now_s, is_lost=is_lost)
+        else:
+            watch = self.leaving_watch(name)
+            self._leaving[name] = _Leaving(now_s + self.patience_s, is_lost=is_lost, watch=watch)
 
     def has_left(self, name: str) -> bool:
         if name not in self._leaving:
             return True
         leaving, now_s = self._leaving[name], time.monotonic()
         gone = not self.directory(name).groups() if leaving.is_lost else False
+        works = leaving.watch is not None and leaving.watch.look() is None
         if (gone or not leaving.is_lost) and self.is_over(name):
             del self._leaving[name]
             self.forget(name)
@@ -137,7 +145,7 @@ class DirectoryBackend(ABC):
                 self._leaving[name] = replace(leaving, again_s=now_s + _AGAIN_S)
                 with suppress(FleetError):  # of a manager that does not answer now
                     self.let_go(name)
-        elif now_s > leaving.until_s:
+        elif now_s > leaving.until_s and not works:
             # A node that has just died cannot say that the job is over.
             self._leaving[name] = _Leaving(now_s + _KILL_S, is_lost=True)
             self.kill(name)
@@ -159,11 +167,15 @@ class DirectoryBackend(ABC):
         """Have jobs leave, and wait until they have, or nothing more can be done for it."""
         for name in names:
             self.leave(name)
-        limit_s = time.monotonic() + self.patience_s + _KILL_S
         left = list(names)
-        while left and time.monotonic() < limit_s:
-            left = [name for name in left if not self.has_left(name)]
+        while left:
+            left = [name for name in left if not self.has_left(name) and not self._is_lost(name)]
             time.sleep(_POLL_S)
+
+    def _is_lost(self, name: str) -> bool:
+        """Whether a job was killed long ago, and some of it may be left."""
+        leaving = self._leaving[name]
+        return leaving.is_lost and time.monotonic() > leaving.until_s
 
     def away(self) -> frozenset[int]:
         return frozenset()
@@ -182,7 +194,7 @@ class DirectoryBackend(ABC):
             return found
         if self.is_suspended(name):
             self._node_watch.forget(name)
-        elif lost := self._node_watch.problem(directory):
+        elif lost := self._node_watch.problem(directory, partial(self.seen, name)):
             directory.fail(lost, killed=True)
             with suppress(FleetError):  # of a manager that does not answer now
                 self.kill(name)
@@ -194,6 +206,14 @@ class DirectoryBackend(ABC):
     def is_suspended(self, name: str) -> bool:
         """Whether a cluster manager has put a job back into its queue, or has suspended it: it has no heartbeat then."""
         return False
+
+    def leaving_watch(self, name: str) -> ProcessWatch | None:
+        """What says whether a job that is to leave works, so that it gets more time; None where nobody can."""
+        return None
+
+    def seen(self, name: str) -> Mapping[str, Activity]:
+        """What the system says of a job's processes that watch ranks, by their first rank; only those on this machine."""
+        return {}
 
     def close(self) -> None:
         self.stop([name for name in sorted(self._known) if not self.is_over(name)])
@@ -295,79 +315,6 @@ class DirectoryBackend(ABC):
     def crowding(self) -> Crowding:
         """How jobs slow each other here: places for processes do not, also where two jobs have one device."""
         return Crowding(only_places=self._on_cores)
-
-
-class ManagedNode(Protocol):
-    """A node of a cluster manager: what it has, and its address for processes on others."""
-
-    @property
-    def host(self) -> Node: ...
-
-    @property
-    def address(self) -> str: ...
-
-
-class ManagedBackend(DirectoryBackend):
-    """A backend that has a cluster manager start the processes; it counts a job as one until all of them are over.
-
-    Parameters
-    ----------
-    cluster, folder, options : see `DirectoryBackend`.
-    nodes : that the manager has, in the order in which the nodes of the cluster are to be its.
-    manager : its name, for messages.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        folder: Path,
-        options: BackendOptions,
-        nodes: Sequence[ManagedNode],
-        manager: str,
-    ) -> None:
-        require_fit(cluster, [node.host for node in nodes], manager)
-        super().__init__(cluster, folder, options)
-        self._managed = nodes[: len(cluster.nodes)]
-
-    def host(self, node: int) -> Node:
-        return self._managed[node].host
-
-    def own(self, node: int, count: int, grant: Grant) -> Node:
-        """What a job has of a node."""
-        return own_part(self.host(node), count, self.jobs_per_device(node), grant)
-
-    def cores(self, node: int) -> float:
-        if not self.is_one_machine:
-            return super().cores(node)
-        return len(os.sched_getaffinity(0)) * self.cluster.nodes[node].num_devices / self.cluster.num_devices
-
-    def places(self, node: int) -> int:
-        if not self.is_one_machine:
-            return super().places(node)
-        return self.cluster.nodes[node].num_devices * self.jobs_per_device(node)
-
-    @property
-    def is_one_machine(self) -> bool:
-        """Nodes of type ``local`` at one address are one machine, this one, on which a manager is tried."""
-        return (
-            self._on_cores and len(self._managed) > 1 and len({node.address for node in self._managed}) == 1
-        )
-
-
-def own_part(host: Node, count: int, jobs_per_device: int, grant: Grant) -> Node:
-    """What a job has of a node: what its grant says, or as much as goes with its devices, so that others fit beside it.
-
-    More than there is would never come.
-
-    Parameters
-    ----------
-    count : devices of the grant that are of the node.
-    jobs_per_device : that divide what goes with a device.
-    """
-    asked, share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
-    cpus = min(grant.cpus * asked, host.cpus) or host.cpus * share
-    memory_bytes = min(grant.memory_bytes * asked, host.memory_bytes) or host.memory_bytes * share
-    return Node.named(host.device_type, count, cpus, memory_bytes)
 
 
 def require_whole(name: str, grant: Grant, backend: str) -> None:

@@ -7,15 +7,11 @@ import errno
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.level1 import UnansweredError
 
-__all__ = ["BackendError", "is_infrastructure_fault"]
+__all__ = ["BackendError", "is_disk_fault", "is_infrastructure_fault"]
 
-# The disk is full or gone, there are no descriptors, processes or memory left.
-_INFRASTRUCTURE = frozenset(
-    {
-        errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
-        errno.EAGAIN,
-    }
-)  # fmt: skip
+# The disk is full or gone; there are no descriptors, processes or memory left.
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
+_INFRASTRUCTURE = _DISK | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 class BackendError(FleetError):
@@ -27,3 +23,13 @@ def is_infrastructure_fault(error: BaseException) -> bool:
     return isinstance(error, BackendError | UnansweredError | MemoryError) or (
         isinstance(error, OSError) and error.errno in _INFRASTRUCTURE
     )
+
+
+def is_disk_fault(error: BaseException | None) -> bool:
+    """Whether an error, or one from which it follows, says that the disk is full or gone.
+
+    That is no fault of the process in which it is raised, as a lack of memory may be.
+    """
+    while error is not None and not (isinstance(error, OSError) and error.errno in _DISK):
+        error = error.__cause__
+    return error is not None

@@ -16,6 +16,7 @@ devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 killed.txt                the same, where it was stopped from outside
 repeats.txt               the same, where that would happen again
+lacks.txt                 the same, where the disk had no room, or was not there
 ========================= =========================================================================================
 
 Backends run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
@@ -29,7 +30,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -37,19 +38,23 @@ from typing import IO
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.processes.logs import end_of, metrics_files
-from trainyard.locks import locked_folder
+from trainyard.locks import can_share, locked_folder
 from trainyard.private import make_private, opener, write_private
 
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
 _MEETING, _HEARTBEAT = "meeting-", "heartbeat-"
-WATCH_S = 60.0
-"""So long a watched job runs on when its watcher is gone."""
+_NO_ROOM = "there is no room on the disk, not even to say what failed"
+
+
+class RunsAlreadyError(FleetError):
+    """Processes of the job live."""
 
 
 class JobDirectory:
@@ -61,7 +66,7 @@ class JobDirectory:
         self._training, self._ticket = path / "training.json", path / "ticket"
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
-        self.repeating = path / "repeats.txt"
+        self.repeating, self.lacking = path / "repeats.txt", path / "lacks.txt"
         self.watched = path / "watched"
 
     def set_up(self, training: Training) -> None:
@@ -84,17 +89,22 @@ class JobDirectory:
         write_private(partial, json.dumps(training.to_dict(), indent=1))
         partial.replace(self._training)
 
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the folder from another one in its place; None where there is none."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def training(self) -> Training:
         """What the job trains."""
         return Training.from_dict(json.loads(self._training.read_text()))
 
     def allow(self) -> None:
         """The job may run: it is neither asked to leave nor known to have failed."""
-        self.pause.unlink(missing_ok=True)
-        self.failure.unlink(missing_ok=True)
-        self.killing.unlink(missing_ok=True)
-        self.repeating.unlink(missing_ok=True)
-        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
+        reasons = (self.pause, self.failure, self.killing, self.repeating, self.lacking)
+        for left in (*reasons, *self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
             left.unlink(missing_ok=True)
 
     def issue(self) -> str:
@@ -119,47 +129,38 @@ class JobDirectory:
         except FileNotFoundError:
             return False
 
-    def fail(self, reason: str, *, killed: bool = False, repeats: bool = False) -> None:
+    def fail(self, reason: str, *, killed: bool = False, repeats: bool = False, lacks: bool = False) -> None:
         """Note why the job stopped; the first reason stays, others follow from it.
+
+        Where the disk is full, what is noted may be an empty file, which says as much.
 
         Parameters
         ----------
         killed : whether it was stopped from outside.
         repeats : whether that would happen again however often it is started.
+        lacks : whether the disk had no room, or was not there.
         """
-        path = self.killing if killed else self.repeating if repeats else self.failure
-        with suppress(FileExistsError), open(path, "x", opener=opener) as file:
+        kinds = ((lacks, self.lacking), (killed, self.killing), (repeats, self.repeating))
+        path = next((path for holds, path in kinds if holds), self.failure)
+        with suppress(OSError), open(path, "x", opener=opener) as file:
             file.write(reason)
 
     def watch(self) -> None:
         """Say that whoever will end the job is there; a job of which nobody ever said so runs to its end."""
-        with suppress(OSError):  # it is said again soon
-            self.watched.touch()
+        _beat(self.watched)
 
-    def is_abandoned(self) -> bool:
-        """Whether whoever was to end the job is gone."""
-        try:
-            return time.time() - self.watched.stat().st_mtime > WATCH_S
-        except OSError:
-            return False
+    def watching(self) -> dict[str, str]:
+        """What whoever will end the job has written last to say that it is there; empty if nobody ever did."""
+        return _beats([self.watched])
 
     def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""
-        with suppress(OSError):  # it says so again soon
-            # Written over, not anew: that needs no room on a disk that is full.
-            handle = opener(str(self.path / f"{_HEARTBEAT}{first_rank}"), os.O_WRONLY | os.O_CREAT)
-            try:
-                os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
-            finally:
-                os.close(handle)
+        _beat(self.path / f"{_HEARTBEAT}{first_rank}")
 
     def heartbeats(self) -> dict[str, str]:
         """What nodes have written last to say that they live, by their first rank."""
-        found = {}
-        for file in self.path.glob(f"{_HEARTBEAT}*"):
-            with suppress(OSError):
-                found[file.name.removeprefix(_HEARTBEAT)] = file.read_text()
-        return found
+        found = _beats(self.path.glob(f"{_HEARTBEAT}*"))
+        return {name.removeprefix(_HEARTBEAT): beat for name, beat in found.items()}
 
     def progress(self, is_over: bool) -> Progress:
         """How far the job is.
@@ -178,13 +179,15 @@ class JobDirectory:
         if self.pause.exists():
             return Progress(saved)
         # The others of a job of which one was killed, or ended by itself, fail or are killed.
-        for file in (self.repeating, self.killing, self.failure):
+        for file in (self.repeating, self.lacking, self.killing, self.failure):
             if file.exists():
+                reason = file.read_text(errors="replace")
                 return Progress(
                     saved,
-                    failure=file.read_text(),
+                    failure=reason or _NO_ROOM,
                     killed=file == self.killing,
                     repeats=file == self.repeating,
+                    lacks=file == self.lacking or not reason,
                 )
         return Progress(saved, failure="its processes are gone", killed=True)
 
@@ -219,23 +222,33 @@ class JobDirectory:
 
         Raises
         ------
-        FleetError
+        RunsAlreadyError
             If processes of the job still run here.
         """
         with open(self.path / f"lock-{first_rank}", "a+", opener=opener) as file:
-            # Who looks whether it is locked holds it for a moment.
-            for _ in range(_TRIES):
-                if not _is_locked(file, fcntl.LOCK_EX):
-                    break
+            num_tries = 0
+            while _is_locked(file, fcntl.LOCK_EX):
+                # Who shares it looks whether it is locked, and may get no core meanwhile.
+                num_tries += not can_share(file.fileno())
+                if num_tries > _TRIES:
+                    raise RunsAlreadyError(f"job {self.path.name!r} runs already; stop it first")
                 time.sleep(_RETRY_S)
-            else:
-                raise FleetError(f"job {self.path.name!r} runs already; stop it first")
             file.truncate(0)
             file.write(str(os.getpgid(0)))
             file.flush()
             with ExitStack() as held:
-                _patiently(lambda: held.enter_context(locked_folder(self.path, fcntl.LOCK_SH)))
+                self._share_folder(held)
                 yield file.fileno()
+
+    def _share_folder(self, held: ExitStack) -> None:
+        """Hold the folder, as processes on other nodes may; who holds it alone only looks, and is waited for."""
+        while True:
+            try:
+                held.enter_context(locked_folder(self.path, fcntl.LOCK_SH))
+            except BlockingIOError:
+                time.sleep(_RETRY_S)
+            else:
+                return
 
     def groups(self) -> list[int]:
         """Process groups of the job that live on this node.
@@ -243,41 +256,66 @@ class JobDirectory:
         Raises
         ------
         FleetError
-            If one does not say which it is: it was stopped when it began, the disk is full, or its file was deleted.
+            If the file that says which they are was deleted.
+        BackendError
+            If one does not say which it is: it gets no core, was stopped when it began, or the disk is full.
         """
-        found: list[int] = []
-
-        def look() -> None:
-            found[:] = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
-            if not found and self.path.is_dir():
+        for _ in range(_TRIES):
+            found = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+            if found or not self.path.is_dir():
+                return found
+            try:
                 with locked_folder(self.path):
-                    pass
-
+                    return []
+            except BlockingIOError:
+                time.sleep(_RETRY_S)
         try:
-            _patiently(look)
+            with locked_folder(self.path, fcntl.LOCK_SH):
+                raise FleetError(
+                    f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
+                )
         except BlockingIOError as error:
-            raise FleetError(
-                f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
-            ) from error
-        return found
+            raise BackendError(f"another process looks at {self.path} and does not end that") from error
+
+    def holders(self) -> list[int]:
+        """Processes of this machine that hold the job, however they were started; never this one."""
+        locks, found = [str(path) for path in self.path.resolve().glob("lock-*")], []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if any(_holds(file, locks) for file in (process / "fd").iterdir()):
+                    found.append(int(process.name))
+        return [pid for pid in found if pid != os.getpid()]
 
 
-def _patiently(lock: Callable[[], object]) -> None:
-    """Lock what others who look hold for a moment.
+def _holds(file: Path, locks: Sequence[str]) -> bool:
+    """Whether an open file of a process is one of some, and is locked by it or by one that it was forked from."""
+    with suppress(OSError):
+        if os.readlink(file) in locks:
+            return " WRITE " in (file.parent.with_name("fdinfo") / file.name).read_text()
+    return False
 
-    Raises
-    ------
-    BlockingIOError
-        If they hold it for longer.
-    """
-    for _ in range(_TRIES):
+
+def _beat(file: Path) -> None:
+    """Write a file that is to be seen to change."""
+    with suppress(OSError):  # it is done again soon
+        handle = opener(str(file), os.O_WRONLY | os.O_CREAT)
         try:
-            lock()
-        except BlockingIOError:
-            time.sleep(_RETRY_S)
-        else:
-            return
-    lock()
+            # Written over, not anew: that needs no room on a disk that is full. Where it was made on such a disk, its
+            # time alone says as much.
+            os.utime(handle)
+            os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
+        finally:
+            os.close(handle)
+
+
+def _beats(files: Iterable[Path]) -> dict[str, str]:
+    """What is seen to change of some files, by name; of those that are there."""
+    found = {}
+    for file in files:
+        # A file system of a network looks anew at what is opened.
+        with suppress(OSError), file.open() as opened:
+            found[file.name] = f"{opened.read()} {os.fstat(opened.fileno()).st_mtime_ns}"
+    return found
 
 
 def _holder(path: Path) -> int:
@@ -289,7 +327,7 @@ def _holder(path: Path) -> int:
             if text := path.read_text():
                 return int(text)
             time.sleep(_RETRY_S)  # who has just locked it writes next who it is
-    raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
+    raise BackendError(f"{path} is locked by a process that has not said yet which it is; it is asked again")
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
+from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.fault import BackendError
@@ -21,10 +21,11 @@ from trainyard.fleet.run.node import run_apart
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
+from trainyard.processes import Activity, ProcessLimits, ProcessWatch, activity, watch_together
 
 __all__ = ["LocalBackend"]
 
-_BEGIN_S = 60.0  # in which a process begins, on a machine that has other work
+_BEGIN_LIMITS = ProcessLimits(cpu_s=60.0)  # of a process until it has begun, for which it needs next to none
 _MEMORY_SHARE = 0.9  # of the machine's, which the processes of all jobs divide
 _LEAST_RANK_BYTES = 2**30  # PyTorch itself takes a part of it
 # As many as any policy puts there.
@@ -33,11 +34,17 @@ _JOBS_PER_DEVICE = 2
 
 @dataclass(frozen=True)
 class _Beginning:
-    """A process that may not have begun yet: its devices, when it is late, and when another one is started for it."""
+    """A process that may not have begun yet.
+
+    Attributes
+    ----------
+    watch : of the process.
+    late : why others that were started for the job before were given up; "" if there were none.
+    """
 
     grant: Grant
-    late_s: float
-    again_s: float
+    watch: ProcessWatch
+    late: str = ""
 
 
 class LocalBackend(DirectoryBackend):
@@ -46,7 +53,13 @@ class LocalBackend(DirectoryBackend):
     They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two.
 
     The nodes divide the cores of the machine among them: what runs on one does not slow what runs on another.
+
+    Attributes
+    ----------
+    begin_limits : of a process until it has begun to train.
     """
+
+    begin_limits = _BEGIN_LIMITS
 
     @cached_property
     def _processes(self) -> dict[str, BaseProcess]:
@@ -112,8 +125,8 @@ class LocalBackend(DirectoryBackend):
         except WorkerError as error:
             raise BackendError(str(error)) from error
         self._processes[name] = process
-        late_s = time.monotonic() + _BEGIN_S
-        self._beginning[name] = _Beginning(grant, late_s, late_s)
+        assert process.pid is not None
+        self._beginning[name] = _Beginning(grant, ProcessWatch(process.pid, self.begin_limits))
 
     def progress(self, name: str) -> Progress:
         """As of all backends.
@@ -123,27 +136,40 @@ class LocalBackend(DirectoryBackend):
         BackendError
             If its process has not begun for so long that something is wrong with this machine.
         """
-        if self._is_late(name):
+        if late := self._why_late(name):
             raise BackendError(
-                f"the process of job {name!r} was started and has not begun within {_BEGIN_S:g} s; it is tried again"
+                f"the process of job {name!r} was started and has not begun: it {late}; it is tried again"
             )
         return super().progress(name)
 
-    def _is_late(self, name: str) -> bool:
-        """Whether a job should have begun; another process is started for it now and then."""
-        beginning, now_s = self._beginning.get(name), time.monotonic()
+    def _why_late(self, name: str) -> str:
+        """Why a job that should have begun has not; another process is started for it when one is given up."""
+        beginning = self._beginning.get(name)
         if beginning is None:
-            return False
+            return ""
         if has_ended(self._processes[name]) or self.directory(name).groups():
             del self._beginning[name]
-            return False
-        if now_s > beginning.again_s:
+            return ""
+        if overrun := beginning.watch.look():
             self.kill(name)
             self.launch(
                 name, self.directory(name), beginning.grant
             )  # the one before has no valid ticket any more
-            self._beginning[name] = replace(beginning, again_s=now_s + _BEGIN_S)
-        return now_s > beginning.late_s
+            beginning = self._beginning[name] = replace(self._beginning[name], late=str(overrun))
+        return beginning.late
+
+    def leaving_watch(self, name: str) -> ProcessWatch | None:
+        try:
+            groups, devices = self.directory(name).groups(), self.held(name) or ()
+        except FleetError:  # which others hear when they ask
+            return None
+        num_threads = sum(self.threads(int(self.cluster.node_of[device])) for device in devices)
+        limits = ProcessLimits(self.patience_s * max(1, num_threads), idle_s=self.patience_s)
+        return watch_together(groups, limits) if groups else None
+
+    def seen(self, name: str) -> Mapping[str, Activity]:
+        groups = self.directory(name).groups()
+        return {"0": activity(groups[0])} if groups else {}
 
     def forget(self, name: str) -> None:
         super().forget(name)
@@ -169,6 +195,10 @@ class LocalBackend(DirectoryBackend):
             for child in below:
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
+        # Whose parents had died before are below no other.
+        for pid in self.directory(name).holders():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +15,13 @@ from typing import Any
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.directory_backend import DirectoryBackend
-from trainyard.fleet.run.job_directory import WATCH_S
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, training_job, training_of
-from trainyard.job.run.processes.heartbeat import beating
+from trainyard.job.run.processes.heartbeat import Silence, beating
+from trainyard.processes import IDLE_S
 
-_POLL_S = 0.01
-_LIMIT_S = 300.0
+_POLL_S, _LOOK_S = 0.01, 1.0
 _ENDLESS = 10**9
 # What starting takes differs by half from one time to the next, and how fast a machine is by a tenth within a minute.
 _STARTS = 3
@@ -163,7 +163,7 @@ def _watching(backend: DirectoryBackend, names: Iterable[str]) -> AbstractContex
         for directory in directories:
             directory.watch()
 
-    return beating(watch, WATCH_S)
+    return beating(watch, backend.limits.heartbeat_s)
 
 
 def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
@@ -218,15 +218,20 @@ def _tried(name: str, backend: DirectoryBackend, seconds: float, began_s: float)
 def _reach(backend: DirectoryBackend, names: Sequence[str], steps: int) -> list[tuple[int, float]]:
     """Wait until jobs have done so many steps; how many each has then, and when that was seen."""
     seen: dict[str, tuple[int, float]] = {}
-    limit_s = time.monotonic() + _LIMIT_S
+    silence, steps_of, looked_s = Silence[str](2 * _LOOK_S), dict.fromkeys(names, 0), -math.inf
     while len(seen) < len(names):
         for name in names:
             progress = backend.progress(name)
             if progress.failure is not None:
                 raise FleetError(f"{name} failed: {progress.failure}")
+            steps_of[name] = progress.steps
             if progress.steps >= steps:
                 seen.setdefault(name, (progress.steps, time.monotonic()))
-            elif time.monotonic() > limit_s:
-                raise FleetError(f"{name} has not done {steps} steps after {_LIMIT_S:g} s")
+        if time.monotonic() > looked_s + _LOOK_S:
+            looked_s = time.monotonic()
+            signs = {name: (steps_of[name], backend.directory(name).heartbeats()) for name in names}
+            for name, silent_s in silence.look(signs).items():
+                if silent_s > IDLE_S:
+                    raise FleetError(f"{name} gave no sign of life for {silent_s:.0f} s")
         time.sleep(_POLL_S)
     return [seen[name] for name in names]

@@ -10,15 +10,18 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.backend import JobLimits
-from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.ranks import Ranks, die_with
-from trainyard.job.run.processes.heartbeat import beating
+from trainyard.fleet.run.fault import is_disk_fault
+from trainyard.fleet.run.job_directory import JobDirectory, RunsAlreadyError
+from trainyard.fleet.run.ranks import Ranks, die_with, ending_all_below
+from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.job.run.processes.logs import print_to
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
 from trainyard.private import OTHERS
@@ -38,22 +41,19 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
     FleetError
         If the job runs here already.
     """
-    with directory.locked(ranks.first):
+    with _noting_faults(directory), directory.locked(ranks.first):
         if ticket is not None and not directory.admits(ticket):
             return 0
+        here = directory.identity()
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
         ranks.use_cores(ranks.first)
         ranks.limit_memory()
         beat = partial(directory.beat, ranks.first)
-        try:
-            # No thread may be left when processes are forked, which would lack it.
-            with beating(beat, ranks.heartbeat_s):
-                work, prepared = prepared_work(directory, ranks)
-        except Exception as error:
-            directory.fail(one_line(error))
-            raise
+        # No thread may be left when processes are forked, which would lack it.
+        with beating(beat, ranks.heartbeat_s):
+            work, prepared = prepared_work(directory, ranks)
         own, node_log = range(ranks.first, ranks.first + ranks.count), directory.logs / "node.log"
         processes = RankProcesses(own, directory.logs, ranks.heartbeat_s, ranks.stall_s, [node_log])
         try:
@@ -61,22 +61,39 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
                 arguments = (directory, work, prepared, ranks, rank, os.getpid(), processes)
                 processes.start(rank, be_rank, *arguments)
             with beating(beat, ranks.heartbeat_s):
-                return _wait(directory, processes)
+                return _wait(directory, here, processes, ranks.heartbeat_s)
         finally:
             processes.end()
             if ranks.first == 0:
                 (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
+@contextmanager
+def _noting_faults(directory: JobDirectory) -> Iterator[None]:
+    """Within it, what fails is noted in the folder of a job, unless it is another one that runs already."""
+    try:
+        yield
+    except RunsAlreadyError:
+        raise
+    except Exception as error:
+        directory.fail(one_line(error), lacks=is_disk_fault(error))
+        raise
+
+
 def run_apart(directory: JobDirectory, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
     os.umask(OTHERS)
     os.setsid()
-    print_to(directory.logs / "node.log")
-    sys.exit(run(directory, ranks, ticket))
+    with suppress(OSError):  # of a disk that is full
+        print_to(directory.logs / "node.log")
+    with ending_all_below():
+        sys.exit(run(directory, ranks, ticket))
 
 
-def _wait(directory: JobDirectory, processes: RankProcesses) -> int:
+def _wait(
+    directory: JobDirectory, here: tuple[int, int] | None, processes: RankProcesses, limit_s: float
+) -> int:
+    watcher = Silence[str](limit_s / 4)
     while True:
         codes = processes.exit_codes()
         if failed := {rank: code for rank, code in codes.items() if code}:
@@ -89,10 +106,14 @@ def _wait(directory: JobDirectory, processes: RankProcesses) -> int:
         if not running:
             return 0
         if processes.is_time_to_look():
+            if directory.identity() != here:
+                # Whoever looks there now takes the job for gone, and may have started it anew; nothing is written there.
+                print(f"{directory.path} was deleted or replaced: the job ends here", file=sys.stderr)
+                return 1
             if problem := processes.problem(running):
                 directory.fail(str(problem), killed=problem.stopped)
                 return 1
-            if directory.is_abandoned():
+            if max(watcher.look(directory.watching()).values(), default=0.0) > limit_s:
                 directory.fail("the process that was to end it is gone", killed=True)
                 return 1
         processes.wait(running)
@@ -119,7 +140,8 @@ def main() -> int:
         die_with(parent)
     os.umask(OTHERS)
     try:
-        return run(JobDirectory(given.pop("directory")), Ranks(**given))
+        with ending_all_below():
+            return run(JobDirectory(given.pop("directory")), Ranks(**given))
     except FleetError as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from trainyard.fleet.errors import one_line
+from trainyard.fleet.run.fault import is_disk_fault
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
@@ -73,15 +75,18 @@ def be_rank(
     """What a process of a job runs; an error is kept in the folder."""
     ranks.begin(rank, parent)
     os.environ |= ranks.environment(rank)
-    processes.begin(rank)
     try:
+        processes.begin(rank)
         launched = replace(ranks.launched(directory, rank), stepped=partial(processes.stepped, rank))
         train_prepared(work, launched, prepared)
     except Exception as error:
-        traceback.print_exc()
+        printed = traceback.format_exc()
         if isinstance(error, NonFiniteError):
             error = NonFiniteError(
                 error.said, "Submit the training anew with a lower learning_rate, under another name"
             )
-        directory.fail(one_line(error), repeats=isinstance(error, NonFiniteError | DataError))
+        repeats = isinstance(error, NonFiniteError | DataError)
+        directory.fail(one_line(error), repeats=repeats, lacks=is_disk_fault(error))
+        with suppress(OSError):  # of a disk that is full
+            print(printed, file=sys.stderr, flush=True)
         sys.exit(1)

@@ -8,9 +8,13 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.job_directory import JobDirectory
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from trainyard.job.run.train import Launched
 
 NODE_MODULE = "trainyard.fleet.run.node"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
@@ -97,3 +101,20 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextmanager
+def ending_all_below() -> Iterator[None]:
+    """Within it, this process is the parent of those below it whose parents die; at its end all of these are killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        this = psutil.Process()
+        while children := this.children():  # those of one that dies become this one's
+            for each in (*this.children(recursive=True), *children):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            for child in children:
+                with suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)

@@ -28,8 +28,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions
-from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.managed_backend import ManagedBackend
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
 from trainyard.fleet.workload.job import Grant

@@ -18,9 +18,6 @@ from trainyard.hardware.cluster import Cluster
 
 __all__ = ["run_fleet"]
 
-# So long may what a backend needs be away before a run ends; a daemon waits for ever.
-_TROUBLE_S = 600.0
-
 
 def run_fleet(
     jobs: Sequence[Job],
@@ -44,8 +41,8 @@ def run_fleet(
     Raises
     ------
     FleetError
-        If a job fails too often, the run takes too long, or what the backend needs is away for ten minutes; the backend
-        is closed in any case.
+        If a job fails too often, the run takes too long, or what all jobs need is away for too long; the backend is
+        closed in any case.
     """
     patience = patience or Patience()
     driver = Driver(cluster, policy, backend, place=place, rounds=rounds, patience=patience, tell=tell)
@@ -64,8 +61,8 @@ def run_fleet(
             driver.step(now_s)
             if driver.given_up:
                 raise FleetError(next(iter(driver.given_up.values())))
-            if driver.trouble and now_s > driver.trouble_since_s + _TROUBLE_S:
-                raise FleetError(f"for {_TROUBLE_S:g} s: {driver.trouble}")
+            if driver.trouble and now_s > driver.trouble_since_s + patience.lacks_s:
+                raise FleetError(f"for {patience.lacks_s:g} s: {driver.trouble}")
             time.sleep(POLL_S)
         return driver.allocator.result(name)
     finally:

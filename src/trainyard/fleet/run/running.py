@@ -48,7 +48,11 @@ class Running:
         """
         job, grant = self._table.job(row), self.grants[row]
         failures = self._failures.get(job.name)
-        if (failures is not None and now_s < failures.retry_s) or self.departures.blocks(job.name, grant):
+        if failures is not None and now_s < failures.retry_s:
+            self.waiting.add(row)
+            self.trouble = self.trouble or failures.lack
+            return None
+        if self.departures.blocks(job.name, grant):
             self.waiting.add(row)
             return None
         try:
@@ -88,6 +92,9 @@ class Running:
             return ""
         if progress.repeats:
             return f"job {name!r} failed, and would again: {progress.failure}"
+        if progress.lacks:
+            lacking_s = now_s - failures.lacking_since_s
+            return f"job {name!r} could not go on for {lacking_s:.0f} s: {progress.failure}"
         count = failures.own + failures.kills
         return f"job {name!r} failed {count} times, the last time with: {progress.failure}"
 

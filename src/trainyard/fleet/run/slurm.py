@@ -38,8 +38,8 @@ from typing import NamedTuple
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
-from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.managed_backend import ManagedBackend
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
 from trainyard.fleet.workload.job import Grant

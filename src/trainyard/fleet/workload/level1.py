@@ -1,28 +1,38 @@
-"""What only level 1 knows of trainings, asked here or of a process of its own, whose memory and time are bounded.
+"""What only level 1 knows of trainings, asked here or of a process of its own, whose memory and CPU seconds are bounded.
 
 A daemon asks such a process: capturing and measuring whatever users submit must neither stop nor fill it.
 """
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import psutil
 
 from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.workload.questions import QUESTIONS
+from trainyard.processes import (
+    IDLE_S,
+    CpuLimitError,
+    LimitedProcess,
+    LimitError,
+    ProcessLimits,
+    ProcessLostError,
+    WorkError,
+)
 
 __all__ = [
-    "AnswerTimeoutError",
     "BusyError",
     "Level1Process",
     "Level1Processes",
+    "TooLongError",
     "UnansweredError",
     "ask",
     "ask_through",
@@ -32,34 +42,25 @@ __all__ = [
 
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
-_QUICK_S, _LIMIT_S = 15.0, 90.0
-_END_S = 5.0
+# Measuring the ops of a step takes 15 s of every process that takes part, and some seconds to start it.
+_QUICK_CPU_S, _CPU_S = 15.0, 300.0
 _KEPT = 65_536
-# A question that found no answer so often is to blame itself, and is not asked again for a while.
-_MOST_TRIES, _REST_S = 3, 600.0
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
 """From the name of a question in `QUESTIONS`, and what it is about."""
+Question = tuple[str, tuple[Any, ...]]
+
+
+class TooLongError(FleetError):
+    """An answer takes more CPU seconds than it may."""
 
 
 class UnansweredError(FleetError):
-    """A question found no answer, and that may be due to this machine, as it is now: asked again it may find one."""
+    """A question found no answer, and that is due to this machine, as it is now: asked again it may find one."""
 
 
 class BusyError(UnansweredError):
     """Others ask, or it takes long, and whoever asks does not wait for longer."""
-
-
-class AnswerTimeoutError(UnansweredError):
-    """There was no answer in time."""
-
-
-class _Tries(NamedTuple):
-    """How often a question found no answer, until when that counts, and why it found none."""
-
-    number: int
-    until_s: float
-    why: str
 
 
 def ask(question: str, *arguments: Any) -> Any:
@@ -72,24 +73,9 @@ def ask(question: str, *arguments: Any) -> Any:
     UnansweredError
         If it may be the next time.
     """
-    key, now_s = (question, arguments), time.monotonic()
-    tries = _tries.get(key, _NO_TRIES)
-    if tries.number >= _MOST_TRIES and now_s < tries.until_s:
-        raise FleetError(tries.why)
-    try:
-        found, problem = _known(question, arguments)
-    except BusyError:
-        raise
-    except UnansweredError as error:
-        for old in [old for old, each in list(_tries.items()) if each.until_s < now_s]:
-            _tries.pop(old, None)
-        count = _tries.get(key, _NO_TRIES).number + 1
-        why = f"{error}, {count} times; give it fewer rows, or a smaller model"
-        _tries[key] = _Tries(count, time.monotonic() + _REST_S, why)
-        if count >= _MOST_TRIES:
-            raise FleetError(why) from error
-        raise
-    _tries.pop(key, None)
+    until_s = getattr(_waits, "until_s", None)
+    key = question, arguments
+    found, problem = _known(key) if until_s is None else _known_soon(key, until_s)
     if problem:
         raise FleetError(problem)
     return found
@@ -100,17 +86,19 @@ def ask_through(answers: Answers) -> None:
     global _answers
     _answers = answers
     _known.cache_clear()
-    _tries.clear()
 
 
 @contextmanager
 def waiting_at_most(limit_s: float) -> Iterator[None]:
-    """Within it, this thread waits no longer until a question of another is answered; then there is a `BusyError`."""
-    _waits.limit_s = limit_s
+    """Within it, this thread waits no longer for all answers together; then there is a `BusyError`.
+
+    What was asked last goes on being answered, so that whoever asks it again later gets the answer.
+    """
+    _waits.until_s = time.monotonic() + limit_s
     try:
         yield
     finally:
-        del _waits.limit_s
+        del _waits.until_s
 
 
 @contextmanager
@@ -124,13 +112,38 @@ def only_quick_answers() -> Iterator[None]:
 
 
 @lru_cache(maxsize=_KEPT)
-def _known(question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
+def _known(key: Question) -> tuple[Any, str]:
+    """The answer, and why there is none."""
     try:
-        return _answers(question, arguments), ""
+        return _answers(*key), ""
     except UnansweredError:
         raise
     except FleetError as error:
         return None, str(error)
+
+
+def _known_soon(key: Question, until_s: float) -> tuple[Any, str]:
+    """The same, by a thread that goes on when this one waits no longer; who asks the same meanwhile waits for it, too."""
+    with _asking_lock:
+        found = _asking.get(key)
+        if found is None:
+            found = _asking[key] = Future()
+            threading.Thread(target=_find, args=(key, until_s, found), daemon=True, name="asking").start()
+    try:
+        return found.result(max(0.0, until_s - time.monotonic()))
+    except TimeoutError as error:
+        raise BusyError("looking at it takes a while; ask again in some seconds") from error
+
+
+def _find(key: Question, until_s: float, found: Future[tuple[Any, str]]) -> None:
+    _waits.until_s = until_s
+    try:
+        found.set_result(_known(key))
+    except BaseException as error:
+        found.set_exception(error)
+    finally:
+        with _asking_lock:
+            del _asking[key]
 
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
@@ -139,8 +152,8 @@ def _here(question: str, arguments: tuple[Any, ...]) -> Any:
 
 
 _answers: Answers = _here
-_NO_TRIES = _Tries(0, 0.0, "")
-_tries: dict[tuple[str, tuple[Any, ...]], _Tries] = {}
+_asking: dict[Question, Future[tuple[Any, str]]] = {}
+_asking_lock = threading.Lock()
 _waits = threading.local()
 
 
@@ -149,149 +162,117 @@ class Level1Process:
 
     Parameters
     ----------
+    cpu_s : CPU seconds that one answer may take.
+    idle_s : how long the process may use no CPU meanwhile.
     memory_bytes : that it may take; by default a quarter of the machine's, 2 to 16 GiB.
-    limit_s : for one answer.
     """
 
-    def __init__(self, memory_bytes: int = 0, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self, cpu_s: float = _CPU_S, idle_s: float = IDLE_S, memory_bytes: int = 0) -> None:
         share = int(psutil.virtual_memory().total * _MEMORY_SHARE)
-        self.memory_bytes = memory_bytes or max(_LEAST_MEMORY_BYTES, min(_MOST_MEMORY_BYTES, share))
-        self.limit_s = limit_s
-        self._lock = threading.Lock()
-        self._process: Any = None
-        self._num_answers = 0  # of this process
+        memory_bytes = memory_bytes or max(_LEAST_MEMORY_BYTES, min(_MOST_MEMORY_BYTES, share))
+        limits = ProcessLimits(cpu_s, memory_bytes, idle_s)
+        self._process = LimitedProcess(_answering, limits, context=_context, start=_start)
 
     def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """See `Answers`.
 
         Raises
         ------
+        TooLongError
+            If it needs more CPU seconds.
         FleetError
             If it needs more memory, or the question has no answer.
         UnansweredError
             If the process was lost.
-        AnswerTimeoutError
-            If there was no answer in time.
         BusyError
             See `waiting_at_most`.
         """
-        if not self._lock.acquire(timeout=getattr(_waits, "limit_s", -1.0)):
-            raise BusyError("other jobs are being looked at, which takes a while; ask again in some seconds")
+        until_s = getattr(_waits, "until_s", None)
+        wait_s = -1.0 if until_s is None else max(0.0, until_s - time.monotonic())
         try:
-            is_first = not self._num_answers
-            found, problem = self._answer(question, arguments)
-            if problem == _NO_MEMORY and not is_first:
-                self._end()  # answers before this one took a part of it
-                found, problem = self._answer(question, arguments)
-        finally:
-            self._lock.release()
-        if problem == _NO_MEMORY:
-            raise FleetError(
-                f"looking at it takes more than {self.memory_bytes / _GIB:.3g} GiB of memory; give it fewer rows, or "
-                "a smaller model"
-            )
+            found, problem, passes = self._process((question, arguments), wait_s)
+        except TimeoutError as error:
+            raise BusyError(
+                "other jobs are being looked at, which takes a while; ask again in some seconds"
+            ) from error
+        except LimitError as error:
+            kind = TooLongError if isinstance(error, CpuLimitError) else FleetError
+            raise kind(f"looking at {error}; give it fewer rows, or a smaller model") from error
+        except ProcessLostError as error:
+            raise UnansweredError(
+                f"looking at it was given up ({error}): this machine is busy or short of memory; it is tried again"
+            ) from error
+        except WorkError as error:
+            raise FleetError(f"looking at it failed: {error}") from error
+        if passes:
+            raise UnansweredError(f"looking at it failed: {problem}; it is tried again")
         if problem:
             raise FleetError(problem)
         return found
 
-    def _answer(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
-        """The answer, and why there is none."""
-        try:
-            return self._asked(question, arguments)
-        except (EOFError, OSError):
-            # Somebody may have killed the process, which says nothing of what it looked at.
-            self._end()
-        try:
-            return self._asked(question, arguments)
-        except (EOFError, OSError) as error:
-            self._end()
-            raise UnansweredError(
-                f"looking at it ended with {type(error).__name__}: this machine may be short of memory, of which it may "
-                f"take {self.memory_bytes / _GIB:.3g} GiB"
-            ) from error
-
-    def _asked(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
-        self._start()
-        self._pipe.send((question, arguments))
-        if not self._pipe.poll(self.limit_s):
-            self._end()
-            raise AnswerTimeoutError(f"looking at it took more than {self.limit_s:g} s")
-        self._num_answers += 1
-        found, problem, passes = self._pipe.recv()
-        if passes:
-            raise UnansweredError(f"looking at it failed: {problem}")
-        return found, problem
-
-    def _start(self) -> None:
-        from trainyard.job.run.processes.fork_server import WorkerError, context, start
-
-        if self._process is None or not self._process.is_alive():
-            self._num_answers = 0
-            self._pipe, theirs = context().Pipe()
-            arguments = (theirs, self.memory_bytes)
-            process = context().Process(target=_serve, args=arguments, daemon=True)
-            try:
-                with theirs:
-                    start(process)
-            except WorkerError as error:
-                raise OSError(str(error)) from error
-            self._process = process
-
-    def _end(self) -> None:
-        self._num_answers = 0
-        if self._process is None:
-            return
-        self._pipe.close()
-        self._process.kill()
-        self._process.join(_END_S)  # where it is not known to have ended, it has all the same
-        self._process = None
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
 
 
 class Level1Processes:
-    """Answers of two processes: what one does not answer soon is asked of the other, and so does not keep others waiting.
+    """Answers of two processes: what takes one too long is asked of the other, and so does not keep others waiting.
 
     Parameters
     ----------
     quick, slow : the two.
+    idle_s : how long each may use no CPU, where they are not given.
     """
 
-    def __init__(self, quick: Answers | None = None, slow: Answers | None = None) -> None:
-        self._quick, self._slow = quick or Level1Process(limit_s=_QUICK_S), slow or Level1Process()
-        self._late = dict[tuple[str, tuple[Any, ...]], None]()
+    def __init__(
+        self, quick: Answers | None = None, slow: Answers | None = None, idle_s: float = IDLE_S
+    ) -> None:
+        self._quick, self._slow = (
+            quick or Level1Process(_QUICK_CPU_S, idle_s),
+            slow or Level1Process(idle_s=idle_s),
+        )
+        self._long = dict[Question, None]()
 
     def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """See `Level1Process`."""
         key = question, arguments
-        if key not in self._late:
+        if key not in self._long:
             try:
                 return self._quick(question, arguments)
-            except AnswerTimeoutError:
-                self._late[key] = None
-                for old in list(self._late)[:-_KEPT]:
-                    self._late.pop(old, None)
+            except TooLongError:
+                self._long[key] = None
+                for old in list(self._long)[:-_KEPT]:
+                    self._long.pop(old, None)
         if getattr(_waits, "only_quick", False):
             raise BusyError("looking at it takes a while; ask again in some seconds")
         return self._slow(question, arguments)
 
 
-_NO_MEMORY = "no memory"
+def _context() -> Any:
+    from trainyard.job.run.processes.fork_server import context
+
+    return context()
 
 
-def _serve(pipe: Any, memory_bytes: int) -> None:
-    """What the process does, until its pipe is closed."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    while True:
-        try:
-            question, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            answer = _here(question, arguments), "", False
-        except (MemoryError, SystemError):  # the latter where Python itself finds no room
-            answer = None, _NO_MEMORY, False
-        except Exception as error:
-            answer = None, one_line(error), isinstance(error, OSError)  # such as a disk that is full
-        try:
-            pipe.send(answer)
-        except BrokenPipeError:  # whoever asked is gone
-            return
+def _start(process: BaseProcess) -> None:
+    from trainyard.job.run.processes.fork_server import WorkerError, start
+
+    try:
+        start(process)
+    except WorkerError as error:
+        raise ProcessLostError(str(error)) from error
+
+
+def _answering() -> Callable[[Question], tuple[Any, str, bool]]:
+    """What the process does."""
+    return _answer
+
+
+def _answer(asked: Question) -> tuple[Any, str, bool]:
+    """The answer, why there is none, and whether that may pass."""
+    try:
+        return _here(*asked), "", False
+    except (MemoryError, SystemError):  # which the process itself tells
+        raise
+    except Exception as error:
+        return None, one_line(error), isinstance(error, OSError)  # such as a disk that is full

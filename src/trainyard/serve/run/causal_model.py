@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,10 @@ class CausalModel:
     def inputs(self, items: Sequence[WorkItem], requests: Mapping[int, RequestState]) -> StepInputs:
         """The arrays of a step."""
         return step_inputs(items, requests, self._cache.num_blocks, self._cache.block_tokens)
+
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function for each layer; see `trainyard.serve.run.step_model.StepModel`."""
+        self._attention.report = report
 
     def close(self) -> None:
         """Nothing was started."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trainyard.serve.batch import Batch
@@ -25,6 +26,7 @@ from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["EmbeddingEngine", "EmbeddingEngineSpec"]
 
+_NOT_NUMBERS = "the embedding has values that are not finite numbers; check the weights of the model"
 _BLOCK_TOKENS = 16
 _STEP_TOKENS = 16_384
 """Of the texts of a step, or of one longer text: the memory of a forward pass is bounded by it."""
@@ -178,6 +180,10 @@ class EmbeddingEngine:
         self._seen(StepRecord(start_s, self._clock(), batch))
         return found
 
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a layer is computed."""
+        self._model.report_progress(report)
+
     def close(self) -> None:
         """Nothing but the engine itself is to be ended."""
 
@@ -189,10 +195,15 @@ class EmbeddingEngine:
                     "embedded as a whole; use turbotransformers"
                 )
         vectors = self._model.embed([self._states[item.request].tokens for item in batch.items]).numpy()
-        found = [Embedding(item.request, vector) for item, vector in zip(batch.items, vectors, strict=True)]
+        found: list[Embedding | Refused] = [
+            Embedding(item.request, vector)
+            if np.isfinite(vector).all()
+            else Refused(item.request, _NOT_NUMBERS, is_fault_of_model=True)
+            for item, vector in zip(batch.items, vectors, strict=True)
+        ]
         for state in self._instance.complete(batch, self._clock(), lambda state: (None, True)):
             self._forget(state.number)
-        return list(found)
+        return found
 
     def _forget(self, number: int) -> None:
         del self._states[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,14 @@ class EmbeddingModel:
         if hasattr(model, "pooler"):
             model.pooler = None  # type: ignore[assignment]
         pack_linear_layers(model)
+
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a layer is computed."""
+        layers = [
+            layer for each in self._model.modules() if isinstance(each, nn.ModuleList) for layer in each
+        ]
+        for layer in layers:
+            layer.register_forward_hook(lambda *call: report())
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:

@@ -243,6 +243,11 @@ class Engine:
             self._instance.end(state, self._clock())
             self._leave(state)
 
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a part of a step is done, such as a layer."""
+        self._model.report_progress(report)
+        self._chooser.report = report
+
     def close(self) -> None:
         """End what its model has started."""
         self._model.close()
@@ -305,13 +310,14 @@ class Engine:
         logits = self._model.logits(items, running, ends)
         chosen = self._chooser.choose([running[items[i].request] for i in ends], self._entries, logits)
         found: list[NewToken | Refused] = []
-        without = dict[int, str]()
+        without = dict[int, Refused]()
 
         def generated(state: RequestState) -> tuple[int | None, bool]:
             token, logprobs = chosen[state.number]
             first = state.sequences[0].number
             if token == NO_TOKEN:
-                without[first] = self._entries[first].problem or _NOT_NUMBERS
+                why = self._entries[first].problem
+                without[first] = Refused(first, why or _NOT_NUMBERS, is_fault_of_model=not why)
                 token = 0  # any one: the request is refused when the step is complete
             for other in range(first + 1, first + 1 + state.num_to_fork):
                 self._checker.fork(first, other)
@@ -327,7 +333,7 @@ class Engine:
             self._leave(state)
         for number in without:
             self.cancel(number)
-        refused = [Refused(*each) for each in sorted(without.items())]
+        refused = [without[number] for number in sorted(without)]
         return [each for each in found if each.request not in without] + refused
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:

@@ -87,6 +87,11 @@ class EngineAdapters:
         self._send = send
         self._adapters: dict[str, _Adapter] = {}
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the process is to read one."""
+        return any(not mine.failure.done() for mine in self._adapters.values())
+
     async def load(self, adapter: str, folder: Path) -> None:
         """Have an adapter read.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
+import math
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -15,7 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from trainyard.serve.errors import ServeError
+from trainyard.processes import ProcessLimits, kill_tree
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_adapters import (
@@ -39,10 +42,13 @@ from trainyard.serve.run.engine_process import (
 )
 from trainyard.serve.run.outputs import Embedding, EngineState, Floats, NewToken, Refused
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.step_watch import STEP_LIMITS, StepProgress, StepWatch
 
 __all__ = ["EngineClient", "EngineLostError"]
 
 
+_LOG = logging.getLogger("trainyard.server")
+_LOOK_S = 1.0
 _MOST_FAILED_STARTS = 3  # one after another, of an engine that could serve before
 
 _Message = (
@@ -80,20 +86,26 @@ class EngineClient:
     Parameters
     ----------
     make_engine : makes the engine in the other process; it is pickled.
+    limits : on the process, as long as it has work, between two steps or layers of a step. One that passes them is ended
+        and started again. While it starts, only its time without CPU is limited.
+
+    Attributes
+    ----------
+    num_stuck : how often the process did no step and was ended.
     """
 
-    def __init__(self, make_engine: Callable[[], ServingEngine]) -> None:
-        self._make_engine = make_engine
+    def __init__(self, make_engine: Callable[[], ServingEngine], limits: ProcessLimits = STEP_LIMITS) -> None:
+        self._make_engine, self._limits = make_engine, limits
         self._open: dict[int, _Open] = {}
         self._next_id = 0
         self._ready = asyncio.Event()
-        self._is_closing, self._num_failed_starts = False, 0
-        self._failure = ""
+        self._is_closing, self._is_starting, self._num_failed_starts = False, True, 0
+        self._failure, self._stuck = "", ""
         self._messages: SimpleQueue[_Message] = SimpleQueue()
         self._adapters = EngineAdapters(self._send_if_ready)
         self.max_model_len = 0
         self.embedding_form: EmbeddingForm | None = None
-        self.num_restarts = 0
+        self.num_restarts = self.num_stuck = 0
         self.state = EngineState()
 
     @property
@@ -205,6 +217,7 @@ class EngineClient:
     async def close(self) -> None:
         """End the process; requests that are still served end with an error."""
         self._is_closing = True
+        self._watching.cancel()
         self._adapters.end()
         for mine in self._open.values():
             mine.queue.put_nowait(EngineLostError("the server is stopping; send the request to another one"))
@@ -252,10 +265,14 @@ class EngineClient:
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=engine_main, args=(theirs, self._make_engine), name="engine")
+        progress = StepProgress(context)
+        arguments = (theirs, self._make_engine, progress)
+        self._process = context.Process(target=engine_main, args=arguments, name="engine")
         self._process.start()
         theirs.close()
+        self._is_starting, self._stuck = True, ""
         loop = asyncio.get_running_loop()
+        self._watching = loop.create_task(self._watch(progress))
         self._messages = SimpleQueue()
         Thread(target=self._read, args=(self._connection, self._process, loop), daemon=True).start()
         Thread(target=_write, args=(self._connection, self._messages), daemon=True).start()
@@ -269,6 +286,22 @@ class EngineClient:
         process.join(1.0)  # its pipe is closed: it is about to end; not waited for, it would stay a zombie
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._lost)
+
+    async def _watch(self, progress: StepProgress) -> None:
+        """End the process if it makes no progress."""
+        starting = StepWatch(self.process_id, progress, replace(self._limits, cpu_s=math.inf))
+        serving = StepWatch(self.process_id, progress, self._limits)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            watch = starting if self._is_starting else serving
+            has_work = self._is_starting or bool(self._open) or self._adapters.is_loading
+            if (overrun := watch.look(has_work=has_work)) is not None:
+                self._stuck = f"the engine did no step: its process {overrun}"
+                self.num_stuck += 1
+                self._ready.clear()
+                _LOG.error("%s; it is started again", self._stuck)
+                kill_tree(self.process_id)
+                return
 
     def _send(self, message: _Message) -> None:
         self._messages.put(message)
@@ -285,6 +318,7 @@ class EngineClient:
             self._ready.set()
         elif isinstance(message, EngineReady):
             self.max_model_len, self.embedding_form = message.max_model_len, message.embedding_form
+            self._is_starting = False
             self._ready.set()
             self._adapters.begin_anew()
             for mine in self._open.values():
@@ -298,14 +332,18 @@ class EngineClient:
         mine = self._open.get(request_id)
         if mine is None:
             return
-        if isinstance(found, Refused):
+        if isinstance(found, Refused) and found.is_fault_of_model:
+            _LOG.error("request %s is not served: %s", mine.message.request.name, found.why)
+            mine.queue.put_nowait(ModelFaultError(found.why))
+        elif isinstance(found, Refused):
             mine.queue.put_nowait(ServeError(found.why))
         else:
             mine.queue.put_nowait(found)
 
     def _lost(self) -> None:
         """The process ended."""
-        self._num_failed_starts = 0 if self._ready.is_set() else self._num_failed_starts + 1
+        self._watching.cancel()
+        self._num_failed_starts = self._num_failed_starts + 1 if self._is_starting else 0
         self._ready.clear()
         self.state = EngineState()
         self._adapters.end()
@@ -316,7 +354,8 @@ class EngineClient:
             self._failure = (
                 f"the engine ended before it could serve, with status {code}; its messages say why"
             )
-        why = self._failure or "the engine stopped while it served the request; send it again"
+        stopped = self._stuck or "the engine stopped while it served the request"
+        why = self._failure or f"{stopped}; send it again"
         for mine in self._open.values():
             mine.queue.put_nowait(EngineLostError(why))
         self._open.clear()

@@ -28,6 +28,7 @@ from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refuse
 from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
+from trainyard.serve.run.step_watch import StepProgress
 from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
 from trainyard.serve.run.tensor_parallel import TensorParallelModel
 from trainyard.user_file import fault_in_user_file
@@ -82,6 +83,8 @@ class ServingEngine(Protocol):
     def end_sample(self, number: int, sample: int) -> None: ...
 
     def serves(self, number: int) -> bool: ...
+
+    def report_progress(self, report: Callable[[], None]) -> None: ...
 
     def step(self) -> Sequence[NewToken | Embedding | Refused]: ...
 
@@ -215,7 +218,9 @@ class StepOutputs(NamedTuple):
     state: EngineState
 
 
-def engine_main(connection: Connection, make_engine: Callable[[], ServingEngine]) -> None:
+def engine_main(
+    connection: Connection, make_engine: Callable[[], ServingEngine], progress: StepProgress
+) -> None:
     """Serve what comes through a connection until its other end is closed.
 
     An error in a user's policy is one line: the reason why the engine cannot serve, or the last one of the process.
@@ -223,15 +228,17 @@ def engine_main(connection: Connection, make_engine: Callable[[], ServingEngine]
     Parameters
     ----------
     make_engine : such as `EngineSpec.make_engine`.
+    progress : of the engine, which is counted by steps and layers.
     """
     is_ready = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     try:
         engine = make_engine()
         with closing(engine):
+            engine.report_progress(progress.advance)
             connection.send(EngineReady(engine.max_model_len, engine.embedding_form))
             is_ready = True
-            _Loop(connection, engine).run()
+            _Loop(connection, engine, progress).run()
     except ServeError as error:
         connection.send(EngineFailed(str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -256,8 +263,8 @@ def warm_up(engine: Engine) -> None:
 class _Loop:
     """Takes what has come, computes a step, tells what it gave, and again; waits while there is nothing to do."""
 
-    def __init__(self, connection: Connection, engine: ServingEngine) -> None:
-        self._connection, self._engine = connection, engine
+    def __init__(self, connection: Connection, engine: ServingEngine, progress: StepProgress) -> None:
+        self._connection, self._engine, self._progress = connection, engine, progress
         self._id_of: dict[int, int] = {}
         self._number_of: dict[int, int] = {}
 
@@ -266,6 +273,7 @@ class _Loop:
         while True:
             while connection.poll(0 if engine.has_work else None):
                 message = connection.recv()
+                self._progress.advance()
                 if isinstance(message, StopEngine):
                     return
                 if isinstance(message, LoadAdapter):
@@ -282,6 +290,7 @@ class _Loop:
             for _, each in found:
                 self._forget_ended(each.request)
             connection.send(StepOutputs(tuple(found), engine.state))
+            self._progress.advance()
 
     def _load_adapter(self, adapter: str, folder: Path) -> str:
         """Read an adapter; return why that cannot be, or ""."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +36,14 @@ class AttentionContext:
     layers : KV cache of every layer.
     inputs : of the present step.
     shapes : of what layers keep, by their number, as far as they were called.
+    report : is called when the attention of a layer is computed.
     """
 
     attention: PagedAttention | None = None
     layers: list[LayerCache] = field(default_factory=list)
     inputs: StepInputs | None = None
     shapes: dict[int, CacheShape] = field(default_factory=dict)
+    report: Callable[[], None] = lambda: None
 
 
 def connect(model: nn.Module, context: AttentionContext) -> None:
@@ -87,6 +90,7 @@ def _paged(
     cache, batch = context.layers[layer], inputs.attention
     attention.write(key[0].transpose(0, 1), value[0].transpose(0, 1), cache, batch)
     found = attention.attend(query[0].transpose(0, 1), cache, batch, scaling, sliding_window)
+    context.report()
     return found[None], None
 
 

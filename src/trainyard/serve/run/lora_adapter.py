@@ -23,9 +23,12 @@ from torch import Tensor
 from trainyard.reading import listed, parse_json, raised_as, read_text, shown
 from trainyard.serve.errors import ServeError
 
-__all__ = ["LoraConfig", "LoraUpdate", "read_lora_adapter", "read_lora_config"]
+__all__ = ["ADAPTER_FILES", "LoraConfig", "LoraUpdate", "read_lora_adapter", "read_lora_config"]
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_FILES = (_CONFIG, _WEIGHTS)
+"""What is read of the folder of an adapter."""
+
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _IN_TRAINING_ONLY = frozenset(
     {

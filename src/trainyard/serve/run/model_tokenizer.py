@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.decoder_check import check_decoder
 from trainyard.serve.run.structured_outputs import StructuredOutputs
 
-__all__ = ["Detokenizer", "ModelTokenizer"]
+__all__ = ["Detokenizer", "ModelTokenizer", "TooManyTokensError"]
 
 _UNKNOWN = "\ufffd"
 _MOST_UNDECIDED = 3  # characters that may become another one: UTF-8 has at most 4 bytes for each
 _MOST_HELD = 16  # tokens that such characters depend on, and more
+_LEAST_CHARS, _LEAST_MORE_TOKENS = 65_536, 1000
+
+
+class TooManyTokensError(ServeError):
+    """A text has more tokens than it may have.
+
+    Parameters
+    ----------
+    num_tokens : that it has, or that its beginning has.
+    allowed_tokens : that it may have.
+    is_part : whether only the beginning was tokenized.
+    """
+
+    def __init__(self, num_tokens: int, allowed_tokens: int, *, is_part: bool = False) -> None:
+        more = "more than " if is_part else ""
+        super().__init__(f"has {more}{num_tokens} tokens; allowed are {allowed_tokens}; shorten it")
+        self.num_tokens, self.allowed_tokens, self.is_part = num_tokens, allowed_tokens, is_part
+
+    def __reduce__(self) -> Any:
+        return partial(TooManyTokensError, is_part=self.is_part), (self.num_tokens, self.allowed_tokens)
 
 
 class ModelTokenizer:
@@ -49,6 +70,7 @@ class ModelTokenizer:
             self.vocabulary = int(config.get("vocab_size") or text_config["vocab_size"])
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ServeError(f"the tokenizer of {folder} cannot be read: {error}") from error
+        check_decoder(self._tokenizer)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         generation = _read(folder / "generation_config.json")
@@ -80,23 +102,50 @@ class ModelTokenizer:
         return bool(self._pretrained.chat_template)
 
     def encode(
-        self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        allowed_tokens: int | None = None,
     ) -> tuple[int, ...]:
-        """Tokens of a text.
+        """Tokens of a text. Of one that has far more than are kept or allowed, only the beginning is tokenized.
 
         Parameters
         ----------
         add_special_tokens : whether those are added that the tokenizer puts around a text, such as at its beginning.
         max_tokens : how many are kept: the first ones of the text with all that are put around it; None for all.
+        allowed_tokens : how many it may have; None for any number.
+
+        Raises
+        ------
+        TooManyTokensError
+            If it has more than are allowed.
         """
+        most = allowed_tokens if max_tokens is None else max_tokens
+        beginning = text if most is None else self._beginning(text, most)
         # The call for several texts lets other threads run meanwhile; that for one does not.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [beginning], add_special_tokens=add_special_tokens and max_tokens is None
+        )
         if max_tokens is not None:
-            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
             around = self._tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
-            found.truncate(max(0, max_tokens - around))
-            return tuple(self._tokenizer.post_process(found, None, add_special_tokens).ids)
-        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return tuple(found.ids)
+            encoding.truncate(max(0, max_tokens - around))
+            encoding = self._tokenizer.post_process(encoding, None, add_special_tokens)
+        tokens = tuple(encoding.ids)
+        if allowed_tokens is not None and len(tokens) > allowed_tokens:
+            raise TooManyTokensError(len(tokens), allowed_tokens, is_part=len(beginning) < len(text))
+        return tokens
+
+    def _beginning(self, text: str, num_tokens: int) -> str:
+        """A beginning of a text that surely has more than some tokens; all of it if none is known to have them."""
+        num_chars = max(_LEAST_CHARS, 8 * num_tokens)
+        while num_chars < len(text):
+            (encoding,) = self._tokenizer.encode_batch_fast([text[:num_chars]], add_special_tokens=False)
+            if len(encoding) > 2 * num_tokens + _LEAST_MORE_TOKENS:  # whatever the cut does to the last ones
+                return text[:num_chars]
+            num_chars *= 4
+        return text
 
     def decode(self, tokens: Sequence[int], shown: Set[int] = frozenset()) -> str:
         """Text of tokens; special tokens have none.
@@ -141,8 +190,6 @@ class ModelTokenizer:
         ServeError
             If the model has no template, or that cannot write it.
         """
-        from jinja2 import TemplateError
-
         if not self.has_chat_template:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         try:
@@ -152,9 +199,12 @@ class ModelTokenizer:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may raise whatever it likes
+            told = str(error) or type(error).__name__
             raise ServeError(
-                f"the chat template of the model does not take these messages: {error}"
+                f"the chat template of the model does not take these messages: {told}"
             ) from error
         return str(found)
 

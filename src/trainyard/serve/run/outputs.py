@@ -62,10 +62,12 @@ class Refused:
     ----------
     request : its number.
     why : in a sentence.
+    is_fault_of_model : whether the model computed what cannot be served, and the request asked for nothing wrong.
     """
 
     request: int
     why: str
+    is_fault_of_model: bool = False
 
 
 class EngineState(NamedTuple):

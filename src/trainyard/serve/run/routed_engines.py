@@ -38,6 +38,16 @@ class EngineReplica:
         """How often its process was started again."""
         return self.client.num_restarts
 
+    @property
+    def num_stuck(self) -> int:
+        """How often its process did no step and was ended."""
+        return self.client.num_stuck
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it computes requests now."""
+        return self.client.is_ready
+
     @contextmanager
     def serving(self, num: int) -> Iterator[Callable[[], None]]:
         """Count requests and samples until the end of the block; what is given is called when one ends before that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,9 @@ class SimulatedModel:
 
     def unload_adapter(self, adapter: str) -> None:
         """There are none."""
+
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """No layer is computed."""
 
     def close(self) -> None:
         """Nothing was started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -76,6 +76,10 @@ class StepModel(Protocol):
         -------
         Scores of all words after each of these, in float32; shape ``(ends, vocabulary)``.
         """
+        ...
+
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function whenever a layer is computed."""
         ...
 
     def close(self) -> None:

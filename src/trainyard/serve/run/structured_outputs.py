@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from trainyard.serve.run.sampling import SamplingParams, token_mask
 
 __all__ = ["StructuredOutputs", "TokenConstraint", "json_rule"]
 
+_MOST_COMPILED = 4
 # Between the parts of a document; without a bound, a model may write nothing else for ever.
 _SPACE = r"\n?[ ]{0,16}"
 
@@ -60,26 +62,35 @@ class StructuredOutputs:
             ) from error
         self._ends = sorted(ends)
         self._end = token_mask(self._ends, vocabulary)
+        # All samples of a request, and requests one after the other with the same schema, have it compiled once.
+        self._compiled = lru_cache(_MOST_COMPILED)(self._new_matcher)
         try:
             self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=self._ends)
         except Exception as error:  # of a library in Rust
             raise ServeError(f"JSON schemas cannot be used with this tokenizer: {error}") from error
 
     def problem(self, sampling: SamplingParams) -> str:
-        """What is wrong with a schema or grammar; "" if nothing is."""
+        """What is wrong with a schema or grammar, as far as its first token shows it; "" if nothing is."""
         from llguidance import LLMatcher
 
         try:
-            return str(LLMatcher.validate_grammar(_compiled(sampling), self._tokenizer))
+            source = _source(sampling.json_schema, sampling.grammar)
+            problem = str(LLMatcher.validate_grammar(source, self._tokenizer))
+            if not problem:
+                self.constraint(sampling).allowed()
+            return problem
         except ValueError as error:
             return str(error)
 
     def constraint(self, sampling: SamplingParams) -> TokenConstraint:
         """What holds one answer to a schema or grammar that has no problem."""
+        return _Matched(self._compiled(sampling.json_schema, sampling.grammar).deep_copy(), self._end)
+
+    def _new_matcher(self, json_schema: str, grammar: str) -> Any:
+        """A matcher at the beginning of an answer."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, _compiled(sampling))
-        return _Matched(matcher, self._end)
+        return LLMatcher(self._tokenizer, _source(json_schema, grammar))
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
@@ -87,15 +98,15 @@ def json_rule(schema: Mapping[str, Any]) -> str:
     return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _SPACE}} | dict(schema))
 
 
-def _compiled(sampling: SamplingParams) -> str:
-    """A schema or grammar as llguidance has it."""
+def _source(json_schema: str, grammar: str) -> str:
+    """A JSON schema, or else a grammar, as llguidance has it."""
     from llguidance import LLMatcher
 
-    if sampling.grammar:
-        found: str = LLMatcher.grammar_from_lark(sampling.grammar)
-        return found
-    schema = sampling.json_schema
-    found = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": _SPACE})
+    found: str = (
+        LLMatcher.grammar_from_lark(grammar)
+        if grammar
+        else LLMatcher.grammar_from_json_schema(json_schema, overrides={"whitespace_pattern": _SPACE})
+    )
     return found
 
 

@@ -112,6 +112,10 @@ class TensorParallelModel:
         found: Tensor = self._compute("compute", self._own.inputs(items, requests), ends)
         return found
 
+    def report_progress(self, report: Callable[[], None]) -> None:
+        """Call a function for each layer of the part of this process."""
+        self._own.report_progress(report)
+
     def close(self) -> None:
         """End the other processes."""
         self._is_closing = True

@@ -22,12 +22,17 @@ class TokenChooser:
     ----------
     vocabulary : number of tokens that the model knows.
     constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
+
+    Attributes
+    ----------
+    report : is called when what a token may be is known, which takes long where a JSON schema is compiled.
     """
 
     def __init__(
         self, vocabulary: int, constrain: Callable[[SamplingParams], TokenConstraint] | None = None
     ) -> None:
         self._vocabulary, self._constrain = vocabulary, constrain
+        self.report: Callable[[], None] = lambda: None
 
     @property
     def can_constrain(self) -> bool:
@@ -57,6 +62,7 @@ class TokenChooser:
                 allowed, output = entry.allowed(number, self._vocabulary), state.tokens[prompt:]
                 rows.append(SamplingRow(entry.sampling, seed, state.request.prompt_ids, output, allowed))
                 constraints.append(constraint)
+                self.report()
                 numbers.append(number)
                 of_logits.append(row)
         found = sample(logits if len(rows) == len(states) else logits[of_logits], rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import plans
@@ -73,6 +75,18 @@ def test_a_second_training_in_a_folder_is_refused_while_the_first_one_runs(
     check_free(tmp_path)
 
 
+def test_who_only_looks_is_waited_for_however_long_that_takes(tmp_path: Path) -> None:
+    """It may get no core in the middle; it keeps no other that looks from looking."""
+    with locked(tmp_path):
+        pass
+    with (tmp_path / "lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        check_free(tmp_path)
+        threading.Timer(1.0, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with locked(tmp_path), pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
+            check_free(tmp_path)
+
+
 def _hold(held: FolderLock, told: multiprocessing.Event) -> None:
     told.wait()
     held.close()
@@ -118,7 +132,7 @@ def test_a_lock_whose_file_was_deleted_is_still_held(tmp_path: Path) -> None:
 
 
 def test_it_is_held_where_folders_are_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "lock_folder", lambda folder: None)
+    monkeypatch.setattr(lock, "lock_folder", lambda folder, how: None)
     with locked(tmp_path) as held:
         assert not held.note
         with pytest.raises(CheckpointError):

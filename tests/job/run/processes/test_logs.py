@@ -17,6 +17,7 @@ from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.processes.logs import Metrics, cut, metrics_files
 from trainyard.job.run.train import _Recorder, train
 from trainyard.private import make_private, only_for_user, require_private, write_private
+from trainyard.reading import read_text
 
 
 def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
@@ -120,13 +121,40 @@ def test_folders_that_were_there_keep_theirwrong_modes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_a_secret_that_others_read_is_refused(tmp_path: Path, mode: int) -> None:
+@pytest.mark.parametrize("link", [False, True])
+def test_a_secret_that_others_read_is_refused(tmp_path: Path, link: bool, mode: int) -> None:
+    """Of a link, what counts is where it leads."""
+    secret = named = tmp_path / "tokens"
+    write_private(secret, "ann:12345678\n")
+    if link:
+        named = tmp_path / "link"
+        named.symlink_to(secret)
+    assert read_text(named, check=require_private) == "ann:12345678\n"
+    secret.chmod(mode)
+    with pytest.raises(ValueError, match=rf"mode {mode:o} lets others .*: chmod 600 {named}"):
+        read_text(named, check=require_private)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
     secret = tmp_path / "tokens"
     write_private(secret, "ann:12345678\n")
-    require_private(secret)
-    secret.chmod(mode)
-    with pytest.raises(ValueError, match=rf"mode {mode:o} lets others .*: chmod 600 {secret}"):
-        require_private(secret)
+    os.chown(secret, 12345, -1)
+    with pytest.raises(ValueError, match="belongs to another user, of number 12345"):
+        read_text(secret, check=require_private)
+
+
+def test_a_secret_is_checked_where_it_is_read(tmp_path: Path) -> None:
+    """Another file that has taken its name meanwhile is neither looked at nor read."""
+    secret, other = tmp_path / "tokens", tmp_path / "other"
+    write_private(secret, "ann:12345678\n")
+    write_private(other, "eve:12345678\n")
+
+    def check(path: Path, opened: int) -> None:
+        other.replace(secret)
+        require_private(path, opened)
+
+    assert read_text(secret, check=check).startswith("ann")
 
 
 def test_checkpoints_are_as_large_as_said(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_shared_frozen_weights_give_the_losses_of_one_device_and_take_the_bytes_
     model = adapted()
     lowered = lowered_of(model, planned(model, "zero(stage=3)", "1x2xA100-40G"))
     predicted = state_bytes(lowered, list(lowered.stages))
-    answers = run_ranks(2, trained_by, timeout_s=60)
+    answers = run_ranks(2, trained_by)
     for found in answers:
         assert found["losses"] == pytest.approx([2.290052, 2.291651], rel=1e-6)
         assert found["same"]

@@ -34,7 +34,7 @@ class CountingEngine:
 
     max_model_len = _LONGEST
     embedding_form = None
-    num_restarts = 0
+    num_restarts = num_stuck = 0
     state = EngineState()
     is_ready = True
 

@@ -20,6 +20,7 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
+from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.routed_engines import RoutedEngines
@@ -105,7 +106,10 @@ class Servers:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self.engine = RoutedEngines([EngineClient(factory.make_engine)])
         self.call(self.engine.start())
-        self.model = HostedModel("tiny", ModelTokenizer(factory.folder), self.engine, "hermes")
+        self.tokenizer = LimitedTokenizer(factory.folder)
+        self.model = HostedModel(
+            "tiny", self.tokenizer.local, self.engine, "hermes", limited_tokenizer=self.tokenizer
+        )
         self._servers: list[tuple[HttpServer, asyncio.Task[None]]] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -129,6 +133,7 @@ class Servers:
                 server.should_exit = True
             await asyncio.gather(*(serving for _, serving in self._servers))
             await self.engine.close()
+            await self.tokenizer.close()
 
         self.call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -155,7 +160,8 @@ class FakeEngine:
         self.gate.set()
         self.cancelled: list[str] = []
         self.requests: list[Request] = []
-        self.max_model_len, self.num_restarts, self.state = CONTEXT, 0, EngineState()
+        self.max_model_len, self.state = CONTEXT, EngineState()
+        self.num_restarts = self.num_stuck = 0
         self.is_ready, self.replicas = True, (self,)
 
     async def generate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,23 +15,44 @@ from typing import Any
 import httpx2
 import pytest
 from openai.types import Model
+from safetensors.torch import load_file
 from tests.serve.run.server.served_api import CHAT, COMPLETION, FakeEngine, Servers, call_api
-from tests.serve.run.tiny_adapters import merged, save_adapter
+from tests.serve.run.tiny_adapters import WEIGHTS, merged, save_adapter, save_tensors
 from tests.serve.run.tiny_models import generated_by
 from transformers import AutoModelForCausalLM
 
 from trainyard.cli.main import main
+from trainyard.serve.run.lora_adapter import ADAPTER_FILES
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 
 
 @pytest.fixture(scope="module")
 def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two adapters, and a way out of their folder."""
-    path = tmp_path_factory.mktemp("root")
+    """Two adapters, one with values too large, links, and ways out of their folder."""
+    path, outside = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("outside") / "c"
     for seed, name in enumerate("ab"):
         save_adapter(path / name, AutoModelForCausalLM.from_pretrained(folder), seed=seed)
+    wild = {name: tensor * 1e30 for name, tensor in load_file(path / "a" / WEIGHTS).items()}
+    save_tensors(path / "wild", wild, r=4)
     (path / "way out").symlink_to(folder.parent)
+    (path / "link").symlink_to(path / "a")
+    shutil.copytree(path / "a", outside)
+    for name, linked in (("inside", path / "a"), ("config out", outside), ("weights out", outside)):
+        shutil.copytree(path / "a", path / name)
+        for file in ADAPTER_FILES if name == "inside" else (ADAPTER_FILES[name == "weights out"],):
+            (path / name / file).unlink()
+            (path / name / file).symlink_to(linked / file)
+    for place, file in enumerate(ADAPTER_FILES):
+        shutil.copytree(path / "a", path / f"pipe {place}")
+        (path / f"pipe {place}" / file).unlink()
+        os.mkfifo(path / f"pipe {place}" / file)
+    shutil.copytree(path / "a", path / "device")
+    (path / "device" / ADAPTER_FILES[0]).unlink()
+    (path / "device" / ADAPTER_FILES[0]).symlink_to("/dev/zero")
+    shutil.copytree(path / "a", path / "circle")
+    (path / "circle" / ADAPTER_FILES[0]).unlink()
+    (path / "circle" / ADAPTER_FILES[0]).symlink_to(ADAPTER_FILES[0])
     return path
 
 
@@ -125,6 +147,17 @@ def test_chats_streams_and_tokens_are_those_of_adapters_too(url):
         ("x", "/etc", {}, "allowed are folders below the --lora-root"),
         ("x", "way out/tiny", {}, "allowed are folders below the --lora-root"),
         ("x", "a\0", {}, "allowed are folders below the --lora-root"),
+        (
+            "x",
+            "config out",
+            {},
+            "adapter_config.json of lora_path 'config out' is a link out of the --lora-root",
+        ),
+        ("x", "weights out", {}, "adapter_model.safetensors of lora_path 'weights out' is a link out of"),
+        ("x", "device", {}, "adapter_config.json of lora_path 'device' is a link out of the --lora-root"),
+        ("x", "circle", {}, "adapter_config.json of lora_path 'circle' is a link out of the --lora-root"),
+        ("x", "pipe 0", {}, "has no adapter_config.json"),
+        ("x", "pipe 1", {}, "has no adapter_model.safetensors"),
         ("x", "a" * 4000, {}, "has no adapter_config.json"),
         ("tiny", "a", {}, "'tiny' is served already"),
         ("a\nb", "a", {}, "lora_name"),
@@ -138,6 +171,25 @@ def test_what_cannot_be_loaded_is_refused(url, name, path, more, says):
     assert answer.status_code in (400, 404)
     assert says in answer.json()["error"]["message"]
     assert len(httpx2.get(f"{url}/v1/models").json()["data"]) == 1
+
+
+@pytest.mark.parametrize("path", ["link", "inside"])
+def test_links_may_lead_to_what_lies_below_the_root(url, expected, path):
+    assert _load(url, "linked", path).status_code == 200
+    assert _text(_complete(url, "linked")) == expected["a"]
+
+
+def test_what_a_model_cannot_compute_is_no_fault_of_the_request(url, caplog):
+    assert _load(url, "wild", "wild").status_code == 200
+    for streams in (False, True):
+        answer = _complete(url, "wild", stream=streams)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "model_fault"
+        assert "not finite numbers" in answer.json()["error"]["message"]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2
+    assert all("not finite numbers" in each for each in told)
+    assert _complete(url, "tiny").status_code == 200
 
 
 def test_adapters_are_not_more_than_allowed_and_have_names_of_their_own(url):

@@ -113,6 +113,25 @@ def test_fields_that_ask_for_nothing_are_taken(tokenizer):
         ({"prompt": [-1]}, "prompt", "0 to 999"),
         ({"prompt": ["a"] * 20, "n": 100}, "n", "2000 answers"),
         ({"prompt": [5] * CONTEXT}, "prompt", f"at most {CONTEXT}"),
+        ({"prompt": [True]}, "prompt", "allowed is a text"),
+        ({"prompt": [1.0]}, "prompt", "allowed is a text"),
+        ({"prompt": [10**4000]}, "prompt", "0 to 999"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids", "0 to 999"),
+        ({"stop_token_ids": [5, 1000]}, "stop_token_ids", "0 to 999"),
+        ({"stop_token_ids": [10**20]}, "stop_token_ids", "0 to 999"),
+        ({"stop_token_ids": [1e20]}, "stop_token_ids.0", "1e+20: allowed is a valid integer"),
+        ({"stop_token_ids": [True]}, "stop_token_ids.0", "True: allowed is a valid integer"),
+        ({"stop_token_ids": [1.0]}, "stop_token_ids.0", "1.0: allowed is a valid integer"),
+        ({"stop_token_ids": [1] * 1001}, "stop_token_ids", "at most 1000"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "a number for each token"),
+        ({"logit_bias": {"1": True}}, "logit_bias", "-100 to 100"),
+        ({"logit_bias": {"1": "1"}}, "logit_bias", "-100 to 100"),
+        ({"logit_bias": {"1": 10**400}}, "logit_bias", "-100 to 100"),
+        ({"temperature": 10**400}, "temperature", "allowed is"),
+        ({"seed": 10**4000}, "seed", "9223372036854775807"),
+        ({"best_of": 10**4000}, "best_of", "allowed is n"),
+        ({"user": "a" * 1025}, "user", "1024"),
+        ({"model": "a" * 1025}, "model", "1024"),
         ({"priority": 2**40}, "priority", "2147483647"),
         ({"cache_salt": ""}, "cache_salt", "''"),
         ({"min_tokens": 17}, "min_tokens", "max_tokens, which is 16"),
@@ -128,6 +147,13 @@ def test_values_that_are_not_allowed(tokenizer, wrong, param, says):
     error = refusal(post(tokenizer, _PATHS[1], COMPLETION | wrong), 400)
     assert error["param"] == param
     assert says in error["message"]
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize("tokens", [[-1], [1000], [10**20], [1e20], [True], [1.5], ["1"]])
+def test_tokens_that_the_model_does_not_know_have_no_text(tokenizer, tokens):
+    error = refusal(post(tokenizer, "/detokenize", {"tokens": tokens}), 400)
+    assert error["param"] in ("tokens", "tokens.0")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +268,8 @@ def test_any_fields_are_answered_or_refused(tokenizer, path, fields):
 @example("/v1/completions", b'{"model": "tiny", "prompt": "a", "temperature": NaN}')
 @example("/v1/completions", b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 5000 + b"}")
 def test_any_bytes_are_refused(tokenizer, path, content):
-    refusal(post(tokenizer, path, content), 400)
+    found = post(tokenizer, path, content)
+    refusal(found, 413 if found[0] == 413 else 400)
 
 
 async def _raw(client, path, content):

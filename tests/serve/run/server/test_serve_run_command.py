@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +38,8 @@ from trainyard.cli.main import main
         (["--policy", "vtc(predict='oracle')"], "has to know how long outputs will be"),
         (["--api-key", "short"], "NAME=KEY"),
         (["--deadline", "soon"], "--deadline"),
+        (["--step-cpu", "much"], "--step-cpu"),
+        (["--step-idle", "0s"], "--step-idle"),
         (["--dtype", "int8"], "--dtype"),
         (["--tool-call-parser", "other"], "known are hermes"),
         (["--device", "cuda", "--engine", "simulated"], "--engine simulated has no --device"),
@@ -45,6 +48,7 @@ from trainyard.cli.main import main
         (["--cluster", "1xH100"], "--engine simulated and --cluster go together"),
         (["--engine", "vllm", "--policy", "vllm_v0"], "vllm_v0 does not drive vLLM: it swaps"),
         (["--engine", "vllm", "--deadline", "1s"], "does not do"),
+        (["--engine", "vllm", "--step-cpu", "1s"], "does not do"),
         (["--engine", "vllm", "--host-cache-memory", "1GB"], "leave --host-cache-memory out"),
         (["--engine", "vllm", "--vllm-python", "no/python"], "make vllm"),
         (["--vllm-python", "no/python"], "goes with --engine vllm"),
@@ -144,6 +148,27 @@ def test_requests_of_a_process_that_is_killed_go_on_in_the_next_one(folder):
         stopped(server)
     assert found[0] == found[1] != ""
     assert 'trainyard:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in restarts
+
+
+@pytest.mark.slow
+def test_engine_that_is_stopped_is_not_ready_counted_and_started_again(folder):
+    body = COMPLETION | {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    with serving(str(folder), "--step-idle", "1s", "--max-retries", "1") as (server, ready):
+        url = ready["address"]
+        before = httpx2.post(f"{url}/v1/completions", json=body, timeout=300).json()["choices"]
+        (engine,) = [each for each in psutil.Process(server.pid).children() if is_engine(each)]
+        engine.suspend()
+        with ThreadPoolExecutor(1) as others:
+            answering = others.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=300)
+            while httpx2.get(f"{url}/ready", timeout=300).status_code == 200:
+                time.sleep(0.05)
+            assert httpx2.get(f"{url}/health", timeout=300).status_code == 200
+            after = answering.result().json()["choices"]
+        metrics = httpx2.get(f"{url}/metrics", timeout=300).text
+        stopped(server)
+    assert after == before
+    assert 'trainyard:engine_stuck_total{engine="0",model_name="tiny"} 1.0' in metrics
+    assert 'trainyard:engine_ready{engine="0",model_name="tiny"} 1.0' in metrics
 
 
 @pytest.mark.slow

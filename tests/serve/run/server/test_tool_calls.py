@@ -370,7 +370,14 @@ def test_nothing_is_nested_too_deeply(tokenizer, num, choice):
     for each in (found, called):
         told = each[2]["error"]["message"] if each[0] != 200 else ""
         assert each[0] in (200, 400)
-        assert ("at most 64" in told) == (num > 64)
+        assert ("objects and lists within each other" in told) == (num > 64)
+
+
+def test_what_is_told_of_a_large_schema_is_short(tokenizer):
+    parameters = {"type": "object", "properties": {"a": {"enum": list(range(300_000))}}}
+    strict = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    found = post(tokenizer, _PATH, CHAT | {"tools": [strict]}, tool_call_parser="hermes")
+    assert len(refusal(found, 400)["message"]) < 2100
 
 
 def test_a_template_without_tools_is_told(tmp_path):

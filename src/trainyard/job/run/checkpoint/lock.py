@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.job.run.errors import CheckpointError
-from trainyard.locks import NO_LOCKS, lock_folder
+from trainyard.locks import NO_LOCKS, can_share, lock_folder, locked_folder
 from trainyard.private import make_private
 
 _LOCK = "lock"
-_TRIES, _RETRY_S = 40, 0.05  # who only looks holds it for a moment
+_TRIES, _RETRY_S = 40, 0.05  # who tries to lock it holds it for a moment
 
 
 class FolderLock:
@@ -70,7 +70,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
         If another run holds it; the message says who.
     """
     make_private(folder)
-    lock = FolderLock(_opened(folder))
+    lock = FolderLock(_opened(folder, fcntl.LOCK_EX))
     try:
         yield lock
     finally:
@@ -86,17 +86,22 @@ def check_free(folder: Path) -> None:
         If one does.
     """
     if (folder / _LOCK).exists():
-        with locked(folder):
-            pass
+        FolderLock(_opened(folder, fcntl.LOCK_SH)).close()
 
 
-def _opened(folder: Path) -> tuple[int, ...]:
+def _opened(folder: Path, how: int) -> tuple[int, ...]:
+    """Lock a folder, or share the lock to look whether somebody holds it.
+
+    Who shares it is waited for however long that takes: on a busy machine, such a one may get no core for a while.
+    """
     file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    for _ in range(_TRIES):
+    num_tries = 0
+    while num_tries < _TRIES:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            whole = lock_folder(folder)
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            whole = lock_folder(folder, how)
         except BlockingIOError:
+            num_tries += not _can_share(file, folder)
             time.sleep(_RETRY_S)
         except OSError as error:
             os.close(file)
@@ -104,8 +109,9 @@ def _opened(folder: Path) -> tuple[int, ...]:
                 return ()
             raise
         else:
-            os.ftruncate(file, 0)
-            os.pwrite(file, _holder().encode(), 0)
+            if how == fcntl.LOCK_EX:
+                os.ftruncate(file, 0)
+                os.pwrite(file, _holder().encode(), 0)
             return (file,) if whole is None else (file, whole)
     said = os.pread(file, 1000, 0).decode(errors="replace").strip()
     os.close(file)
@@ -113,6 +119,14 @@ def _opened(folder: Path) -> tuple[int, ...]:
         f"another run writes checkpoints to {folder}: {said or 'it does not say who'}; wait until it has ended, stop it, "
         "or give another folder (--checkpoint)"
     )
+
+
+def _can_share(file: int, folder: Path) -> bool:
+    try:
+        with locked_folder(folder, fcntl.LOCK_SH):
+            return can_share(file)
+    except BlockingIOError:
+        return False
 
 
 def _holder() -> str:

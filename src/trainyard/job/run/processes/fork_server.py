@@ -21,6 +21,13 @@ from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.rank_processes import how_it_ended
+from trainyard.processes import (
+    Overrun,
+    ProcessLimits,
+    own_cpu_seconds,
+    watch_together,
+    watched,
+)
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -30,10 +37,10 @@ _PRELOAD = [
     "torch.onnx",
 ]
 
-# In which the server forks a process; the first time, it first loads what is above.
-_FORK_S, _LOAD_S = 10.0, 60.0
-# The server that has forked one, if there is any.
-_proven: psutil.Process | None = None
+# Of the server, until it has forked a process: the first time, it first loads what is above, which takes some seconds.
+_LIMITS = ProcessLimits(cpu_s=120.0)
+_RANK_LIMITS = ProcessLimits(cpu_s=600.0)
+_LOOK_S = 0.5
 _making = threading.Lock()
 
 
@@ -58,20 +65,25 @@ def start(process: BaseProcess) -> None:
     WorkerError
         If the server ends, or is ended since it does not answer; the next process is forked from another one.
     """
-    global _proven
-    server = _server()
-    limit_s = _FORK_S if server == _proven else _LOAD_S
-    limit = threading.Timer(limit_s, _kill, [server])
-    limit.daemon = True
-    limit.start()
+    server, overruns = _server(), list[Overrun]()
+
+    def end(overrun: Overrun) -> None:
+        overruns.append(overrun)
+        _kill(server)
+
     try:
-        process.start()
+        # What it has forked before may use as much CPU as it likes.
+        with watched(server.pid, _LIMITS, end, own_cpu_seconds):
+            process.start()
     except (EOFError, ConnectionError) as error:
-        why = "ended" if limit.is_alive() else f"did not answer within {limit_s:g} s and was killed"
+        why = "ended"
+        if overruns:
+            why = f"was killed, for it {overruns[0]}"
+            with suppress(
+                ChildProcessError
+            ):  # until it has ended, it would be asked again; it is waited for elsewhere
+                os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         raise WorkerError(f"the server that forks processes {why}; another one is started") from error
-    finally:
-        limit.cancel()
-    _proven = server
 
 
 def has_ended(process: BaseProcess) -> bool:
@@ -101,13 +113,20 @@ def warm_up() -> None:
     process.join()
 
 
-def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, timeout_s: float = 300) -> list[Any]:
+def run_ranks(
+    num_ranks: int, function: Callable[..., Any], *args: Any, limits: ProcessLimits = _RANK_LIMITS
+) -> list[Any]:
     """Call ``function(rank, *args)`` in one process per rank, in a gloo process group, and return the results.
+
+    Parameters
+    ----------
+    limits : of each rank on average; ``idle_s`` is how long all together may use no CPU, for who waits for another uses
+        none.
 
     Raises
     ------
     WorkerError
-        If a process raises, dies or does not answer in time; the others are stopped.
+        If a process raises, dies or passes the limits; the others are stopped.
     """
     spawn = context()
     results = spawn.Queue()
@@ -120,27 +139,26 @@ def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, timeout_
         for worker in workers:
             start(worker)
         try:
-            return _collect(workers, results, timeout_s)
+            return _collect(workers, results, limits)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.join()
 
 
-def _collect(workers: list[Any], results: Any, timeout_s: float) -> list[Any]:
+def _collect(workers: list[Any], results: Any, limits: ProcessLimits) -> list[Any]:
     found: dict[int, Any] = {}
-    waited_s = 0.0
+    watch = watch_together([worker.pid for worker in workers], limits)
     while len(found) < len(workers):
         try:
-            rank, ok, value = results.get(timeout=0.5)
+            rank, ok, value = results.get(timeout=_LOOK_S)
         except queue.Empty:
-            waited_s += 0.5
             dead = [r for r, w in enumerate(workers) if r not in found and w.exitcode is not None]
             if dead:
                 raise WorkerError(f"rank {dead[0]} {how_it_ended(workers[dead[0]].exitcode)}") from None
-            if waited_s > timeout_s:
+            if overrun := watch.look():
                 missing = sorted(set(range(len(workers))) - set(found))
-                raise WorkerError(f"ranks {missing} gave no answer in {timeout_s:.0f} s") from None
+                raise WorkerError(f"ranks {missing} gave no answer: together, all ranks {overrun}") from None
             continue
         if not ok:
             raise WorkerError(f"rank {rank} failed:\n{value}")

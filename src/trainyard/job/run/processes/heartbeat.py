@@ -3,6 +3,10 @@
 A thread of every process counts up as long as the process runs, whatever that computes or waits for. Who watches it never
 compares clocks: silence is time in which the watcher itself ran and saw no change. One that was stopped for hours, or
 starts anew, has seen none.
+
+A process of a busy machine may be silent for it gets no core, or for it holds Python's lock while it computes. So the
+system is asked, too, where it knows the process: one counts as stopped only if a signal has stopped it, or if it used no
+CPU for ten minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Heartbeats", "RankProblem", "Silence", "beating"]
+from trainyard.processes import IDLE_S, Activity
+
+__all__ = ["Heartbeats", "RankProblem", "Silence", "StopWatch", "beating"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -51,6 +57,47 @@ class Silence(Generic[K]):
         }
         self._seen = dict(beats)
         return self._silent_s
+
+
+class StopWatch(Generic[K]):
+    """Which of some processes are stopped, so that they will not go on.
+
+    Parameters
+    ----------
+    limit_s : after which a process that gives no heartbeat counts as stopped, if the system says that it is, or does not
+        know it.
+    longest_gap_s, clock : see `Silence`.
+    """
+
+    def __init__(
+        self, limit_s: float, longest_gap_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit_s, self._idle_limit_s = limit_s, max(limit_s, IDLE_S)
+        self._stopped, self._idle = Silence[K](longest_gap_s, clock), Silence[K](longest_gap_s, clock)
+        self._num_looks = 0
+
+    def look(self, beats: Mapping[K, object], seen: Mapping[K, Activity]) -> dict[K, str]:
+        """What is to be said of each that is stopped, the one first that has been silent for longest.
+
+        Parameters
+        ----------
+        beats : of all.
+        seen : those that run on this machine.
+        """
+        self._num_looks += 1
+        works = {key for key, activity in seen.items() if not activity.is_stopped}
+        cpu_s = {key: activity.cpu_s for key, activity in seen.items()}
+        stopped_s = self._stopped.look(
+            {key: (beat, self._num_looks if key in works else None) for key, beat in beats.items()}
+        )
+        idle_s = self._idle.look({key: (beat, cpu_s.get(key)) for key, beat in beats.items()})
+        found = {}
+        for key in sorted(beats, key=idle_s.__getitem__, reverse=True):
+            if stopped_s[key] > self._limit_s:
+                found[key] = f"gave no heartbeat for {stopped_s[key]:.0f} s"
+            elif idle_s[key] > self._idle_limit_s:
+                found[key] = f"gave no heartbeat and used no CPU for {idle_s[key]:.0f} s"
+        return found
 
 
 @contextmanager
@@ -92,9 +139,9 @@ class Heartbeats:
     Parameters
     ----------
     ranks : that will be forked.
-    limit_s : after which a rank that gives no heartbeat counts as stopped.
+    limit_s : after which a rank that gives no heartbeat counts as stopped; see `StopWatch`.
     stall_s : after which a rank that lives, and has done no further step, counts as stuck; a first step may take half an
-        hour in any case.
+        hour in any case. Time in which one of the ranks waits for a core does not count.
     clock : of this process, in seconds.
 
     Attributes
@@ -114,7 +161,8 @@ class Heartbeats:
         self.look_s = min(1.0, limit_s / _LOOKS_PER_LIMIT, stall_s / _LOOKS_PER_LIMIT)
         self._counts = memoryview(mmap.mmap(-1, 16 * max(1, len(self._places)))).cast("Q")
         gap_s = 2 * self.look_s  # more than this counts as if this process was away
-        self._silence, self._stall = Silence[int](gap_s, clock), Silence[int](gap_s, clock)
+        self._stops, self._cores = StopWatch[int](limit_s, gap_s, clock), _CoreClock(clock)
+        self._stall = Silence[int](gap_s, self._cores)
 
     # In the process of a rank.
 
@@ -133,26 +181,49 @@ class Heartbeats:
 
     # In the process that has forked them.
 
-    def problem(self, running: Iterable[int]) -> RankProblem | None:
+    def problem(self, running: Mapping[int, Activity]) -> RankProblem | None:
         """A rank that is stopped or stuck, and what is to be said of it; None if there is none.
 
         To be asked every ``look_s``.
 
         Parameters
         ----------
-        running : the ranks that are to be alive.
+        running : the ranks that are to be alive, as the system sees their processes.
         """
-        ranks = list(running)
-        silent = self._silence.look({rank: self._counts[self._places[rank]] for rank in ranks})
-        steps = {rank: self._counts[self._places[rank] + 1] for rank in ranks}
+        stopped = self._stops.look({rank: self._counts[self._places[rank]] for rank in running}, running)
+        for rank, said in stopped.items():
+            return RankProblem(rank, f"{said}: its process is stopped", stopped=True)
+        self._cores.look(running)
+        steps = {rank: self._counts[self._places[rank] + 1] for rank in running}
         stalled = self._stall.look(steps)
-        if ranks and silent[rank := max(ranks, key=silent.__getitem__)] > self._limit_s:
-            return RankProblem(
-                rank, f"gave no heartbeat for {silent[rank]:.0f} s: its process is stopped", stopped=True
-            )
-        for rank in ranks:
+        for rank in running:
             limit_s = self._stall_s if steps[rank] else max(self._stall_s, _FIRST_STEP_S)
             if stalled[rank] > limit_s:
                 reason = f"has done no step for {stalled[rank]:.0f} s, though its process lives"
                 return RankProblem(rank, reason, stopped=False)
         return None
+
+
+class _CoreClock:
+    """A clock that shows for how long ranks had the cores that they wanted.
+
+    The others wait for the one that waits for a core. So time counts in full where none of them does, and else as CPU
+    seconds that one used at most.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._now_s, self._looked_s = 0.0, clock()
+        self._cpu_s: dict[int, float] = {}
+
+    def __call__(self) -> float:
+        return self._now_s
+
+    def look(self, running: Mapping[int, Activity]) -> None:
+        """Go on."""
+        looked_s = self._clock()
+        passed_s, self._looked_s = looked_s - self._looked_s, looked_s
+        used_s = [each.cpu_s - self._cpu_s.get(rank, each.cpu_s) for rank, each in running.items()]
+        self._cpu_s = {rank: each.cpu_s for rank, each in running.items()}
+        wants_core = any(each.is_runnable for each in running.values())
+        self._now_s += min(passed_s, max(used_s)) if wants_core else passed_s

@@ -13,15 +13,14 @@ from trainyard.job.run.checkpoint.lock import FolderLock
 from trainyard.job.run.config import Restart, StepMetrics, WorkerInput
 from trainyard.job.run.processes.agent import Ended, agent_main
 from trainyard.job.run.processes.fork_server import WorkerError, context, start
-from trainyard.job.run.processes.heartbeat import Silence
+from trainyard.job.run.processes.heartbeat import StopWatch
 from trainyard.job.run.processes.logs import rank_log
 from trainyard.job.run.processes.rank_processes import how_it_ended
 from trainyard.job.run.processes.worker_group import AllReady, Watching
 from trainyard.private import make_private, opener
+from trainyard.processes import activity
 
 _LOOK_S = 1.0
-# In which ranks are ended, and others started.
-_BETWEEN_ATTEMPTS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,11 @@ def supervise(work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock 
 
 def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
     # While the ranks are prepared nothing is heard; from then on, often.
-    silence, num_heard, limit_s = Silence[str](_LOOK_S), 0, heartbeat_s + _BETWEEN_ATTEMPTS_S
+    stops, num_heard = StopWatch[str](heartbeat_s, _LOOK_S), 0
     while True:
         if num_heard and not pipe.poll(_LOOK_S):
-            silent_s = silence.look({"": num_heard})[""]
-            if silent_s > limit_s:
-                raise WorkerError(
-                    f"the process that watches the ranks gave no heartbeat for {silent_s:.0f} s: it is stopped"
-                )
+            for said in stops.look({"": num_heard}, {"": activity(process.pid)}).values():
+                raise WorkerError(f"the process that watches the ranks {said}: it is stopped")
             continue
         try:
             message = pipe.recv()

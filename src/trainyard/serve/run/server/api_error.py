@@ -6,12 +6,15 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from trainyard.serve.errors import ServeError
+from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.run.engine_adapters import AdapterUnloadedError
 from trainyard.serve.run.engine_client import EngineLostError
+from trainyard.serve.run.limited_tokenizer import TokenizerBusyError
+from trainyard.serve.run.model_tokenizer import TooManyTokensError
 
 __all__ = ["ApiError"]
 
+_MOST_CHARS = 2000
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -26,7 +29,7 @@ class ApiError(Exception):
     Parameters
     ----------
     status : of HTTP.
-    message : what was given, what is allowed, and what to do.
+    message : what was given, what is allowed, and what to do; its middle is left out where it is long.
     param : field of the request that is wrong; "" if it is none.
     code : what is wrong, for programs; "" for nothing.
     retry_after_s : after how many seconds the same may be done; 0 says nothing of that.
@@ -35,6 +38,8 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, param: str = "", code: str = "", retry_after_s: int = 0
     ) -> None:
+        if len(message) > _MOST_CHARS:
+            message = f"{message[: _MOST_CHARS // 2]} ... {message[-_MOST_CHARS // 2 :]}"
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after_s = (
             status,
@@ -56,6 +61,18 @@ class ApiError(Exception):
             return cls(503, str(error), code="engine_lost", retry_after_s=1)
         if isinstance(error, AdapterUnloadedError):
             return cls(404, str(error), param="model", code="model_not_found")
+        if isinstance(error, ModelFaultError):
+            return cls(500, str(error), code="model_fault")
+        return cls(400, str(error), param=param)
+
+    @classmethod
+    def of_tokenizer(cls, error: ServeError, param: str) -> ApiError:
+        """Why the text of a field has no tokens."""
+        if isinstance(error, TokenizerBusyError):
+            return cls(503, str(error), code="tokenizer_busy", retry_after_s=1)
+        if isinstance(error, TooManyTokensError):
+            text = "the prompt" if param == "messages" else f"the {param}"
+            return cls(400, f"{text} {error}", param=param, code="context_length_exceeded")
         return cls(400, str(error), param=param)
 
     @classmethod

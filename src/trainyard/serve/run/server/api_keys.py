@@ -49,9 +49,8 @@ class ApiKeys:
         found: dict[str, str] = {}
         lines = [("--api-key", text) for text in given]
         if path is not None:
-            require_private(path)
             with raised_as(ServeError):
-                rows = [line.strip() for line in read_text(path).splitlines()]
+                rows = [line.strip() for line in read_text(path, check=require_private).splitlines()]
             of_file = [
                 (f"{path}, line {number}", row)
                 for number, row in enumerate(rows, 1)

@@ -13,11 +13,13 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import ChatMessage, ToolChoiceField, Tools
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.chat_messages import Messages, ToolChoiceField, Tools
+from trainyard.serve.run.server.json_body import parse_json
+from trainyard.serve.run.server.request_body import Name, RequestBody, problem_of
 from trainyard.serve.run.server.tools.tool_use import ToolUse
 
 __all__ = [
+    "Body",
     "ChatRequest",
     "CompletionRequest",
     "GenerationRequest",
@@ -29,6 +31,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_STOPS, _MOST_STOP_CHARS = 4, 1000
 _TOKEN = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SALT_CHARS = 1024
+_MOST_BIAS = 100
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -69,6 +72,8 @@ def _biases(given: Any) -> Any:
     """Numbers by token; keys of JSON are texts."""
     if not isinstance(given, dict) or not all(_TOKEN.fullmatch(str(each)) for each in given):
         raise ValueError('allowed is a number for each token, such as {"50256": -100}')
+    if not all(type(each) in (int, float) and -_MOST_BIAS <= each <= _MOST_BIAS for each in given.values()):
+        raise ValueError(f"allowed are numbers from {-_MOST_BIAS} to {_MOST_BIAS} for each token")
     return {int(token): value for token, value in given.items()}
 
 
@@ -83,7 +88,7 @@ class _StreamOptions(RequestBody):
 
 
 class _JsonSchema(RequestBody):
-    name: str = ""
+    name: Name = ""
     strict: bool | None = None  # answers conform in either case
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -96,7 +101,7 @@ class _ResponseFormat(RequestBody):
 class GenerationRequest(RequestBody, ABC):
     """What chats and completions have in common."""
 
-    model: str
+    model: Name
     max_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
     min_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
     temperature: float = 1.0
@@ -163,7 +168,7 @@ class GenerationRequest(RequestBody, ABC):
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Messages
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -221,7 +226,7 @@ class CompletionRequest(GenerationRequest):
     def check_fields(self) -> None:
         super().check_fields()
         if self.best_of not in (None, self.n):
-            message = f"best_of is {self.best_of}; allowed is n, which is {self.n}; leave it out"
+            message = f"best_of is {shown(self.best_of)}; allowed is n, which is {self.n}; leave it out"
             raise ApiError(400, message, param="best_of")
         if self.echo and self.logprobs is not None:
             message = "echo and logprobs do not go together, as prompts have no log-probabilities here; leave one out"
@@ -231,15 +236,15 @@ class CompletionRequest(GenerationRequest):
 Body = TypeVar("Body", bound=RequestBody)
 
 
-def read_request(kind: type[Body], content: bytes) -> Body:
+def read_request(kind: type[Body], content: bytes | bytearray) -> Body:
     """Read the body of a request.
 
     Raises
     ------
     ApiError
-        If it is no JSON, a field is not known, not done, or not allowed.
+        If it is no JSON or has too many values, or a field is not known, not done, or not allowed.
     """
-    given = _mapping(content)
+    given = _mapping(parse_json(content, "the body"))
     known = kind.model_fields
     for name in [name for name in given if name not in known]:
         _require_nothing(name, given.pop(name), sorted(known))
@@ -248,37 +253,15 @@ def read_request(kind: type[Body], content: bytes) -> Body:
         found.check_fields()
         return found
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(each) for each in first["loc"] if not str(each).startswith("function-"))
-        if first["type"] == "missing" and len(first["loc"]) == 1:
-            raise ApiError(400, f"{place} is missing; give it", param=place) from None
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-        told = f"{place} is {shown(first['input'])}: {message}"
-        if first["type"] == "extra_forbidden":
-            told = f"{place} is given, and is not done by this server; leave it out"
+        place, told = problem_of(error)
         raise ApiError(400, told, param=place) from None
-    except RecursionError:
-        raise ApiError(400, "the body is nested too deeply; give fields as the API has them") from None
 
 
-def _mapping(content: bytes) -> dict[str, Any]:
+def _mapping(given: Any) -> dict[str, Any]:
     """The fields of a body that say something."""
-    try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_no_number)
-        # What JSON escapes and UTF-8 does not have: half of a pair of surrogates.
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
-    except UnicodeError:
-        raise ApiError(400, "the body is not UTF-8; send JSON in UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        told = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, f"the body is no JSON: {told}; send a JSON object") from None
-    if not isinstance(found, dict):
-        raise ApiError(400, f"the body is {shown(found)}; allowed is a JSON object")
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    if not isinstance(given, dict):
+        raise ApiError(400, f"the body is {shown(given)}; allowed is a JSON object")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _require_nothing(name: str, value: Any, known: list[str]) -> None:

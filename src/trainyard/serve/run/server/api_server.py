@@ -31,12 +31,10 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.adapter_requests import (
     LoadAdapterRequest,
     UnloadAdapterRequest,
@@ -45,8 +43,8 @@ from trainyard.serve.run.server.adapter_requests import (
 )
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
-from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, read_request
-from trainyard.serve.run.server.body_reader import read_body
+from trainyard.serve.run.server.api_requests import Body, ChatRequest, CompletionRequest
+from trainyard.serve.run.server.body_reader import BodyReader
 from trainyard.serve.run.server.embedding_requests import (
     EmbeddingRequest,
     check_dimensions,
@@ -57,6 +55,8 @@ from trainyard.serve.run.server.embedding_response import EmbeddingResponse
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
     check_constraint,
+    check_prompts,
+    check_request,
     completion_prompt_tokens,
     echoed_prompts,
     to_engine_requests,
@@ -142,6 +142,7 @@ class ApiServer:
             name: QueueLimit(self._limits.max_queued_requests, self._limits.max_queued_tokens)
             for name in models
         }
+        self._bodies = BodyReader(self._limits.max_body_bytes)
         self.num_open = 0
         self.metrics = Metrics({name: model.engine for name, model in models.items()})
         self.app = AccessMiddleware(self._routes(), keys or ApiKeys())
@@ -159,8 +160,10 @@ class ApiServer:
         body = await self._read_body(request, ChatRequest)
         model = self.served.find_ready(body.model)
         model.require_text()
+        check_request(body, model)
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
-        prompts = await run_in_threadpool(_prompt_tokens, chat_prompt_tokens, body, model, tools)
+        await check_constraint(body, model, tools)
+        prompts = await chat_prompt_tokens(body, model)
         return self._generate(request, body, model, prompts, ChatResponseWriter, tools)
 
     async def complete(self, request: Request) -> Response:
@@ -168,10 +171,11 @@ class ApiServer:
         body = await self._read_body(request, CompletionRequest)
         model = self.served.find_ready(body.model)
         model.require_text()
-        prompts = await run_in_threadpool(
-            _prompt_tokens, completion_prompt_tokens, body, model, ToolAnswers()
-        )
-        echoed = echoed_prompts(body, prompts, model.tokenizer)
+        check_request(body, model)
+        check_prompts(body, model)
+        await check_constraint(body, model, ToolAnswers())
+        prompts = await completion_prompt_tokens(body, model)
+        echoed = await echoed_prompts(body, prompts, model)
         return self._generate(
             request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed), ToolAnswers()
         )
@@ -181,7 +185,7 @@ class ApiServer:
         body = await self._read_body(request, EmbeddingRequest)
         model = self.served.find_ready(body.model)
         check_dimensions(body, model.require_embeddings(), model.name)
-        texts = await run_in_threadpool(embedding_texts, body, model.tokenizer, model.engine.max_model_len)
+        texts = await embedding_texts(body, model)
         self._log_prompts(request, model, texts)
         given = to_embedding_requests(texts, model.name, request.state.client or body.user, uuid.uuid4().hex)
         queue, deadline_s = self._queues[model.name], self._limits.deadline_s
@@ -224,15 +228,15 @@ class ApiServer:
         """POST /tokenize."""
         body = await self._read_body(request, TokenizeRequest)
         model = self.served.find_ready(body.model or self.served.only_name())
-        found = await run_in_threadpool(tokenized, body, model.tokenizer)
+        found = await tokenized(body, model)
         most = model.engine.max_model_len
         return JSONResponse({"count": len(found), "max_model_len": most, "tokens": list(found)})
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
         body = await self._read_body(request, DetokenizeRequest)
-        tokenizer = self.served.find(body.model or self.served.only_name()).tokenizer
-        return JSONResponse({"prompt": await run_in_threadpool(detokenized, body, tokenizer)})
+        model = self.served.find(body.model or self.served.only_name())
+        return JSONResponse({"prompt": await detokenized(body, model)})
 
     async def version(self) -> Response:
         """GET /version."""
@@ -310,15 +314,8 @@ class ApiServer:
             texts = [model.tokenizer.decode(prompt) for prompt in prompts]
             _LOG.info("id=%s prompts=%r", request.state.request_id, texts)
 
-    async def _read_body(self, request: Request, kind: Any) -> Any:
-        """Read the body.
-
-        Raises
-        ------
-        ApiError
-            If it is too large, comes too slowly, or is none that is allowed.
-        """
-        body = read_request(kind, await read_body(request, self._limits.max_body_bytes))
+    async def _read_body(self, request: Request, kind: type[Body]) -> Body:
+        body = await self._bodies.read(request, kind)
         request.state.model_name = self.served.base_of(getattr(body, "model", ""))
         return body
 
@@ -346,17 +343,6 @@ class _CountedResponse(Response):
             await self._response(*given)
         finally:
             self._api.num_open -= 1
-
-
-def _prompt_tokens(
-    prompt_tokens: Callable[[Any, ModelTokenizer], tuple[tuple[int, ...], ...]],
-    body: Any,
-    model: HostedModel,
-    tools: ToolAnswers,
-) -> tuple[tuple[int, ...], ...]:
-    """What may take long, and so is not done where all requests are answered: the format, and the prompts' tokens."""
-    check_constraint(body, model.tokenizer, tools)
-    return prompt_tokens(body, model.tokenizer)
 
 
 def _error_message(request: Request, error: HTTPException) -> str:

@@ -6,11 +6,22 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    FailFast,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.reading import shown
+from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.json_body import check_num_values, parse_json
+from trainyard.serve.run.server.request_body import Name, RequestBody, problem_of
 
-__all__ = ["ChatMessage", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
+__all__ = ["ChatMessage", "Messages", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -42,30 +53,21 @@ class _TextPart(RequestBody):
 
 def _joined(given: Any) -> Any:
     """Content as one text, if it is a list of parts."""
-    return (
-        "".join(_TextPart.model_validate(part).text for part in given) if isinstance(given, list) else given
-    )
+    if not isinstance(given, list):
+        return given
+    try:
+        return "".join(_TextPart.model_validate(part).text for part in given)
+    except ValidationError as error:
+        raise ValueError(problem_of(error)[1]) from None
 
 
 class _CalledFunction(RequestBody):
-    name: str
+    name: Name
     arguments: str
-
-    @field_validator("arguments")
-    @classmethod
-    def _is_object(cls, given: str) -> str:
-        try:
-            found = json.loads(given or "{}")
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError("allowed is the text of a JSON object")
-        _check_depth(found)
-        return given
 
 
 class _ToolCall(RequestBody):
-    id: str
+    id: Name
     type: Literal["function"]
     function: _CalledFunction
 
@@ -75,8 +77,8 @@ class ChatMessage(RequestBody):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_joined)] = None
-    tool_calls: list[_ToolCall] = Field(default_factory=list)
-    tool_call_id: str | None = None
+    tool_calls: Annotated[list[_ToolCall], FailFast()] = Field(default_factory=list)
+    tool_call_id: Name | None = None
 
     _nulls = model_validator(mode="before")(_without_nulls)
 
@@ -108,6 +110,29 @@ class ChatMessage(RequestBody):
         if self.tool_call_id is not None:
             found["tool_call_id"] = self.tool_call_id
         return found
+
+
+def _check_arguments(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Refuse arguments of calls that are no objects, but first those that would become too many values together."""
+    calls = {
+        f"messages.{i}.tool_calls.{j}.function.arguments": call.function.arguments or "{}"
+        for i, message in enumerate(messages)
+        for j, call in enumerate(message.tool_calls)
+    }
+    check_num_values(",".join(calls.values()).encode(), "function.arguments of all calls")
+    for place, text in calls.items():
+        found = parse_json(text.encode(), place, param=place)
+        try:
+            if not isinstance(found, dict):
+                raise ValueError("allowed is the text of a JSON object")
+            _check_depth(found)
+        except ValueError as error:
+            raise ApiError(400, f"{place} is {shown(text)}: {error}", param=place) from None
+    return messages
+
+
+Messages = Annotated[list[ChatMessage], FailFast(), Field(min_length=1), AfterValidator(_check_arguments)]
+"""A conversation."""
 
 
 class _Function(RequestBody):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,10 +9,10 @@ from pydantic import Field
 from trainyard.reading import listed
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.engine_requests import check_tokens, tokens_of_texts
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.engine_requests import check_tokens, most_tokens, tokens_of_texts
+from trainyard.serve.run.server.hosted_model import HostedModel
+from trainyard.serve.run.server.request_body import Name, RequestBody
 
 __all__ = ["EmbeddingRequest", "check_dimensions", "embedding_texts", "to_embedding_requests"]
 
@@ -24,7 +23,7 @@ _MOST_NUMBER = 2**31 - 1
 class EmbeddingRequest(RequestBody):
     """POST /v1/embeddings."""
 
-    model: str
+    model: Name
     input: Any
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1, le=_MOST_NUMBER)
@@ -52,14 +51,8 @@ def check_dimensions(body: EmbeddingRequest, form: EmbeddingForm, name: str) -> 
     raise ApiError(400, f"dimensions is {asked}; {allowed}", param="dimensions")
 
 
-def embedding_texts(
-    body: EmbeddingRequest, tokenizer: ModelTokenizer, max_model_len: int
-) -> tuple[tuple[int, ...], ...]:
+async def embedding_texts(body: EmbeddingRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
     """The texts of a request in tokens, cut where that is asked for.
-
-    Parameters
-    ----------
-    max_model_len : the longest text, in tokens.
 
     Raises
     ------
@@ -69,24 +62,32 @@ def embedding_texts(
     if isinstance(body.input, list) and len(body.input) > _MOST_TEXTS and not isinstance(body.input[0], int):
         told = f"input has {len(body.input)} texts; allowed are {_MOST_TEXTS}; send several requests"
         raise ApiError(400, told, param="input")
-    asked = body.truncate_prompt_tokens
+    asked, max_model_len = body.truncate_prompt_tokens, model.engine.max_model_len
     most = max_model_len if asked == -1 else asked
     if most is not None and most > max_model_len:
         told = f"truncate_prompt_tokens is {most}; allowed are 1 to {max_model_len}, or -1 for the most"
         raise ApiError(400, told, param="truncate_prompt_tokens")
-    found = tokens_of_texts(body.input, "input", partial(tokenizer.encode, max_tokens=most))
+    if most is None:
+        _check_length(most_tokens(body.input), max_model_len)
+    found = await tokens_of_texts(
+        body.input, "input", model, max_tokens=most, allowed_tokens=most or max_model_len
+    )
     texts = tuple(text[:most] for text in found)
     for text in texts:
-        check_tokens(text, "input", tokenizer.vocabulary)
-        if len(text) > max_model_len:
-            raise ApiError(
-                400,
-                f"the input has {len(text)} tokens; allowed are {max_model_len}; shorten it, or give "
-                "truncate_prompt_tokens: -1",
-                param="input",
-                code="context_length_exceeded",
-            )
+        check_tokens(text, "input", model.tokenizer.vocabulary)
+        _check_length(len(text), max_model_len)
     return texts
+
+
+def _check_length(num_tokens: int, max_model_len: int) -> None:
+    if num_tokens > max_model_len:
+        raise ApiError(
+            400,
+            f"the input has {num_tokens} tokens; allowed are {max_model_len}; shorten it, or give "
+            "truncate_prompt_tokens: -1",
+            param="input",
+            code="context_length_exceeded",
+        )
 
 
 def to_embedding_requests(

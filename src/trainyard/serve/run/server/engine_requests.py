@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,19 @@ from trainyard.serve.run.server.api_requests import ChatRequest, CompletionReque
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
+from trainyard.serve.run.tokenizer_work import CheckConstraint, ConversationTokens, TextTokens, TokensText
 
 __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
     "check_constraint",
+    "check_known",
+    "check_prompts",
+    "check_request",
     "check_tokens",
     "completion_prompt_tokens",
     "echoed_prompts",
+    "most_tokens",
     "to_engine_requests",
     "tokens_of_texts",
 ]
@@ -61,45 +66,81 @@ class EngineRequests:
         return sum(each.prompt_tokens for each in self.requests)
 
 
-def chat_prompt_tokens(body: ChatRequest, tokenizer: ModelTokenizer) -> tuple[tuple[int, ...], ...]:
+def check_request(body: GenerationRequest, model: HostedModel) -> None:
+    """Refuse what is wrong whatever the prompts are, before a text becomes tokens.
+
+    Raises
+    ------
+    ApiError
+        Names the field.
+    """
+    if body.priority and not model.reads_priority:
+        raise ApiError(
+            400,
+            f"priority is {body.priority}, and the policy of this server does not look at it; leave it out, or start "
+            "the server with --policy vllm+priority",
+            param="priority",
+        )
+    check_known(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
+
+
+def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
+    """Refuse prompts that are too many, or that are tokens and too long, before a text becomes tokens.
+
+    Raises
+    ------
+    ApiError
+        Says how many there may be.
+    """
+    num = len(_texts(body.prompt))
+    if num * body.n > _MOST_CHOICES:
+        raise ApiError(
+            400,
+            f"{num} prompts with n {body.n} are {num * body.n} answers; allowed are {_MOST_CHOICES}; "
+            "send several requests",
+            param="n",
+        )
+    _check_length(most_tokens(body.prompt), model.engine.max_model_len)
+
+
+async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
     """The prompt of a conversation, in tokens.
 
     Raises
     ------
     ApiError
         If the model has no chat template, or that does not take the messages, or would hide tools from a model that is
-        to choose among them.
+        to choose among them; or if the prompt is too long.
     """
-    messages = [each.for_template() for each in body.messages]
-    tools = body.tool_use.for_template()
-    try:
-        prompt = tokenizer.chat_prompt(messages, tools=tools)
-        if body.tool_use.is_optional and prompt == tokenizer.chat_prompt(messages):
-            told = (
-                "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
-                'tool_choice: "required" or a function, or serve a model whose template has tools'
-            )
-            raise ApiError(400, told, param="tools")
-    except ServeError as error:
-        raise ApiError(400, str(error), param="messages") from error
-    return (tokenizer.encode(prompt, add_special_tokens=False),)
+    work = ConversationTokens.of(
+        [each.for_template() for each in body.messages],
+        body.tool_use.for_template(),
+        must_show_tools=body.tool_use.is_optional,
+        allowed_tokens=model.engine.max_model_len - 1,
+    )
+    return await model.tokenizer_work(work, "messages")
 
 
-def completion_prompt_tokens(
-    body: CompletionRequest, tokenizer: ModelTokenizer
+async def completion_prompt_tokens(
+    body: CompletionRequest, model: HostedModel
 ) -> tuple[tuple[int, ...], ...]:
     """The prompts of a completion, in tokens.
 
     Raises
     ------
     ApiError
-        If they are no text, tokens, or list of one of these.
+        If they are no text, tokens, or list of one of these; or if one is too long.
     """
-    return tokens_of_texts(body.prompt, "prompt", tokenizer.encode)
+    return await tokens_of_texts(body.prompt, "prompt", model, allowed_tokens=model.engine.max_model_len - 1)
 
 
-def tokens_of_texts(
-    given: Any, param: str, encode: Callable[[str], tuple[int, ...]]
+async def tokens_of_texts(
+    given: Any,
+    param: str,
+    model: HostedModel,
+    *,
+    max_tokens: int | None = None,
+    allowed_tokens: int | None = None,
 ) -> tuple[tuple[int, ...], ...]:
     """Texts of a request in tokens.
 
@@ -107,19 +148,19 @@ def tokens_of_texts(
     ----------
     given : a text, tokens, or a list of one of these.
     param : field of the request that has them.
-    encode : gives tokens of a text.
+    max_tokens, allowed_tokens : of each text, as `TextTokens` has them.
 
     Raises
     ------
     ApiError
-        If they are something else.
+        If they are something else, or too long.
     """
-    texts = [given] if isinstance(given, str) or _is_tokens(given) else given
-    if isinstance(texts, list) and texts:
-        if all(isinstance(each, str) for each in texts):
-            return tuple(encode(each) for each in texts)
-        if all(_is_tokens(each) for each in texts):
-            return tuple(tuple(each) for each in texts)
+    texts = _texts(given)
+    if texts and all(isinstance(each, str) for each in texts):
+        work = TextTokens(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
+        return await model.tokenizer_work(work, param)
+    if texts and all(_is_tokens(each) for each in texts):
+        return tuple(tuple(each) for each in texts)
     raise ApiError(
         400,
         f"{param} is {shown(given)}; allowed is a text, tokens (numbers), a list of texts or a list of tokens",
@@ -127,8 +168,24 @@ def tokens_of_texts(
     )
 
 
-def echoed_prompts(
-    body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], tokenizer: ModelTokenizer
+def most_tokens(given: Any) -> int:
+    """Length of the longest of texts that are given as tokens; 0 if there is none.
+
+    Parameters
+    ----------
+    given : as `tokens_of_texts` takes it.
+    """
+    return max((len(each) for each in _texts(given) if isinstance(each, list)), default=0)
+
+
+def _texts(given: Any) -> list[Any]:
+    """What may be a text or tokens, each, of a field that has one or a list of them."""
+    is_list_of_them = isinstance(given, list) and not (given and type(given[0]) is int)
+    return given if is_list_of_them else [given]
+
+
+async def echoed_prompts(
+    body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel
 ) -> tuple[str, ...]:
     """What the text of each choice begins with: its prompt, where the request has ``echo``.
 
@@ -139,11 +196,12 @@ def echoed_prompts(
     if not body.echo:
         return ("",) * (len(prompts) * body.n)
     given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    texts = given if isinstance(given[0], str) else map(tokenizer.decode, prompts)
-    return tuple(text for text in texts for _ in range(body.n))
+    if not isinstance(given[0], str):
+        given = await model.tokenizer_work(TokensText(prompts), "prompt")
+    return tuple(text for text in given for _ in range(body.n))
 
 
-def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> None:
+async def check_constraint(body: GenerationRequest, model: HostedModel, tools: ToolAnswers) -> None:
     """Whether answers can have the form that is asked for.
 
     Parameters
@@ -155,16 +213,14 @@ def check_constraint(body: GenerationRequest, tokenizer: ModelTokenizer, tools: 
     ApiError
         If they cannot.
     """
-    sampling = _sampling(body, tokenizer, tools)
+    sampling = _sampling(body, model.tokenizer, tools)
     if not sampling.is_constrained:
         return
     field = "tools" if tools.is_constrained else "response_format"
     problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
     if not body.ignore_eos:
-        try:
-            problem = tokenizer.structured_outputs.problem(sampling)
-        except ServeError as error:
-            problem = str(error)
+        work = CheckConstraint(sampling.json_schema, sampling.grammar)
+        problem = await model.tokenizer_work(work, field)
     if problem:
         raise ApiError(400, f"{field}: {problem}", param=field)
 
@@ -192,17 +248,10 @@ def to_engine_requests(
     ApiError
         If something is not allowed.
     """
-    if len(prompts) * body.n > _MOST_CHOICES:
-        raise ApiError(
-            400,
-            f"{len(prompts)} prompts with n {body.n} are {len(prompts) * body.n} answers; allowed are {_MOST_CHOICES}; "
-            "send several requests",
-            param="n",
-        )
-    _check_priority(body.priority, model)
     tokenizer, max_model_len = model.tokenizer, model.engine.max_model_len
     for prompt in prompts:
-        _check_prompt(prompt, tokenizer, max_model_len)
+        check_tokens(prompt, "prompt", tokenizer.vocabulary)
+        _check_length(len(prompt), max_model_len)
     requests = tuple(
         Request(
             f"{request_id}-{place}",
@@ -226,24 +275,8 @@ def to_engine_requests(
     )
 
 
-def _check_priority(priority: int, model: HostedModel) -> None:
-    if priority and not model.reads_priority:
-        raise ApiError(
-            400,
-            f"priority is {priority}, and the policy of this server does not look at it; leave it out, or start the "
-            "server with --policy vllm+priority",
-            param="priority",
-        )
-
-
 def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
-    bias = body.logit_bias
-    if bias and max(bias) >= tokenizer.vocabulary:
-        raise ApiError(
-            400,
-            f"logit_bias has token {max(bias)}; allowed are 0 to {tokenizer.vocabulary - 1}",
-            param="logit_bias",
-        )
+    check_known(body.logit_bias, "logit_bias", tokenizer.vocabulary)
     try:
         return SamplingParams(
             temperature=body.temperature,
@@ -254,7 +287,7 @@ def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAns
             repetition_penalty=body.repetition_penalty,
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
-            logit_bias=bias,
+            logit_bias=body.logit_bias,
             logprobs=body.num_logprobs,
             json_schema=tools.json_schema or ("" if tools.grammar else body.json_schema),
             grammar=tools.grammar,
@@ -278,20 +311,28 @@ def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
     """
     if not tokens:
         raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
-    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        raise ApiError(
-            400,
-            f"{param} has tokens from {min(tokens)} to {max(tokens)}; allowed are 0 to {vocabulary - 1}",
-            param=param,
-        )
+    check_known(tokens, param, vocabulary)
 
 
-def _check_prompt(prompt: tuple[int, ...], tokenizer: ModelTokenizer, max_model_len: int) -> None:
-    check_tokens(prompt, "prompt", tokenizer.vocabulary)
-    if len(prompt) >= max_model_len:
+def check_known(tokens: Collection[int], param: str, vocabulary: int) -> None:
+    """Whether the model knows tokens.
+
+    Raises
+    ------
+    ApiError
+        If not.
+    """
+    least, most = min(tokens, default=0), max(tokens, default=0)
+    if least < 0 or most >= vocabulary:
+        told = f"{param} has tokens from {shown(least)} to {shown(most)}; allowed are 0 to {vocabulary - 1}"
+        raise ApiError(400, told, param=param)
+
+
+def _check_length(num_tokens: int, max_model_len: int) -> None:
+    if num_tokens >= max_model_len:
         raise ApiError(
             400,
-            f"the prompt has {len(prompt)} tokens; prompt and answer have at most {max_model_len}; shorten it",
+            f"the prompt has {num_tokens} tokens; prompt and answer have at most {max_model_len}; shorten it",
             param="prompt",
             code="context_length_exceeded",
         )

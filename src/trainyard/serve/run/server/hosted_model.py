@@ -6,16 +6,23 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from starlette.concurrency import run_in_threadpool
+
+from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
+from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.tokenizer_work import TokenizerWork
 
 __all__ = ["AsyncEngine", "HostedModel", "ReplicaStatus"]
+
+T = TypeVar("T")
 
 
 class ReplicaStatus(Protocol):
@@ -26,6 +33,12 @@ class ReplicaStatus(Protocol):
 
     @property
     def num_restarts(self) -> int: ...
+
+    @property
+    def num_stuck(self) -> int: ...
+
+    @property
+    def is_ready(self) -> bool: ...
 
 
 class AsyncEngine(Protocol):
@@ -67,12 +80,13 @@ class HostedModel:
     Attributes
     ----------
     name : by which requests call it.
-    tokenizer : of its text.
+    tokenizer : of its answers.
     engine : that computes it.
     tool_call_parser : name of the format in which it writes calls of tools; "" if that is not known.
     parent : name of the model whose adapter it is; "" if it is none.
     adapter : by which name its engine knows it, if it is one.
     reads_priority : whether the policy of its engine may depend on the priorities of requests.
+    limited_tokenizer : does what requests ask of the tokenizer; None if a thread of this process does it without limits.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
@@ -83,12 +97,28 @@ class HostedModel:
     parent: str = ""
     adapter: str = ""
     reads_priority: bool = True
+    limited_tokenizer: LimitedTokenizer | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def base(self) -> str:
         """Name of the model, without an adapter."""
         return self.parent or self.name
+
+    async def tokenizer_work(self, work: TokenizerWork[T], param: str) -> T:
+        """Do what a field of a request asks of the tokenizer.
+
+        Raises
+        ------
+        ApiError
+            If it cannot be done.
+        """
+        try:
+            if self.limited_tokenizer is None:
+                return await run_in_threadpool(work.do, self.tokenizer)
+            return await self.limited_tokenizer.do(work)
+        except ServeError as error:
+            raise ApiError.of_tokenizer(error, param) from error
 
     def require_text(self) -> None:
         """Refuse to generate text with a model that does not.

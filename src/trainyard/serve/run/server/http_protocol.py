@@ -1,4 +1,4 @@
-"""HTTP connections, bounded in number and in the time that the headers of a request may take."""
+"""HTTP connections: bounded in number and in the time that headers take, and without doubt about where a request ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,30 @@ __all__ = ["BoundedHttpProtocol"]
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
+_MOST_TINY_CHUNKS = 16_384
+_LEAST_CHUNK_BYTES = 64  # of those beyond
+
+
+class _StrictConnection(h11.Connection):
+    """Also refuses a request whose end others may see elsewhere, and a body in very many tiny chunks."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER)
+        self._num_chunks = self._num_bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_chunks = self._num_bytes = 0
+            names = {name for name, _ in event.headers}
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+                raise h11.RemoteProtocolError("Transfer-Encoding beside Content-Length, or in HTTP/1.0")
+        elif isinstance(event, h11.Data):
+            self._num_chunks += event.chunk_start
+            self._num_bytes += len(event.data)
+            if self._num_chunks > _MOST_TINY_CHUNKS + self._num_bytes // _LEAST_CHUNK_BYTES:
+                raise h11.RemoteProtocolError("too many tiny chunks")
+        return event
 
 
 class BoundedHttpProtocol(H11Protocol):
@@ -27,6 +51,7 @@ class BoundedHttpProtocol(H11Protocol):
 
     def __init__(self, *args: Any, max_connections: int, header_timeout_s: float, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.conn = _StrictConnection()
         self._max_connections, self._header_timeout_s = max_connections, header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None
 
@@ -44,6 +69,12 @@ class BoundedHttpProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # it is answered already, at least in part
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

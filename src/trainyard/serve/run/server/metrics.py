@@ -102,6 +102,8 @@ class _EngineCollector(Collector):
         used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=labels)
         preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=labels)
         restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=labels)
+        stuck = CounterMetricFamily("trainyard:engine_stuck", "Ended as they did no step", labels=labels)
+        ready = GaugeMetricFamily("trainyard:engine_ready", "1 if requests are computed", labels=labels)
         for name, engine in self._engines.items():
             for number, replica in enumerate(engine.replicas):
                 state, of = replica.state, (name, str(number))
@@ -110,4 +112,6 @@ class _EngineCollector(Collector):
                 used.add_metric(of, state.cache_use)
                 preempted.add_metric(of, state.num_preemptions)
                 restarts.add_metric(of, replica.num_restarts)
-        yield from (running, waiting, used, preempted, restarts)
+                stuck.add_metric(of, replica.num_stuck)
+                ready.add_metric(of, replica.is_ready)
+        yield from (running, waiting, used, preempted, restarts, stuck, ready)

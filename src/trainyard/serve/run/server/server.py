@@ -14,11 +14,12 @@ from typing import Any
 
 import uvicorn
 
+from trainyard.processes import ProcessLimits
 from trainyard.serve.errors import ServeError
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.open_files import allow_open_files
 from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.server.api_keys import ApiKeys
@@ -26,6 +27,7 @@ from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.http_protocol import BoundedHttpProtocol
 from trainyard.serve.run.server.served_models import NamedAdapter, ServedModels
+from trainyard.serve.run.step_watch import STEP_LIMITS
 
 __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 
@@ -55,6 +57,7 @@ class ServerOptions:
     reads_priority : whether the policy of the engines may depend on the priorities of requests.
     adapter_root : folder below which clients may name adapters to load; None if they may not load and unload any.
     router : chooses the replica of a model that serves a request.
+    step_limits : on the process of an engine between two steps, as of `EngineClient`.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +72,7 @@ class ServerOptions:
     reads_priority: bool = True
     adapter_root: Path | None = None
     router: Router = round_robin
+    step_limits: ProcessLimits = STEP_LIMITS
 
 
 class HttpServer(uvicorn.Server):
@@ -114,7 +118,7 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
     """
     options.keys.check_host(options.host)
     allow_open_files(2 * _MOST_CONNECTIONS)
-    tokenizers = {name: ModelTokenizer(factories[0].folder) for name, factories in models.items()}
+    tokenizers = {name: LimitedTokenizer(factories[0].folder) for name, factories in models.items()}
     with listening(options.host, options.port) as listener:
         return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
 
@@ -138,14 +142,16 @@ def listening(host: str, port: int) -> socket.socket:
 
 async def _serve(
     models: Mapping[str, Sequence[EngineFactory]],
-    tokenizers: Mapping[str, ModelTokenizer],
+    tokenizers: Mapping[str, LimitedTokenizer],
     options: ServerOptions,
     listener: socket.socket,
     on_ready: OnReady,
 ) -> bool:
     engines = {
         name: RoutedEngines(
-            [EngineClient(factory.make_engine) for factory in factories], options.router, options.max_retries
+            [EngineClient(factory.make_engine, options.step_limits) for factory in factories],
+            options.router,
+            options.max_retries,
         )
         for name, factories in models.items()
     }
@@ -179,17 +185,26 @@ async def _serve(
         starting.cancel()
         waiting.cancel()
         # Requests that still run end with an error, which their clients are told.
-        await asyncio.gather(*(engine.close() for engine in engines.values()))
+        await asyncio.gather(
+            *(engine.close() for engine in engines.values()), *(each.close() for each in tokenizers.values())
+        )
         server.should_exit = True
         await serving
 
 
 def _api(
-    engines: Mapping[str, RoutedEngines], tokenizers: Mapping[str, ModelTokenizer], options: ServerOptions
+    engines: Mapping[str, RoutedEngines], tokenizers: Mapping[str, LimitedTokenizer], options: ServerOptions
 ) -> ApiServer:
     parser, reads_priority = options.tool_call_parser, options.reads_priority
     models = {
-        name: HostedModel(name, tokenizers[name], engine, parser, reads_priority=reads_priority)
+        name: HostedModel(
+            name,
+            tokenizers[name].local,
+            engine,
+            parser,
+            reads_priority=reads_priority,
+            limited_tokenizer=tokenizers[name],
+        )
         for name, engine in engines.items()
     }
     api = ApiServer(

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from pydantic import FailFast, Field
+
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import ChatMessage, Tools
-from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.chat_messages import Messages, Tools
+from trainyard.serve.run.server.engine_requests import check_known
+from trainyard.serve.run.server.hosted_model import HostedModel
+from trainyard.serve.run.server.request_body import Name, RequestBody
+from trainyard.serve.run.tokenizer_work import ConversationTokens, TextTokens, TokensText
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
+
+_MOST_TOKENS = 2**20  # in an answer
 
 
 class TokenizeRequest(RequestBody):
     """POST /tokenize: a text or a conversation."""
 
-    model: str = ""
+    model: Name = ""
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    messages: Messages = Field(default_factory=list)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     tools: Tools = Field(default_factory=list)
@@ -27,11 +32,11 @@ class TokenizeRequest(RequestBody):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
-    model: str = ""
-    tokens: list[int]
+    model: Name = ""
+    tokens: Annotated[list[int], FailFast()]
 
 
-def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ...]:
+async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...]:
     """The tokens of a text, or of a conversation in the model's form.
 
     Raises
@@ -39,24 +44,22 @@ def tokenized(body: TokenizeRequest, tokenizer: ModelTokenizer) -> tuple[int, ..
     ApiError
         If neither or both are given, or the conversation has no such form.
     """
-    if (body.prompt is None) == (body.messages is None):
+    if (body.prompt is None) != bool(body.messages):
         raise ApiError(400, "give either prompt or messages", param="prompt")
-    try:
-        if body.messages is None:
-            return tokenizer.encode(
-                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
-            )
-        prompt = tokenizer.chat_prompt(
-            [each.for_template() for each in body.messages],
-            tools=[each.for_template() for each in body.tools],
-            add_generation_prompt=body.add_generation_prompt,
-        )
-        return tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
-    except ServeError as error:
-        raise ApiError(400, str(error), param="messages") from error
+    if body.prompt is not None:
+        text = TextTokens((body.prompt,), body.add_special_tokens is not False, allowed_tokens=_MOST_TOKENS)
+        return (await model.tokenizer_work(text, "prompt"))[0]
+    conversation = ConversationTokens.of(
+        [each.for_template() for each in body.messages],
+        [each.for_template() for each in body.tools],
+        add_generation_prompt=body.add_generation_prompt,
+        add_special_tokens=bool(body.add_special_tokens),
+        allowed_tokens=_MOST_TOKENS,
+    )
+    return (await model.tokenizer_work(conversation, "messages"))[0]
 
 
-def detokenized(body: DetokenizeRequest, tokenizer: ModelTokenizer) -> str:
+async def detokenized(body: DetokenizeRequest, model: HostedModel) -> str:
     """The text of tokens.
 
     Raises
@@ -64,7 +67,5 @@ def detokenized(body: DetokenizeRequest, tokenizer: ModelTokenizer) -> str:
     ApiError
         If the model does not know one.
     """
-    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocabulary:
-        told = f"tokens are {min(body.tokens)} to {max(body.tokens)}; allowed are 0 to {tokenizer.vocabulary - 1}"
-        raise ApiError(400, told, param="tokens")
-    return tokenizer.decode(body.tokens)
+    check_known(body.tokens, "tokens", model.tokenizer.vocabulary)
+    return (await model.tokenizer_work(TokensText((tuple(body.tokens),)), "tokens"))[0]

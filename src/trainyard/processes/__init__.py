@@ -1,0 +1,45 @@
+"""Processes that work under limits: CPU seconds and bytes of the process, and the clock only where it uses no CPU."""
+
+from trainyard.processes.limited import (
+    CpuLimitError,
+    LimitedProcess,
+    LimitError,
+    MemoryLimitError,
+    ProcessLostError,
+    WorkError,
+)
+from trainyard.processes.waiting import wait_for_all
+from trainyard.processes.watch import (
+    IDLE_S,
+    Activity,
+    Overrun,
+    ProcessLimits,
+    ProcessWatch,
+    activity,
+    cpu_seconds,
+    kill_tree,
+    own_cpu_seconds,
+    watch_together,
+    watched,
+)
+
+__all__ = [
+    "IDLE_S",
+    "Activity",
+    "CpuLimitError",
+    "LimitError",
+    "LimitedProcess",
+    "MemoryLimitError",
+    "Overrun",
+    "ProcessLimits",
+    "ProcessLostError",
+    "ProcessWatch",
+    "WorkError",
+    "activity",
+    "cpu_seconds",
+    "kill_tree",
+    "own_cpu_seconds",
+    "wait_for_all",
+    "watch_together",
+    "watched",
+]

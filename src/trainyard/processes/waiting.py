@@ -1,0 +1,43 @@
+"""Waiting for several processes that work together, under limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from subprocess import Popen
+
+from trainyard.processes.watch import Overrun
+
+__all__ = ["wait_for_all"]
+
+_POLL_S, _LOOK_S = 0.02, 1.0
+
+Codes = Sequence[int | None]
+
+
+def wait_for_all(
+    processes: Sequence[Popen[bytes]], look: Callable[[Codes], Overrun | None]
+) -> tuple[Codes, Overrun | None]:
+    """Wait until all processes have ended; when one fails, or a limit is passed, the others are killed.
+
+    Parameters
+    ----------
+    look : says which limit is passed, from the exit codes so far; called now and then.
+
+    Returns
+    -------
+    The exit codes, None for those that were killed here; and the limit that was passed, if one was.
+    """
+    looked_s, overrun = time.monotonic(), None
+    try:
+        codes = [process.poll() for process in processes]
+        while None in codes and not any(codes) and overrun is None:
+            time.sleep(_POLL_S)
+            codes = [process.poll() for process in processes]
+            if time.monotonic() > looked_s + _LOOK_S:
+                looked_s, overrun = time.monotonic(), look(codes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return codes, overrun

@@ -1,0 +1,187 @@
+"""The tokenizer of a model in processes whose CPU seconds and memory are limited.
+
+What clients send and what a served folder has decide how long a chat template, a normalizer or a JSON schema takes. None
+of them runs where requests are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainyard.processes import (
+    CpuLimitError,
+    LimitedProcess,
+    LimitError,
+    ProcessLimits,
+    ProcessLostError,
+    WorkError,
+)
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.tokenizer_work import CheckConstraint, TokenizerWork
+
+__all__ = ["LimitedTokenizer", "TokenizerBusyError"]
+
+T = TypeVar("T")
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_LOAD = ProcessLimits(cpu_s=300.0, memory_bytes=8 * _GIB)
+_SHORT = ProcessLimits(cpu_s=5.0, memory_bytes=_GIB)
+_LONG = ProcessLimits(cpu_s=30.0, memory_bytes=2 * _GIB)
+_CONSTRAINT = ProcessLimits(cpu_s=1.0, memory_bytes=512 * _MIB)
+_SHORT_BYTES = 64 * 1024
+_MOST_WAITING, _MOST_LONG_WAITING = 1024, 16
+_VERDICTS = 4096
+_PRELOAD = ["trainyard.serve.run.limited_tokenizer", "jinja2.sandbox", "llguidance.hf"]
+
+
+class TokenizerBusyError(ServeError):
+    """The work cannot be done now, which is not its own fault: sent again later, it may be."""
+
+
+class LimitedTokenizer:
+    """Does work with the tokenizer of a model in three processes: short work, long work, and JSON schemas.
+
+    Each does one piece of work at a time, in the order in which it comes; none waits for that of another kind. What
+    passes its limits is refused, and its process is started again.
+
+    Parameters
+    ----------
+    folder : of the model, in Hugging Face form.
+
+    Attributes
+    ----------
+    local : the tokenizer in this process, for answers.
+
+    Raises
+    ------
+    ServeError
+        If the tokenizer cannot be loaded under limits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        prepare = partial(_prepared, folder)
+        self._short = _Lane(prepare, _SHORT, _MOST_WAITING)
+        self._long = _Lane(prepare, _LONG, _MOST_LONG_WAITING)
+        self._constraints = _Lane(partial(_prepared_for_constraints, folder), _CONSTRAINT, _MOST_WAITING)
+        self._verdicts = OrderedDict[bytes, str]()
+        try:
+            self._short.process.start()
+        except (WorkError, LimitError, ProcessLostError) as error:
+            told = error.message if isinstance(error, WorkError) and error.kind == "ServeError" else error
+            raise ServeError(f"the tokenizer of {folder} cannot be loaded: {told}") from error
+        self.local = ModelTokenizer(folder)  # which takes what it took there
+
+    async def do(self, work: TokenizerWork[T]) -> T:
+        """Do a piece of work.
+
+        Raises
+        ------
+        ServeError
+            If it cannot be done, or takes more than it may.
+        TokenizerBusyError
+            If it cannot be done now.
+        """
+        if isinstance(work, CheckConstraint):
+            return await self._verdict(work)  # type: ignore[return-value]  # a text is its result
+        return await (self._short if work.num_bytes <= _SHORT_BYTES else self._long).do(work)
+
+    async def close(self) -> None:
+        """End the processes."""
+        for lane in (self._short, self._long, self._constraints):
+            await asyncio.to_thread(lane.close)
+
+    async def _verdict(self, work: CheckConstraint) -> str:
+        """What is wrong with a JSON schema, which is found out once."""
+        key = sha256(repr((work.json_schema, work.grammar)).encode()).digest()
+        if (known := self._verdicts.get(key)) is not None:
+            self._verdicts.move_to_end(key)
+            return known
+        try:
+            found = await self._constraints.do(work)
+        except TokenizerBusyError:
+            raise
+        except ServeError as error:
+            found = f"{error}; give a simpler one"
+        self._verdicts[key] = found
+        if len(self._verdicts) > _VERDICTS:
+            self._verdicts.popitem(last=False)
+        return found
+
+
+class _Lane:
+    """A process, and a thread in which work waits for it."""
+
+    def __init__(
+        self, prepare: Callable[[], Callable[[Any], Any]], limits: ProcessLimits, most_waiting: int
+    ) -> None:
+        self.process = LimitedProcess[Any, Any](prepare, limits, _LOAD, _context)
+        self._most_waiting, self._num_waiting = most_waiting, 0
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+
+    async def do(self, work: TokenizerWork[T]) -> T:
+        if self._num_waiting >= self._most_waiting:
+            raise TokenizerBusyError(f"{self._num_waiting} prompts wait to be tokenized; send it again later")
+        self._num_waiting += 1
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self.process, work)
+        except CpuLimitError as error:
+            limit_s = self.process.limits.cpu_s
+            raise ServeError(f"{_NAMES[work.kind]} takes more than {limit_s:g} CPU seconds") from error
+        except LimitError as error:
+            raise ServeError(f"{_NAMES[work.kind]}: {error}") from error
+        except ProcessLostError as error:
+            raise TokenizerBusyError(f"{_NAMES[work.kind]}: {error}; send it again later") from error
+        except WorkError as error:
+            raise ServeError(f"{_NAMES[work.kind]} cannot be done: {error}") from error
+        finally:
+            self._num_waiting -= 1
+        if isinstance(found, ServeError):
+            raise found
+        result: T = found
+        return result
+
+    def close(self) -> None:
+        self.process.close()
+        self._thread.shutdown(cancel_futures=True)
+
+
+_NAMES = {
+    "tokens": "writing and tokenizing the prompt",
+    "constraint": "compiling the JSON schema or grammar",
+}
+
+
+def _context() -> Any:
+    """Processes start with transformers loaded."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(_PRELOAD)
+    return found
+
+
+def _prepared(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
+    return partial(_done, ModelTokenizer(folder))
+
+
+def _prepared_for_constraints(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
+    tokenizer = ModelTokenizer(folder)
+    with suppress(ServeError):  # each piece of work says it, too
+        _ = tokenizer.structured_outputs
+    return partial(_done, tokenizer)
+
+
+def _done(tokenizer: ModelTokenizer, work: TokenizerWork[Any]) -> Any:
+    """The result of a piece of work, or the error that says why there is none."""
+    try:
+        return work.do(tokenizer)
+    except ServeError as error:
+        return error

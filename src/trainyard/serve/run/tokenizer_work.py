@@ -1,0 +1,164 @@
+"""Work that needs the tokenizer of a model: prompts in tokens, conversations, texts of tokens, and JSON schemas.
+
+All of it may be done in another process (`trainyard.serve.run.limited_tokenizer`), so that its inputs are pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from trainyard.serve.errors import ServeError
+from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.sampling import SamplingParams
+
+__all__ = ["CheckConstraint", "ConversationTokens", "TextTokens", "TokenizerWork", "Tokens", "TokensText"]
+
+Tokens = tuple[int, ...]
+R_co = TypeVar("R_co", covariant=True)
+
+_MOST_CHARS = 1 << 25
+_TOKEN_BYTES = 8
+
+
+class TokenizerWork(ABC, Generic[R_co]):
+    """One piece of work.
+
+    Attributes
+    ----------
+    kind : whether it tokenizes or checks a JSON schema or grammar.
+    """
+
+    kind: ClassVar[Literal["tokens", "constraint"]] = "tokens"
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Size of the input, about."""
+
+    @abstractmethod
+    def do(self, tokenizer: ModelTokenizer) -> R_co:
+        """Do the work.
+
+        Raises
+        ------
+        ServeError
+            If that is not possible.
+        """
+
+
+@dataclass(frozen=True)
+class TextTokens(TokenizerWork[tuple[Tokens, ...]]):
+    """The tokens of texts.
+
+    Attributes
+    ----------
+    add_special_tokens : whether those are added that the tokenizer puts around a text.
+    max_tokens : how many of each text are kept; None for all.
+    allowed_tokens : how many each text may have; None for any number.
+    """
+
+    texts: tuple[str, ...]
+    add_special_tokens: bool = True
+    max_tokens: int | None = None
+    allowed_tokens: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.texts))
+
+    def do(self, tokenizer: ModelTokenizer) -> tuple[Tokens, ...]:
+        encode = partial(
+            tokenizer.encode,
+            add_special_tokens=self.add_special_tokens,
+            max_tokens=self.max_tokens,
+            allowed_tokens=self.allowed_tokens,
+        )
+        return tuple(map(encode, self.texts))
+
+
+@dataclass(frozen=True)
+class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
+    """The tokens of a conversation, as the chat template of the model writes it: one prompt.
+
+    Attributes
+    ----------
+    messages, tools : as JSON.
+    must_show_tools : whether a template that writes the same without the tools is refused.
+    add_generation_prompt : whether an answer is to follow.
+    add_special_tokens, allowed_tokens : as of `TextTokens`.
+    """
+
+    messages: str
+    tools: str = "[]"
+    must_show_tools: bool = False
+    add_generation_prompt: bool = True
+    add_special_tokens: bool = False
+    allowed_tokens: int | None = None
+
+    @classmethod
+    def of(
+        cls, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **more: Any
+    ) -> ConversationTokens:
+        """Make it of messages and tools as templates take them."""
+        return cls(json.dumps(messages), json.dumps(tools), **more)
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.messages) + len(self.tools)
+
+    def do(self, tokenizer: ModelTokenizer) -> tuple[Tokens, ...]:
+        write = partial(
+            tokenizer.chat_prompt,
+            json.loads(self.messages),
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        prompt = write(tools=json.loads(self.tools))
+        if self.must_show_tools and prompt == write():
+            raise ServeError(
+                "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
+                'tool_choice: "required" or a function, or serve a model whose template has tools'
+            )
+        return TextTokens((prompt,), self.add_special_tokens, None, self.allowed_tokens).do(tokenizer)
+
+
+@dataclass(frozen=True)
+class TokensText(TokenizerWork[tuple[str, ...]]):
+    """Texts of tokens."""
+
+    tokens: tuple[Tokens, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return _TOKEN_BYTES * sum(map(len, self.tokens))
+
+    def do(self, tokenizer: ModelTokenizer) -> tuple[str, ...]:
+        texts, num_chars = list[str](), 0
+        for tokens in self.tokens:
+            texts.append(tokenizer.decode(tokens))
+            num_chars += len(texts[-1])
+            if num_chars > _MOST_CHARS:
+                raise ServeError(f"the tokens have more than {_MOST_CHARS} characters of text; give fewer")
+        return tuple(texts)
+
+
+@dataclass(frozen=True)
+class CheckConstraint(TokenizerWork[str]):
+    """What is wrong with a JSON schema or grammar; "" if answers can conform to it."""
+
+    kind: ClassVar[Literal["tokens", "constraint"]] = "constraint"
+
+    json_schema: str
+    grammar: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.json_schema) + len(self.grammar)
+
+    def do(self, tokenizer: ModelTokenizer) -> str:
+        sampling = SamplingParams(json_schema=self.json_schema, grammar=self.grammar)
+        return tokenizer.structured_outputs.problem(sampling)

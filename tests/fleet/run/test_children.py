@@ -1,0 +1,114 @@
+"""Whatever a job's processes fork dies with them, also where it has cut all that binds it to them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from backend_trials import nodes_of, wait_for
+
+from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.local import LocalBackend
+from trainyard.fleet.run.ranks import ending_all_below
+
+MANY = 20
+
+
+def fork_some(say: int) -> None:
+    """Fork as many as a greedy job may: children, and orphans in sessions of their own, none of which ends by itself."""
+    for number in range(MANY):
+        if os.fork():
+            continue
+        if number % 2:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        os.write(say, f"{os.getpid()}\n".encode())
+        while True:
+            signal.pause()
+
+
+@contextmanager
+def forking(be: Callable[[int], None]) -> Iterator[list[int]]:
+    """Within it, a process does something and forks; yields the numbers of those that it forked, once all run."""
+    hear, say = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=be, args=(say,))
+    process.start()
+    os.close(say)
+    said, found = b"", list[int]()
+    try:
+        while said.count(b"\n") < MANY:
+            said += os.read(hear, 65536)
+        found += map(int, said.split())
+        yield found
+        # The pipe is closed when the last one of them is gone.
+        assert select.select([hear], [], [], 60.0)[0], "some live on"
+        assert os.read(hear, 1) == b""
+    finally:
+        os.close(hear)
+        process.kill()
+        process.join()
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def be_a_node(say: int) -> None:
+    with ending_all_below():
+        fork_some(say)
+
+
+def test_what_lives_below_a_node_ends_with_it() -> None:
+    with forking(be_a_node):
+        pass
+
+
+@pytest.mark.parametrize("whom", ["the node", "nobody"])
+def test_a_job_that_is_killed_takes_all_with_it_that_was_forked(whom: str, tmp_path: Path) -> None:
+    """Also where its node was killed before, and all of them are orphans: they hold the job's lock."""
+    backend, directory = LocalBackend(nodes_of(1), tmp_path), JobDirectory(tmp_path / "a")
+    directory.path.mkdir()
+
+    def run(say: int) -> None:
+        os.setsid()
+        with directory.locked(0):
+            fork_some(say)
+            signal.pause()
+
+    with forking(run) as forked:
+        (group,) = directory.groups()
+        assert set(directory.holders()) == {group, *forked}
+        if whom == "the node":
+            os.kill(group, signal.SIGKILL)
+        assert not backend.is_over("a")
+        backend.kill("a")
+    wait_for(lambda: backend.is_over("a"))
+
+
+def test_who_only_looks_at_a_job_is_not_taken_for_it(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path)
+    with directory.locked(0), (tmp_path / "lock-0").open() as _:
+        assert directory.holders() == []
+    hear, say = os.pipe()
+
+    def look(end: int) -> None:
+        with (tmp_path / "lock-0").open():
+            os.write(end, b"looks")
+            signal.pause()
+
+    process = multiprocessing.get_context("fork").Process(target=look, args=(say,))
+    process.start()
+    try:
+        assert os.read(hear, 5) == b"looks"
+        assert directory.holders() == []
+    finally:
+        process.kill()
+        process.join()
+        os.close(hear)
+        os.close(say)

@@ -1,0 +1,186 @@
+"""Work in a process of its own, under limits of CPU and memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from trainyard.processes import (
+    CpuLimitError,
+    LimitedProcess,
+    MemoryLimitError,
+    ProcessLimits,
+    ProcessLostError,
+    WorkError,
+)
+
+_MIB = 1 << 20
+_LIMITS = ProcessLimits(cpu_s=0.5, memory_bytes=512 * _MIB)
+
+Task = tuple[str, int]
+
+
+def prepared() -> Callable[[Task], int]:
+    """Work by name; what was kept by a piece of work stays in its process."""
+    kept = []
+
+    def do(task: Task) -> int:
+        name, number = task
+        if name == "spin":
+            while True:
+                pass
+        if name == "keep":
+            kept.append(bytearray(number))
+        if name == "raise":
+            raise LookupError("not there")
+        if name == "exit":
+            raise SystemExit(3)
+        if name == "sleep":
+            time.sleep(number)
+        if name == "signal":
+            os.kill(os.getpid(), number)
+        if name == "fork" and os.fork() == 0:  # a child that works counts as well
+            while True:
+                pass
+        if name == "fork":
+            time.sleep(1000)
+        return os.getpid()
+
+    return do
+
+
+def _first_children(process: psutil.Process) -> list[psutil.Process]:
+    while process.is_running():
+        if found := process.children():
+            return found
+    return []
+
+
+def failing() -> Callable[[Task], int]:
+    raise OSError("no tokenizer")
+
+
+@pytest.fixture
+def worker() -> Iterator[LimitedProcess[Task, int]]:
+    found = LimitedProcess(prepared, _LIMITS)
+    yield found
+    found.close()
+
+
+def test_work_is_done_in_one_other_process(worker: LimitedProcess[Task, int]) -> None:
+    assert worker(("pid", 0)) == worker(("pid", 0)) == worker.pid != os.getpid()
+
+
+def test_work_that_never_ends_is_ended_and_the_next_is_done(worker: LimitedProcess[Task, int]) -> None:
+    first = worker(("pid", 0))
+    with pytest.raises(CpuLimitError, match=r"more than 0\.5 CPU seconds"):
+        worker(("spin", 0))
+    assert worker(("pid", 0)) != first
+
+
+def test_cpu_of_children_counts_and_they_end_with_the_process(worker: LimitedProcess[Task, int]) -> None:
+    process = psutil.Process(worker(("pid", 0)))
+    found = list[psutil.Process]()
+    looking = threading.Thread(target=lambda: found.extend(_first_children(process)))
+    looking.start()
+    with pytest.raises(CpuLimitError):
+        worker(("fork", 0))
+    looking.join()
+    assert len(found) == 1
+    psutil.wait_procs(found, timeout=30.0)
+    assert not found[0].is_running()
+
+
+def test_cpu_seconds_count_by_piece_of_work(worker: LimitedProcess[Task, int]) -> None:
+    end_s = time.process_time() + 0.3
+    while time.process_time() < end_s:  # this process may work for as long as it likes
+        worker(("pid", 0))
+    assert worker(("pid", 0)) == worker.pid
+
+
+def test_memory_is_bounded_and_the_process_goes_on(worker: LimitedProcess[Task, int]) -> None:
+    with pytest.raises(MemoryLimitError, match=r"more than 0\.5 GiB"):
+        worker(("keep", 1024 * _MIB))
+    assert worker(("keep", 100 * _MIB)) == worker.pid
+
+
+def test_memory_that_earlier_work_took_does_not_count(worker: LimitedProcess[Task, int]) -> None:
+    first = worker(("keep", 300 * _MIB))
+    second = worker(("keep", 300 * _MIB))
+    assert second != first
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_work_over_which_the_process_falls_is_at_fault(
+    worker: LimitedProcess[Task, int], number: int
+) -> None:
+    with pytest.raises(MemoryLimitError, match=signal.Signals(number).name):
+        worker(("signal", number))
+
+
+def test_work_whose_process_is_killed_is_tried_twice(worker: LimitedProcess[Task, int]) -> None:
+    with pytest.raises(ProcessLostError, match="status -9"):
+        worker(("signal", signal.SIGKILL))
+    first = worker(("pid", 0))
+    os.kill(first, signal.SIGKILL)
+    assert worker(("pid", 0)) != first
+
+
+def test_process_that_uses_no_cpu_is_given_up_by_the_clock() -> None:
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), ProcessLimits(cpu_s=60.0))
+    try:
+        with pytest.raises(ProcessLostError, match="used no CPU for"):
+            worker(("sleep", 1000))
+        assert worker(("pid", 0)) == worker.pid
+    finally:
+        worker.close()
+
+
+def test_stopped_process_does_not_keep_who_sends_much_to_it() -> None:
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), ProcessLimits(cpu_s=60.0))
+    try:
+        os.kill(worker(("pid", 0)), signal.SIGSTOP)
+        long_name = "n" * (4 * _MIB)  # more than a pipe holds; done by the process that is started for it
+        assert worker((long_name, 0)) == worker.pid
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("raise", "LookupError"), ("exit", "SystemExit")])
+def test_errors_of_the_work_are_raised_here_and_the_process_goes_on(
+    worker: LimitedProcess[Task, int], name: str, kind: str
+) -> None:
+    first = worker(("pid", 0))
+    with pytest.raises(WorkError, match=kind):
+        worker((name, 0))
+    assert worker(("pid", 0)) == first
+
+
+def test_process_that_cannot_prepare_says_so_each_time() -> None:
+    worker = LimitedProcess(failing, _LIMITS)
+    for _ in range(2):
+        with pytest.raises(WorkError, match="OSError: no tokenizer"):
+            worker(("pid", 0))
+
+
+def test_threads_wait_for_each_other_as_long_as_they_say(worker: LimitedProcess[Task, int]) -> None:
+    pid = worker(("pid", 0))
+    thread = threading.Thread(target=lambda: worker(("sleep", 1)))
+    thread.start()
+    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or not worker._lock.locked():
+        time.sleep(0.01)
+    with pytest.raises(TimeoutError):
+        worker(("pid", 0), wait_s=0.01)
+    thread.join()
+
+
+def test_close_ends_the_process(worker: LimitedProcess[Task, int]) -> None:
+    pid = worker(("pid", 0))
+    worker.close()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
