@@ -53,18 +53,6 @@ def test_a_second_run_is_told_who_is_there_until_that_is_killed(tmp_path: Path) 
         pass
 
 
-def test_who_only_looks_is_waited_for_however_long_that_takes(tmp_path: Path) -> None:
-    """It may get no core in the middle; it keeps no other that looks from looking."""
-    with locked(tmp_path):
-        pass
-    with (tmp_path / "lock").open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        check_free(tmp_path)
-        threading.Timer(1.0, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
-        with locked(tmp_path), pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
-            check_free(tmp_path)
-
-
 def test_a_second_training_in_a_folder_is_refused_while_the_first_one_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +73,18 @@ def test_a_second_training_in_a_folder_is_refused_while_the_first_one_runs(
     assert len(refused) == 4
     assert all(said in text for text in refused)
     check_free(tmp_path)
+
+
+def test_who_only_looks_is_waited_for_however_long_that_takes(tmp_path: Path) -> None:
+    """It may get no core in the middle; it keeps no other that looks from looking."""
+    with locked(tmp_path):
+        pass
+    with (tmp_path / "lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        check_free(tmp_path)
+        threading.Timer(1.0, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with locked(tmp_path), pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
+            check_free(tmp_path)
 
 
 def _hold(held: FolderLock, told: multiprocessing.Event) -> None:
