@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_process import AddRequest, EngineFailed, EngineReady, EngineSpec, engine_main
 from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.step_watch import StepProgress
 
 _POLICY = """
 from trainyard.serve.policies.vllm import vllm
@@ -49,12 +51,16 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineSpec
     signal.signal(signal.SIGINT, handler)
 
 
+def _progress() -> StepProgress:
+    return StepProgress(multiprocessing.get_context("spawn"))
+
+
 def test_a_policy_that_fails_at_a_request_ends_the_process_with_one_line(spec: EngineSpec):
     ours, theirs = Pipe()
     with ours, theirs:
         ours.send(AddRequest(0, Request("bad", 0.0, 1, 5, prompt_ids=(1,)), SamplingParams(), frozenset()))
         with pytest.raises(SystemExit, match=rf"^error: {_FAULT}"):
-            engine_main(theirs, spec.make_engine)
+            engine_main(theirs, spec.make_engine, _progress())
         assert isinstance(ours.recv(), EngineReady)
 
 
@@ -62,7 +68,7 @@ def test_a_policy_that_fails_at_the_start_is_the_reason(spec: EngineSpec):
     at_start = replace(spec, policy="own.py:Own(fails_at='greedy')")  # a request that warms up
     ours, theirs = Pipe()
     with ours, theirs:
-        engine_main(theirs, at_start.make_engine)
+        engine_main(theirs, at_start.make_engine, _progress())
         said = ours.recv()
     assert isinstance(said, EngineFailed)
     assert said.why.startswith(_FAULT)

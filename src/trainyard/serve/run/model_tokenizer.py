@@ -33,9 +33,13 @@ class TooManyTokensError(ServeError):
     """
 
     def __init__(self, num_tokens: int, allowed_tokens: int, *, is_part: bool = False) -> None:
-        more = "more than " if is_part else ""
-        super().__init__(f"has {more}{num_tokens} tokens; allowed are {allowed_tokens}; shorten it")
         self.num_tokens, self.allowed_tokens, self.is_part = num_tokens, allowed_tokens, is_part
+        super().__init__(f"has {self.count} tokens; allowed are {allowed_tokens}; shorten it")
+
+    @property
+    def count(self) -> str:
+        """How many tokens the text has, in words."""
+        return f"more than {self.num_tokens}" if self.is_part else f"{self.num_tokens}"
 
     def __reduce__(self) -> Any:
         return partial(TooManyTokensError, is_part=self.is_part), (self.num_tokens, self.allowed_tokens)

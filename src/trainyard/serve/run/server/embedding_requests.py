@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,7 +11,12 @@ from trainyard.reading import listed
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.engine_requests import check_tokens, most_tokens, tokens_of_texts
+from trainyard.serve.run.server.engine_requests import (
+    check_tokens,
+    most_tokens,
+    telling_length,
+    tokens_of_texts,
+)
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.request_body import Name, RequestBody
 
@@ -68,22 +74,23 @@ async def embedding_texts(body: EmbeddingRequest, model: HostedModel) -> tuple[t
         told = f"truncate_prompt_tokens is {most}; allowed are 1 to {max_model_len}, or -1 for the most"
         raise ApiError(400, told, param="truncate_prompt_tokens")
     if most is None:
-        _check_length(most_tokens(body.input), max_model_len)
-    found = await tokens_of_texts(
-        body.input, "input", model, max_tokens=most, allowed_tokens=most or max_model_len
-    )
+        _check_length(most_tokens(body.input), max_model_len=max_model_len)
+    with telling_length(partial(_check_length, max_model_len=max_model_len)):
+        found = await tokens_of_texts(
+            body.input, "input", model, max_tokens=most, allowed_tokens=most or max_model_len
+        )
     texts = tuple(text[:most] for text in found)
     for text in texts:
         check_tokens(text, "input", model.tokenizer.vocabulary)
-        _check_length(len(text), max_model_len)
+        _check_length(len(text), max_model_len=max_model_len)
     return texts
 
 
-def _check_length(num_tokens: int, max_model_len: int) -> None:
+def _check_length(num_tokens: int, told: str = "", *, max_model_len: int) -> None:
     if num_tokens > max_model_len:
         raise ApiError(
             400,
-            f"the input has {num_tokens} tokens; allowed are {max_model_len}; shorten it, or give "
+            f"the input has {told or num_tokens} tokens; allowed are {max_model_len}; shorten it, or give "
             "truncate_prompt_tokens: -1",
             param="input",
             code="context_length_exceeded",

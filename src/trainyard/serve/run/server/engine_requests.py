@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.model_tokenizer import ModelTokenizer, TooManyTokensError
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, GenerationRequest
@@ -29,6 +31,7 @@ __all__ = [
     "completion_prompt_tokens",
     "echoed_prompts",
     "most_tokens",
+    "telling_length",
     "to_engine_requests",
     "tokens_of_texts",
 ]
@@ -100,7 +103,7 @@ def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
             "send several requests",
             param="n",
         )
-    _check_length(most_tokens(body.prompt), model.engine.max_model_len)
+    _check_length(most_tokens(body.prompt), max_model_len=model.engine.max_model_len)
 
 
 async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
@@ -118,7 +121,8 @@ async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tup
         must_show_tools=body.tool_use.is_optional,
         allowed_tokens=model.engine.max_model_len - 1,
     )
-    return await model.tokenizer_work(work, "messages")
+    with telling_length(partial(_check_length, max_model_len=model.engine.max_model_len)):
+        return await model.tokenizer_work(work, "messages")
 
 
 async def completion_prompt_tokens(
@@ -131,7 +135,25 @@ async def completion_prompt_tokens(
     ApiError
         If they are no text, tokens, or list of one of these; or if one is too long.
     """
-    return await tokens_of_texts(body.prompt, "prompt", model, allowed_tokens=model.engine.max_model_len - 1)
+    max_model_len = model.engine.max_model_len
+    with telling_length(partial(_check_length, max_model_len=max_model_len)):
+        return await tokens_of_texts(body.prompt, "prompt", model, allowed_tokens=max_model_len - 1)
+
+
+@contextmanager
+def telling_length(check_length: Callable[[int, str], None]) -> Iterator[None]:
+    """Within it, a text with too many tokens is told in the words of a check.
+
+    Parameters
+    ----------
+    check_length : raises the error, from the number of tokens and how it is told.
+    """
+    try:
+        yield
+    except ApiError as error:
+        if isinstance(cause := error.__cause__, TooManyTokensError):
+            check_length(cause.num_tokens, cause.count)
+        raise
 
 
 async def tokens_of_texts(
@@ -251,7 +273,7 @@ def to_engine_requests(
     tokenizer, max_model_len = model.tokenizer, model.engine.max_model_len
     for prompt in prompts:
         check_tokens(prompt, "prompt", tokenizer.vocabulary)
-        _check_length(len(prompt), max_model_len)
+        _check_length(len(prompt), max_model_len=max_model_len)
     requests = tuple(
         Request(
             f"{request_id}-{place}",
@@ -328,11 +350,11 @@ def check_known(tokens: Collection[int], param: str, vocabulary: int) -> None:
         raise ApiError(400, told, param=param)
 
 
-def _check_length(num_tokens: int, max_model_len: int) -> None:
+def _check_length(num_tokens: int, told: str = "", *, max_model_len: int) -> None:
     if num_tokens >= max_model_len:
         raise ApiError(
             400,
-            f"the prompt has {num_tokens} tokens; prompt and answer have at most {max_model_len}; shorten it",
+            f"the prompt has {told or num_tokens} tokens; prompt and answer have at most {max_model_len}; shorten it",
             param="prompt",
             code="context_length_exceeded",
         )
