@@ -18,7 +18,7 @@ from trainyard.reading import raised_as, read_text
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
-_BUSY_S = 600.0
+_BUSY_S = 3600.0
 
 
 class _LaterError(FleetError):
@@ -43,7 +43,7 @@ class Client:
     token: str = ""
 
     def submit(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit a job in the own form of workloads, again for some minutes while the daemon is busy; how it stands."""
+        """Submit a job in the own form of workloads, again for an hour while the daemon is busy; how it stands."""
         until_s = time.monotonic() + _BUSY_S
         while True:
             try:

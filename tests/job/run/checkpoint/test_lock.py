@@ -21,6 +21,7 @@ from trainyard.job.run.checkpoint.lock import FolderLock, check_free, locked
 from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.train import train
+from trainyard.locks import can_share
 
 _HOLDS = """
 import sys, time
@@ -85,6 +86,13 @@ def test_who_only_looks_is_waited_for_however_long_that_takes(tmp_path: Path) ->
         threading.Timer(1.0, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         with locked(tmp_path), pytest.raises(CheckpointError, match=f"process {os.getpid()} on"):
             check_free(tmp_path)
+
+
+def test_whether_a_file_can_be_shared_is_found_out_without_holding_it(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open() as other:
+        assert can_share(one.fileno())
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not can_share(one.fileno())
 
 
 def _hold(held: FolderLock, told: multiprocessing.Event) -> None:
