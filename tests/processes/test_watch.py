@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -103,16 +104,20 @@ def test_processes_that_work_together_have_the_limits_of_each(monkeypatch: pytes
 
 
 def test_a_process_that_is_watched_is_ended_at_its_limit_and_not_later() -> None:
-    process, ended = _Process(), list[Overrun]()
-    with watched(process.watch(cpu_s=0.1), ended.append):
-        process.passes(1.0, cpu_s=1.0)
+    ended, reads = list[Overrun](), count()
+
+    def cpu(pid: int) -> float:
+        assert pid == 7
+        return float(next(reads))
+
+    with watched(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):
         while not ended:
             time.sleep(0.001)
-    assert ended == [Overrun("cpu", 1.0)]
-    with watched(watch := process.watch(cpu_s=0.1), ended.append):
+        num_reads = next(reads)
+    assert ended == [Overrun("cpu", 3.0)]
+    with watched(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):  # what is soon done is not measured
         pass
-    process.passes(1.0, cpu_s=1.0)
-    assert watch.look() is not None
+    assert next(reads) == num_reads + 1
     assert len(ended) == 1
 
 
