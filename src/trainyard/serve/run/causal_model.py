@@ -23,7 +23,7 @@ from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
 from trainyard.serve.run.lora_layers import LoraLayers
 from trainyard.serve.run.paged_attention import PagedAttention, attention_batch
-from trainyard.serve.run.pretrained import load_causal_pretrained, require_fixed_rope
+from trainyard.serve.run.pretrained import load_causal_pretrained, refusing, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
@@ -176,4 +176,5 @@ def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32, device: 
         If the folder has no such model, or not all of its weights.
     """
     model: Any = load_causal_pretrained(folder, dtype)
-    return CausalModel(model.to(device), folder.name)
+    with refusing(folder, "cannot be computed"):
+        return CausalModel(model.to(device), folder.name)
