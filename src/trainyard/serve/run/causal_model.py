@@ -99,7 +99,7 @@ class CausalModel:
         """Read an adapter; see `trainyard.serve.run.step_model.StepModel`."""
         if self._device.type != "cpu":
             raise ServeError(f"{self.name} is on {self._device.type}; adapters are computed on the CPU only")
-        self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype))
+        self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype, self._adapters.require))
 
     def unload_adapter(self, adapter: str) -> None:
         """Forget an adapter; see `trainyard.serve.run.step_model.StepModel`."""

@@ -148,4 +148,4 @@ def _smaller(name: str, config: Any) -> Sequence[int]:
         raise ServeError(
             f"config.json of {name} has matryoshka_dimensions {shown(given)}; allowed are numbers from 1 to {width}"
         )
-    return tuple(sorted(given))
+    return tuple(sorted(set(given)))

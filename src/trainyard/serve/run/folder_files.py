@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.reading import parse_json, raised_as, read_text, shown
+from trainyard.reading.limits import MOST_BYTES
 from trainyard.serve.errors import ServeError
 
-__all__ = ["check_files", "read_json", "weight_files"]
+__all__ = ["check_files", "check_header", "read_json", "weight_files"]
 
 _MIB = 1 << 20
 _MOST_TOKENIZER_BYTES = 64 * _MIB  # the largest that is known has 33 MiB
@@ -106,8 +107,23 @@ def weight_files(folder: Path) -> Sequence[Path]:
     for path in found:
         if not path.exists():
             raise ServeError(f"{folder} has no {path.name}, which {_INDEX} names; give all of its weights")
-        _require_plain(path)
+        check_header(path)
     return found
+
+
+def check_header(path: Path) -> None:
+    """Refuse a file of safetensors whose header, with the names and shapes of all tensors, is too large to be read.
+
+    Raises
+    ------
+    ServeError
+        If it is, or the path is no plain file.
+    """
+    _require_plain(path)
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MOST_BYTES:
+        raise ServeError(f"{path} says that its header has {size:,} bytes; allowed are {MOST_BYTES:,}")
 
 
 def _names_of_index(path: Path) -> Sequence[str]:

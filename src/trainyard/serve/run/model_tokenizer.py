@@ -85,7 +85,8 @@ class ModelTokenizer:
         self._tokenizer.no_padding()
         generation = read_json(folder / "generation_config.json")
         given = [each.get("eos_token_id") for each in (generation, config, text_config)]
-        self.stop_token_ids = _stop_token_ids(folder, (*given, self._pretrained.eos_token_id))
+        stops = _stop_token_ids(folder, (*given, self._pretrained.eos_token_id))
+        self.stop_token_ids = frozenset(each for each in stops if each < self.vocabulary)
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, each in self._added.items() if each.special)
         self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
