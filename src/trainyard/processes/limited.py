@@ -142,16 +142,17 @@ class LimitedProcess(Generic[Work, Result]):
         return None if running is None else running.process.pid
 
     def _done(self, work: Work) -> Result:
-        running = self._ready()
-        is_first = not running.num_done
+        is_first = True
         try:
+            running = self._ready()
+            is_first = not running.num_done
             return self._attempt(running, work)
         except ProcessLostError:
-            return self._attempt(self._ready(), work)
+            pass
         except MemoryLimitError:
             if is_first:
-                raise
-            return self._attempt(self._ready(), work)  # pieces before it took a part of the memory
+                raise  # else pieces before it took a part of the memory
+        return self._attempt(self._ready(), work)
 
     def _ready(self) -> _Running:
         if self._running is not None and self._running.is_alive:
@@ -167,8 +168,12 @@ class LimitedProcess(Generic[Work, Result]):
         memory = self._prepare_limits.memory_bytes, self.limits.memory_bytes
         arguments = (theirs, self._prepare, *memory)
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
-        with theirs:
-            self._start_process(process)
+        try:
+            with theirs:
+                self._start_process(process)
+        except (OSError, EOFError) as error:  # such as where the fork server was ended by others
+            ours.close()
+            raise ProcessLostError(f"its process cannot be started: {error}") from error
         return process, ours
 
     def _attempt(self, running: _Running, work: Work) -> Result:
@@ -226,6 +231,10 @@ class _Running:
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
+        # multiprocessing takes it for ended as soon as its fork server has.
+        self._known: psutil.Process | None = None
+        with suppress(psutil.NoSuchProcess):
+            self._known = psutil.Process(self.process.pid)
         self.num_done = 0
         self.overrun: Overrun | None = None
         self._limits: ProcessLimits | None = None  # of the piece of work that is done now
@@ -251,9 +260,8 @@ class _Running:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
-        if self.process.exitcode is not None:  # its number may be another's by now
-            return
-        kill_tree(self.process.pid or 0)
+        if self._known is not None and self._known.is_running():  # else its number may be another's by now
+            kill_tree(self._known.pid)
 
     def receive(self) -> Any:
         """What the process sends next.
