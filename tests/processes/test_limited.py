@@ -18,6 +18,7 @@ from trainyard.processes import (
     ProcessLimits,
     ProcessLostError,
     WorkError,
+    cpu_seconds,
 )
 
 _MIB = 1 << 20
@@ -152,6 +153,51 @@ def test_stopped_process_does_not_keep_who_sends_much_to_it() -> None:
         worker.close()
 
 
+def test_work_is_done_though_the_fork_server_is_killed(worker: LimitedProcess[Task, int]) -> None:
+    first = psutil.Process(worker(("pid", 0)))
+    fork_server = first.parent()
+    assert fork_server is not None
+    fork_server.kill()
+    assert worker(("pid", 0))
+    worker.close()
+    first.wait(60)
+    assert worker(("pid", 0)) != first.pid
+
+
+def test_process_whose_fork_server_is_killed_does_not_go_on_for_ever() -> None:
+    process = LimitedProcess[Task, int](prepared, ProcessLimits(cpu_s=2.0))
+    pid = process(("pid", 0))
+
+    def spin() -> None:
+        with pytest.raises(CpuLimitError):
+            process(("spin", 0))
+
+    spinning = threading.Thread(target=spin)
+    spinning.start()
+    spins, begun_s = psutil.Process(pid), cpu_seconds(pid)
+    while cpu_seconds(pid) - begun_s < 0.1:
+        time.sleep(0.01)
+    fork_server = spins.parent()
+    assert fork_server is not None
+    fork_server.kill()
+    spins.wait(60)  # and is not left to itself
+    spinning.join(60)
+    assert not spinning.is_alive()
+    process.close()
+
+
+@pytest.mark.parametrize("start", [OSError(24, "too many open files"), EOFError()])
+def test_process_that_cannot_be_started_is_no_fault_of_the_work(start: Exception) -> None:
+    def fails(process: object) -> None:
+        raise start
+
+    process = LimitedProcess[Task, int](prepared, _LIMITS, start=fails)
+    num_before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ProcessLostError, match="cannot be started"):
+        process(("pid", 0))
+    assert len(os.listdir("/proc/self/fd")) == num_before
+
+
 @pytest.mark.parametrize(("name", "kind"), [("raise", "LookupError"), ("exit", "SystemExit")])
 def test_errors_of_the_work_are_raised_here_and_the_process_goes_on(
     worker: LimitedProcess[Task, int], name: str, kind: str
@@ -184,3 +230,14 @@ def test_close_ends_the_process(worker: LimitedProcess[Task, int]) -> None:
     pid = worker(("pid", 0))
     worker.close()
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def spinning() -> Callable[[Task], int]:
+    while True:
+        pass
+
+
+def test_limits_of_preparing_are_told_as_such() -> None:
+    worker = LimitedProcess(spinning, _LIMITS, ProcessLimits(cpu_s=0.7))
+    with pytest.raises(CpuLimitError, match=r"more than 0\.7 CPU seconds"):
+        worker.start()

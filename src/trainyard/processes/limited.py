@@ -164,8 +164,12 @@ class LimitedProcess(Generic[Work, Result]):
         memory = self._prepare_limits.memory_bytes, self.limits.memory_bytes
         arguments = (theirs, self._prepare, *memory)
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
-        with theirs:
-            self._start_process(process)
+        try:
+            with theirs:
+                self._start_process(process)
+        except (OSError, EOFError) as error:  # such as where the fork server was ended by others
+            ours.close()
+            raise ProcessLostError(f"its process cannot be started: {error}") from error
         return process, ours
 
     def _attempt(self, work: Work) -> Result:
@@ -182,30 +186,25 @@ class LimitedProcess(Generic[Work, Result]):
                     running.pipe.send(each)
                 kind, value = running.receive()
         except (EOFError, OSError) as error:
-            raise self._fault(running) from error
+            raise self._fault(running, limits) from error
         if kind == _NO_MEMORY:
             self._end()
-            raise self._no_memory()
+            raise _no_memory(limits)
         if kind != _DONE:
             raise WorkError(kind, value)
         return value
 
-    def _fault(self, running: _Running) -> Exception:
+    def _fault(self, running: _Running, limits: ProcessLimits) -> Exception:
         """Why a process gives no answer; it is ended."""
         self._end()
         code, overrun = running.process.exitcode, running.overrun
         if overrun is not None and overrun.kind == "cpu":
-            return CpuLimitError(f"it takes more than {self.limits.cpu_s:g} CPU seconds")
+            return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
         if overrun is not None:
             return ProcessLostError(f"its process {overrun}")
         if code is not None and -code in _FALLS:
-            return self._no_memory(f", or its process falls over it ({signal.Signals(-code).name})")
+            return _no_memory(limits, f", or its process falls over it ({signal.Signals(-code).name})")
         return ProcessLostError(f"its process ended with status {code}: this machine may be short of memory")
-
-    def _no_memory(self, more: str = "") -> MemoryLimitError:
-        return MemoryLimitError(
-            f"it takes more than {self.limits.memory_bytes / _GIB:.3g} GiB of memory{more}"
-        )
 
     def _end(self) -> None:
         if self._running is not None:
@@ -215,11 +214,19 @@ class LimitedProcess(Generic[Work, Result]):
             self._running = None
 
 
+def _no_memory(limits: ProcessLimits, more: str = "") -> MemoryLimitError:
+    return MemoryLimitError(f"it takes more than {limits.memory_bytes / _GIB:.3g} GiB of memory{more}")
+
+
 class _Running:
     """A process that runs."""
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
+        # multiprocessing takes it for ended as soon as its fork server has.
+        self._known: psutil.Process | None = None
+        with suppress(psutil.NoSuchProcess):
+            self._known = psutil.Process(self.process.pid)
         self.num_done = 0
         self.overrun: Overrun | None = None
 
@@ -235,9 +242,8 @@ class _Running:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
-        if self.process.exitcode is not None:  # its number may be another's by now
-            return
-        kill_tree(self.process.pid or 0)
+        if self._known is not None and self._known.is_running():  # else its number may be another's by now
+            kill_tree(self._known.pid)
 
     def receive(self) -> Any:
         """What the process sends next.

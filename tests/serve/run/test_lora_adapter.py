@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import struct
+from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,7 +80,7 @@ def test_a_configuration_that_is_not_done_is_refused(tmp_path, config, says):
         ({f"{_Q}.lora_magnitude_vector": torch.ones(64)}, "lora_magnitude_vector' of shape [64]"),
         ({"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(2, 300)}, "lora_embedding_A'"),
         ({f"{_Q}.lora_A.weight": torch.ones(2, 64, 1)}, "of shape [2, 64, 1]"),
-        ({f"{_Q}.lora_A.weight": torch.ones(2, 64, dtype=torch.int8)}, "type torch.int8"),
+        ({f"{_Q}.lora_A.weight": torch.ones(2, 64, dtype=torch.int8)}, "type I8"),
         ({name: tensor / 0 for name, tensor in _pair().items()}, "no finite numbers"),
         (
             _pair("base_model.model.model.layers.7.self_attn.q_proj"),
@@ -97,6 +100,50 @@ def test_tensors_that_are_not_done_are_refused(tmp_path, tensors, says):
         )
     assert says in str(error.value)
     assert not any("Lora" in type(each).__name__ for each in model._model.modules())
+
+
+def _sparse(path: Path, shapes: Mapping[str, tuple[int, int]]) -> None:
+    """Weights that are all 0 and take no room on the disk, however large."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(file.tell() + end)
+
+
+@pytest.mark.parametrize(
+    ("rank", "inputs", "says"),
+    [
+        (2**31, 64, "allowed are ranks up to the larger of these"),
+        (2, 2**31, "in llama it is from 64 to 64"),
+    ],
+)
+def test_tensors_that_are_larger_than_the_model_are_refused_before_they_are_read(
+    tmp_path, rank, inputs, says
+):
+    save_tensors(tmp_path, _pair(), r=rank)
+    shapes = {f"{_Q}.lora_A.weight": (rank, inputs), f"{_Q}.lora_B.weight": (64, rank)}
+    _sparse(tmp_path / "adapter_model.safetensors", shapes)
+    with pytest.raises(ServeError, match=says):
+        CausalModel(made("llama"), "llama").load_adapter("a", tmp_path)
+
+
+def test_a_header_that_is_too_large_is_refused(tmp_path):
+    save_tensors(tmp_path, _pair(), r=2)
+    (tmp_path / "adapter_model.safetensors").write_bytes(struct.pack("<Q", 2**40) + b"{}")
+    with pytest.raises(ServeError, match="its header has 1,099,511,627,776 bytes; allowed are"):
+        read_lora_adapter(tmp_path)
+
+
+def test_a_layer_of_another_adapter_is_none_of_the_model(tmp_path):
+    model = CausalModel(made("llama"), "llama")
+    model.load_adapter("a", save_tensors(tmp_path / "a", _pair(), r=2))
+    inside = save_tensors(tmp_path / "b", _pair(f"{_Q}.base"), r=2)
+    with pytest.raises(ServeError, match=r"has no layer 'model\.layers\.0\.self_attn\.q_proj\.base'"):
+        model.load_adapter("b", inside)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])

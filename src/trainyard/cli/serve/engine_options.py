@@ -54,6 +54,8 @@ class LocalEngineOptions:
         num_processes: int = 1,
         tensor_parallel: int = 1,
         block_tokens: int = BLOCK_TOKENS,
+        *,
+        checks_weights: bool = True,
     ) -> EngineSpec:
         """How a model is computed.
 
@@ -64,6 +66,7 @@ class LocalEngineOptions:
         num_processes : that share the machine, of all models and replicas.
         tensor_parallel : processes that share the model; its KV cache is that of all together.
         block_tokens : tokens per block where ``--block-tokens`` is not given.
+        checks_weights : whether the folder has the weights, and this machine computes them.
 
         Raises
         ------
@@ -74,11 +77,14 @@ class LocalEngineOptions:
 
         from trainyard.serve.run.engine import EngineOptions
         from trainyard.serve.run.engine_process import EngineSpec
+        from trainyard.serve.run.model_check import check_model
         from trainyard.serve.run.model_shards import model_shards
         from trainyard.serve.run.server.cache_size import block_bytes, longest_sequence
 
         self._check_device(tensor_parallel)
         dtype = getattr(torch, self.dtype)
+        if checks_weights:
+            check_model(folder, "causal", dtype)
         size = self.block_tokens or block_tokens
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
@@ -104,10 +110,13 @@ class LocalEngineOptions:
         import torch
 
         from trainyard.serve.run.embedding_engine import EmbeddingEngineSpec
+        from trainyard.serve.run.embedding_model import UNUSED_WEIGHTS
+        from trainyard.serve.run.model_check import check_model
 
         if self.device != "cpu":
             raise ServeError(f"--device {self.device}: embeddings are computed on the CPU only; leave it out")
         dtype = getattr(torch, self.dtype)
+        check_model(folder, "embedding", dtype, UNUSED_WEIGHTS)
         return EmbeddingEngineSpec(folder, self.max_model_len, dtype, self._threads(num_processes))
 
     def _check_device(self, tensor_parallel: int) -> None:

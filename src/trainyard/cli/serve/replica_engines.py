@@ -273,7 +273,7 @@ def _local_spec(
     from trainyard.serve.run.random_model import random_model
 
     if is_drawn or not has_pooling(folder):
-        spec = options.spec(folder, policy, num_processes, tensor_parallel)
+        spec = options.spec(folder, policy, num_processes, tensor_parallel, checks_weights=not is_drawn)
         return replace(spec, load=random_model) if is_drawn else spec
     if tensor_parallel > 1:
         raise ServeError(

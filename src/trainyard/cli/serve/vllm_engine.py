@@ -60,7 +60,7 @@ def vllm_server(
     made = VllmServer(
         python or Path(".venv-vllm/bin/python"),
         name,
-        options.spec(Path(folder), policy, block_tokens=_BLOCK_TOKENS),
+        options.spec(Path(folder), policy, block_tokens=_BLOCK_TOKENS, checks_weights=False),
         server.host,
         port,
         tuple(server.keys.by_key),

@@ -23,7 +23,7 @@ from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
 from trainyard.serve.run.lora_layers import LoraLayers
 from trainyard.serve.run.paged_attention import PagedAttention, attention_batch
-from trainyard.serve.run.pretrained import load_causal_pretrained, require_fixed_rope
+from trainyard.serve.run.pretrained import load_causal_pretrained, refusing, require_fixed_rope
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
@@ -99,7 +99,7 @@ class CausalModel:
         """Read an adapter; see `trainyard.serve.run.step_model.StepModel`."""
         if self._device.type != "cpu":
             raise ServeError(f"{self.name} is on {self._device.type}; adapters are computed on the CPU only")
-        self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype))
+        self._adapters.add(adapter, read_lora_adapter(folder, self._model.dtype, self._adapters.require))
 
     def unload_adapter(self, adapter: str) -> None:
         """Forget an adapter; see `trainyard.serve.run.step_model.StepModel`."""
@@ -176,4 +176,5 @@ def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32, device: 
         If the folder has no such model, or not all of its weights.
     """
     model: Any = load_causal_pretrained(folder, dtype)
-    return CausalModel(model.to(device), folder.name)
+    with refusing(folder, "cannot be computed"):
+        return CausalModel(model.to(device), folder.name)

@@ -22,6 +22,7 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_cost import measured_batch_cost
 from trainyard.serve.run.embedding_model import EmbeddingForm, EmbeddingModel, load_embedding_model
 from trainyard.serve.run.outputs import Embedding, EngineState, Refused, StepRecord
+from trainyard.serve.run.pretrained import refusing
 from trainyard.serve.run.sampling import SamplingParams
 
 __all__ = ["EmbeddingEngine", "EmbeddingEngineSpec"]
@@ -231,4 +232,6 @@ class EmbeddingEngineSpec:
         """Load the model, measure how long batches take, and make the engine."""
         torch.set_num_threads(self.num_threads)
         model = load_embedding_model(self.folder, self.dtype)
-        return EmbeddingEngine(model, TurboTransformers(measured_batch_cost(model)), self.max_model_len)
+        with refusing(self.folder, "cannot be computed"):
+            cost = measured_batch_cost(model)
+        return EmbeddingEngine(model, TurboTransformers(cost), self.max_model_len)

@@ -16,11 +16,12 @@ from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.pooling import Pooling, pool, read_pooling
-from trainyard.serve.run.pretrained import load_pretrained, require_fixed_rope
+from trainyard.serve.run.pretrained import load_pretrained, refusing, require_fixed_rope
 
-__all__ = ["EmbeddingForm", "EmbeddingModel", "load_embedding_model"]
+__all__ = ["UNUSED_WEIGHTS", "EmbeddingForm", "EmbeddingModel", "load_embedding_model"]
 
-_POOLER = "pooler."  # weights of BERT for another task
+UNUSED_WEIGHTS = "pooler."
+"""Beginning of the names of weights of BERT for another task."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def load_embedding_model(folder: Path, dtype: torch.dtype = torch.float32) -> Em
         If the folder has no such model.
     """
     pooling = read_pooling(folder)
-    return EmbeddingModel(load_pretrained(AutoModel, folder, dtype, _POOLER), pooling, folder.name)
+    model = load_pretrained(AutoModel, folder, dtype, UNUSED_WEIGHTS)
+    with refusing(folder, "cannot be computed"):
+        return EmbeddingModel(model, pooling, folder.name)
 
 
 def _num_positions(name: str, model: PreTrainedModel) -> int:
@@ -145,4 +148,4 @@ def _smaller(name: str, config: Any) -> Sequence[int]:
         raise ServeError(
             f"config.json of {name} has matryoshka_dimensions {shown(given)}; allowed are numbers from 1 to {width}"
         )
-    return tuple(sorted(given))
+    return tuple(sorted(set(given)))

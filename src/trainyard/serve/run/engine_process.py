@@ -25,7 +25,7 @@ from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.engine_adapters import AdapterStatus, LoadAdapter, UnloadAdapter
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
-from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
+from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained, refusing
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.step_watch import StepProgress
@@ -148,7 +148,8 @@ class EngineSpec:
     def _model(self) -> StepModel:
         if self.shards is None:
             model: Any = self.load(self.folder, self.dtype)
-            return CausalModel(model.to(self.device), self.folder.name)
+            with refusing(self.folder, "cannot be computed"):
+                return CausalModel(model.to(self.device), self.folder.name)
         return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end, self.load)
 
     def _constrain(self, sampling: SamplingParams) -> TokenConstraint:

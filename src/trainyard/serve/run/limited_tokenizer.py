@@ -7,7 +7,6 @@ of them runs where requests are answered.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from trainyard.processes import (
 )
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.preloaded import preloaded_context
 from trainyard.serve.run.tokenizer_work import CheckConstraint, TokenizerWork
 
 __all__ = ["LimitedTokenizer", "TokenizerBusyError"]
@@ -34,14 +34,13 @@ __all__ = ["LimitedTokenizer", "TokenizerBusyError"]
 T = TypeVar("T")
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_LOAD = ProcessLimits(cpu_s=300.0, memory_bytes=8 * _GIB)
+_LOAD = ProcessLimits(cpu_s=300.0, memory_bytes=3 * _GIB)
 _SHORT = ProcessLimits(cpu_s=5.0, memory_bytes=_GIB)
 _LONG = ProcessLimits(cpu_s=30.0, memory_bytes=2 * _GIB)
 _CONSTRAINT = ProcessLimits(cpu_s=1.0, memory_bytes=512 * _MIB)
 _SHORT_BYTES = 64 * 1024
 _MOST_WAITING, _MOST_LONG_WAITING = 1024, 16
 _VERDICTS = 4096
-_PRELOAD = ["trainyard.serve.run.limited_tokenizer", "jinja2.sandbox", "llguidance.hf"]
 
 
 class TokenizerBusyError(ServeError):
@@ -124,7 +123,7 @@ class _Lane:
     def __init__(
         self, prepare: Callable[[], Callable[[Any], Any]], limits: ProcessLimits, most_waiting: int
     ) -> None:
-        self.process = LimitedProcess[Any, Any](prepare, limits, _LOAD, _context)
+        self.process = LimitedProcess[Any, Any](prepare, limits, _LOAD, preloaded_context)
         self._most_waiting, self._num_waiting = most_waiting, 0
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
@@ -159,13 +158,6 @@ _NAMES = {
     "tokens": "writing and tokenizing the prompt",
     "constraint": "compiling the JSON schema or grammar",
 }
-
-
-def _context() -> Any:
-    """Processes start with transformers loaded."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(_PRELOAD)
-    return found
 
 
 def _prepared(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:

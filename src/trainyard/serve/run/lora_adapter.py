@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os.path import isfile
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from trainyard.reading import listed, parse_json, raised_as, read_text, shown
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.folder_files import check_header
 
 __all__ = ["ADAPTER_FILES", "LoraConfig", "LoraUpdate", "read_lora_adapter", "read_lora_config"]
 
@@ -30,6 +31,7 @@ ADAPTER_FILES = (_CONFIG, _WEIGHTS)
 """What is read of the folder of an adapter."""
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _IN_TRAINING_ONLY = frozenset(
     {
         "auto_mapping",
@@ -133,12 +135,18 @@ def read_lora_config(folder: Path) -> LoraConfig:
     return LoraConfig(float(alpha), frozenset(ranks), bool(stabilized))
 
 
-def read_lora_adapter(folder: Path, dtype: torch.dtype = torch.float32) -> Mapping[str, LoraUpdate]:
+def read_lora_adapter(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    require: Callable[[str, int, int], object] = lambda path, inputs, outputs: None,
+) -> Mapping[str, LoraUpdate]:
     """Read an adapter: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
     Parameters
     ----------
     dtype : type of the tensors that are made.
+    require : refuses a layer that the model does not have, by its path, inputs and outputs. It is asked before any tensor
+        is read.
 
     Returns
     -------
@@ -147,45 +155,74 @@ def read_lora_adapter(folder: Path, dtype: torch.dtype = torch.float32) -> Mappi
     Raises
     ------
     ServeError
-        If the folder has no such adapter, or it has what is not done.
+        If the folder has no such adapter, it has what is not done, or ``require`` refuses a layer.
     """
     config, path = read_lora_config(folder), folder / _WEIGHTS
     if not isfile(path):
         raise ServeError(f"{folder} has no {_WEIGHTS}; allowed is this format only")
+    check_header(path)
     try:
+        with safe_open(path, framework="np") as file:
+            shapes = _shapes(path, file)
+        for layer, each in shapes.items():
+            _check_shapes(path, layer, each, config, require)
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+            return {layer: _update(path, layer, file, config, dtype) for layer in shapes}
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise ServeError(f"{path} cannot be read: {error}") from error
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        found = _TENSOR.fullmatch(name)
-        if found is None or tensor.dim() != 2 or not tensor.is_floating_point():
-            kind = f"of shape {list(tensor.shape)} and type {tensor.dtype}"
+
+
+_Shapes = Mapping[str, tuple[int, int]]
+
+
+def _shapes(path: Path, file: Any) -> Mapping[str, _Shapes]:
+    """The shapes of A and B, by the path of the layer; no tensor is read for them."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for name in file.keys():  # noqa: SIM118
+        tensor, named = file.get_slice(name), _TENSOR.fullmatch(name)
+        shape, kind = tensor.get_shape(), tensor.get_dtype()
+        if named is None or len(shape) != 2 or kind not in _FLOATS:
+            told = f"of shape {shape} and type {kind}"
             allowed = "lora_A.weight and lora_B.weight of linear layers"
-            raise ServeError(f"{path} has {shown(name)} {kind}, which is not done; allowed are {allowed}")
-        parts.setdefault(found[1], {})[found[2]] = tensor
-    if not parts:
+            raise ServeError(f"{path} has {shown(name)} {told}, which is not done; allowed are {allowed}")
+        found.setdefault(named[1], {})[named[2]] = shape[0], shape[1]
+    if not found:
         raise ServeError(f"{path} has no tensors; give an adapter with some")
-    return {layer: _update(path, layer, each, config, dtype) for layer, each in parts.items()}
+    return found
 
 
-def _update(
-    path: Path, layer: str, parts: Mapping[str, Tensor], config: LoraConfig, dtype: torch.dtype
-) -> LoraUpdate:
-    if len(parts) != 2:
-        raise ServeError(f"{path} has only lora_{listed(parts)} of {shown(layer)}; give an adapter with both")
-    down, up = parts["A"], parts["B"]
-    rank = down.shape[0]
-    if rank not in config.ranks or rank != up.shape[1]:
+def _check_shapes(
+    path: Path, layer: str, shapes: _Shapes, config: LoraConfig, require: Callable[[str, int, int], object]
+) -> None:
+    """Refuse a layer whose tensors the model cannot use; so no tensor is larger than the model's own."""
+    if len(shapes) != 2:
         raise ServeError(
-            f"{path} has ranks {rank} and {up.shape[1]} of {shown(layer)}; allowed by {_CONFIG} is "
+            f"{path} has only lora_{listed(shapes)} of {shown(layer)}; give an adapter with both"
+        )
+    (rank, inputs), (outputs, rank_of_b) = shapes["A"], shapes["B"]
+    if rank not in config.ranks or rank != rank_of_b:
+        raise ServeError(
+            f"{path} has ranks {rank} and {rank_of_b} of {shown(layer)}; allowed by {_CONFIG} is "
             f"{listed(map(str, sorted(config.ranks)))}"
         )
+    require(layer, inputs, outputs)
+    if rank > max(inputs, outputs):
+        raise ServeError(
+            f"{path} has rank {rank} of {shown(layer)}, from {inputs} to {outputs} features; allowed are ranks up to "
+            "the larger of these"
+        )
+
+
+def _update(path: Path, layer: str, file: Any, config: LoraConfig, dtype: torch.dtype) -> LoraUpdate:
+    down: Tensor
+    up: Tensor
+    down, up = (file.get_tensor(f"base_model.model.{layer}.lora_{part}.weight") for part in "AB")
+    rank = down.shape[0]
     down, up = down.to(dtype), (up.float() * config.scale(rank)).to(dtype)
     if not (down.isfinite().all() and up.isfinite().all()):
         raise ServeError(
             f"{path} has values of {shown(layer)} that are no finite numbers; give another adapter"
         )
     # Rows of few tokens go through matrices faster as they lie then.
-    return LoraUpdate(down.t().contiguous(), up.t().contiguous())
+    # They are copies: the file may change.
+    return LoraUpdate(down.t().clone(memory_format=torch.contiguous_format), up.t().contiguous())

@@ -94,7 +94,10 @@ class LoraLayers:
         ServeError
             If the model has no such layers; nothing is changed then.
         """
-        layers = {path: self._layer(path, update) for path, update in updates.items()}
+        layers = {
+            path: self.require(path, update.down.shape[0], update.up.shape[1])
+            for path, update in updates.items()
+        }
         for path, layer in layers.items():
             if not isinstance(layer, _LoraLinear):
                 layer = _LoraLinear(layer, self._rows)
@@ -113,9 +116,18 @@ class LoraLayers:
         modules = self._model.named_modules()
         return {path: each for path, each in modules if isinstance(each, _LoraLinear)}
 
-    def _layer(self, path: str, update: LoraUpdate) -> nn.Module:
+    def require(self, path: str, inputs: int, outputs: int) -> nn.Module:
+        """A layer of the model that an adapter may change, with as many features.
+
+        Raises
+        ------
+        ServeError
+            If there is none.
+        """
         try:
             layer = self._model.get_submodule(path)
+            if isinstance(self._model.get_submodule(path.rpartition(".")[0]), _LoraLinear):
+                raise AttributeError  # a part of what is here because of another adapter
         except AttributeError:
             raise ServeError(f"{self._name} has no layer {shown(path)}, which the adapter changes") from None
         base = layer.base if isinstance(layer, _LoraLinear) else layer
@@ -127,9 +139,9 @@ class LoraLayers:
                 f"the adapter changes {path} of {self._name}, a {type(base).__name__}; allowed are linear layers between "
                 "the embedding and the output that all tokens pass; train an adapter of these"
             )
-        if features != (update.down.shape[0], update.up.shape[1]):
+        if features != (inputs, outputs):
             raise ServeError(
-                f"the adapter changes {path} from {update.down.shape[0]} to {update.up.shape[1]} features; in "
+                f"the adapter changes {path} from {inputs} to {outputs} features; in "
                 f"{self._name} it is from {features[0]} to {features[1]}; give an adapter of this model"
             )
         return layer

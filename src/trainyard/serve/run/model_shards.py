@@ -27,6 +27,7 @@ from trainyard.program.program import Program
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.split_plan import split_plan, tensor_shards
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.pretrained import refusing
 
 __all__ = ["ModelShards", "model_shards"]
 
@@ -88,14 +89,12 @@ def model_shards(folder: Path, num_ranks: int) -> ModelShards:
 
 def _program(folder: Path) -> Program:
     """The forward graph of a model, with transformers' names."""
-    try:
+    with refusing(folder, "cannot be served in shards"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(
                 config, trust_remote_code=False, attn_implementation="sdpa", experts_implementation=_EXPERTS
             )
-    except (OSError, ValueError, KeyError) as error:
-        raise ServeError(f"{folder.name} cannot be served in shards: {error}") from error
     length = min(_MOST_TOKENS, int(config.get_text_config().max_position_embeddings))
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence, Set
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from trainyard.reading import shortened, shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.decoder_check import check_decoder
+from trainyard.serve.run.folder_files import check_files, read_json
 from trainyard.serve.run.structured_outputs import StructuredOutputs
 
 __all__ = ["Detokenizer", "ModelTokenizer", "TooManyTokensError"]
@@ -20,6 +21,7 @@ _UNKNOWN = "\ufffd"
 _MOST_UNDECIDED = 3  # characters that may become another one: UTF-8 has at most 4 bytes for each
 _MOST_HELD = 16  # tokens that such characters depend on, and more
 _LEAST_CHARS, _LEAST_MORE_TOKENS = 65_536, 1000
+_MOST_TOKENS, _MOST_STOP_TOKENS = 10_000_000, 1024
 
 
 class TooManyTokensError(ServeError):
@@ -66,25 +68,29 @@ class ModelTokenizer:
     def __init__(self, folder: Path) -> None:
         if not (folder / "tokenizer.json").is_file():
             raise ServeError(f"{folder} has no tokenizer.json; give a folder with the tokenizer of the model")
-        config = _read(folder / "config.json")
+        check_files(folder)
+        config = read_json(folder / "config.json")
         text_config = config.get("text_config") or {}
         try:
             self._pretrained = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             self._tokenizer = self._pretrained.backend_tokenizer
             self.vocabulary = int(config.get("vocab_size") or text_config["vocab_size"])
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ServeError(f"the tokenizer of {folder} cannot be read: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # transformers raises whatever comes of what a file says
+            told = shortened(f"{type(error).__name__}: {error}")
+            raise ServeError(f"the tokenizer of {folder} cannot be read: {told}") from error
+        if not 0 < self.vocabulary <= _MOST_TOKENS:
+            raise ServeError(
+                f"{folder}/config.json has vocab_size {self.vocabulary}; allowed are 1 to {_MOST_TOKENS:,}"
+            )
         check_decoder(self._tokenizer)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        generation = _read(folder / "generation_config.json")
+        generation = read_json(folder / "generation_config.json")
         given = [each.get("eos_token_id") for each in (generation, config, text_config)]
-        self.stop_token_ids = frozenset(
-            number
-            for each in (*given, self._pretrained.eos_token_id)
-            for number in (each if isinstance(each, list) else [each])
-            if number is not None
-        )
+        stops = _stop_token_ids(folder, (*given, self._pretrained.eos_token_id))
+        self.stop_token_ids = frozenset(each for each in stops if each < self.vocabulary)
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, each in self._added.items() if each.special)
         self._is_byte_level = type(self._tokenizer.decoder).__name__ == "ByteLevel"
@@ -281,12 +287,18 @@ def _byte_of_char() -> Mapping[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file; empty if there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ServeError(f"{path} is no JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+def _stop_token_ids(folder: Path, given: Sequence[Any]) -> frozenset[int]:
+    """The tokens that end an answer, of all places that name some. They are sent with each request."""
+    found = [
+        number
+        for each in given
+        for number in (each if isinstance(each, list) else [each])
+        if number is not None
+    ]
+    wrong = [each for each in found if type(each) is not int or each < 0]
+    if wrong or len(found) > _MOST_STOP_TOKENS:
+        told = shown(wrong[0]) if wrong else f"{len(found)} tokens"
+        raise ServeError(
+            f"{folder} has eos_token_id {told}; allowed are up to {_MOST_STOP_TOKENS} numbers of tokens, from 0 on"
+        )
+    return frozenset(found)

@@ -6,18 +6,18 @@ brought to length 1. ``1_Pooling/config.json`` names the kind of pooling, ``sent
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.folder_files import read_json
 
 __all__ = ["Pooling", "PoolingMode", "has_pooling", "pool", "read_pooling"]
 
@@ -67,7 +67,7 @@ def read_pooling(folder: Path) -> Pooling:
     ServeError
         If its folder does not say it, or says what is not done here.
     """
-    modules = _read(folder / "modules.json", list)
+    modules = read_json(folder / "modules.json", list)
     try:
         kinds = [str(each["type"]).rpartition(".")[2] for each in modules]
         paths = [str(each["path"]) for each in modules]
@@ -78,8 +78,12 @@ def read_pooling(folder: Path) -> Pooling:
         raise ServeError(f"{folder}/modules.json has modules {' '.join(kinds)}; allowed are {allowed}")
     if paths[0]:
         raise ServeError(f"{folder}/modules.json has the model in {paths[0]!r}; allowed is the folder itself")
+    if Path(paths[1]).name != paths[1]:
+        raise ServeError(
+            f"{folder}/modules.json has the pooling in {shown(paths[1])}; allowed is one beside it, such as 1_Pooling"
+        )
     path = folder / "sentence_bert_config.json"
-    more = _read(path, dict) if path.is_file() else {}
+    more = read_json(path)
     if more.get("do_lower_case"):
         raise ServeError(f"{path} has do_lower_case; allowed is a tokenizer that does it by itself")
     most = more.get("max_seq_length")
@@ -115,7 +119,7 @@ def pool(hidden: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _mode(path: Path) -> PoolingMode:
-    given = _read(path, dict)
+    given = read_json(path)
     modes = given.get("pooling_mode", [mode for flag, mode in _FLAGS.items() if given.get(flag)])
     modes = [modes] if isinstance(modes, str) else modes
     if given.get("include_prompt") is False:
@@ -126,18 +130,3 @@ def _mode(path: Path) -> PoolingMode:
             return found
     allowed = listed(get_args(PoolingMode))
     raise ServeError(f"{path} has pooling mode {shown(modes)}; allowed is one of {allowed}")
-
-
-def _read(path: Path, kind: type) -> Any:
-    """A JSON document."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ServeError(
-            f"{path} cannot be read: {error}; give a model with a pooling configuration"
-        ) from error
-    if not isinstance(found, kind):
-        raise ServeError(
-            f"{path} is {shown(found)}; allowed is a JSON {'list' if kind is list else 'object'}"
-        )
-    return found

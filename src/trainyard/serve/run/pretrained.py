@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from trainyard.reading import listed
+from trainyard.reading import listed, shortened
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.folder_files import check_files, weight_files
 
-__all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "require_fixed_rope"]
+__all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "refusing", "require_fixed_rope"]
 
 ModelLoader = Callable[[Path, torch.dtype], PreTrainedModel]
 """Makes the model of a folder, with weights of a type; a function of a module, for it is pickled."""
@@ -38,12 +39,9 @@ def load_pretrained(
     ServeError
         If the folder has no such model, or not all of its weights.
     """
-    if not (folder / "config.json").is_file():
-        raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
-    if not any(folder.glob("*.safetensors")):
-        raise ServeError(f"{folder} has no weights as safetensors; allowed is this format only")
-    disable_progress_bar()  # of transformers, which would be in the output of a command
-    try:
+    check_files(folder)
+    weight_files(folder)
+    with refusing(folder, "cannot be read"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model, found = auto_class.from_pretrained(
             folder,
@@ -52,9 +50,13 @@ def load_pretrained(
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ServeError(f"{folder} cannot be read: {error}") from error
+    for name, *shapes in sorted(found["mismatched_keys"])[:1]:
+        saved, wanted = map(list, shapes)
+        raise ServeError(
+            f"{folder} has {name} of shape {saved}; config.json says {wanted}; give the weights of this model"
+        )
     missing = sorted(name for name in found["missing_keys"] if unused is None or not name.startswith(unused))
     if missing:  # transformers would draw them
         raise ServeError(
@@ -63,6 +65,32 @@ def load_pretrained(
         )
     loaded: PreTrainedModel = model
     return loaded
+
+
+@contextmanager
+def refusing(folder: Path, said: str) -> Iterator[None]:
+    """Within it, any error is the folder's: libraries raise whatever comes of what its files say.
+
+    Parameters
+    ----------
+    said : what cannot be done with the folder.
+
+    Raises
+    ------
+    ServeError
+        In place of another error.
+    """
+    disable_progress_bar()  # of transformers, which would be in the output of a command
+    set_verbosity_error()  # its tables of weights, too: the error says the same
+    try:
+        yield
+    except ServeError:
+        raise
+    except Exception as error:
+        told = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise ServeError(
+            f"{folder} {said}: {told}; give a folder with a model as transformers saves it"
+        ) from error
 
 
 def load_causal_pretrained(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.folder_files import check_files
+from trainyard.serve.run.pretrained import refusing
 
 __all__ = ["block_bytes", "context_of", "longest_sequence"]
 
@@ -23,8 +26,10 @@ def context_of(folder: Path) -> int:
         If its configuration cannot be read, or does not say it.
     """
     found = getattr(_config(folder), "max_position_embeddings", None)
-    if not isinstance(found, int):
-        raise ServeError(f"{folder}/config.json has no max_position_embeddings; give a model with it")
+    if type(found) is not int or found < 1:
+        raise ServeError(
+            f"{folder}/config.json has max_position_embeddings {shown(found)}; allowed is a number of tokens, from 1 on"
+        )
     return found
 
 
@@ -41,10 +46,15 @@ def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         layers = config.num_hidden_layers
-    except AttributeError as error:
+    except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise ServeError(
             f"{folder}/config.json does not say how large keys and values are ({error}); give --cache-blocks"
         ) from error
+    if not all(type(each) is int and each > 0 for each in (heads, width, layers)):
+        raise ServeError(
+            f"{folder}/config.json has {shown(layers)} layers of {shown(heads)} heads of width {shown(width)}; allowed "
+            "are numbers from 1 on"
+        )
     return 2 * int(layers * heads * width) * block_tokens * dtype.itemsize
 
 
@@ -73,9 +83,6 @@ def longest_sequence(folder: Path, num_blocks: int, block_tokens: int, max_model
 
 
 def _config(folder: Path) -> Any:
-    if not (folder / "config.json").is_file():
-        raise ServeError(f"{folder} has no config.json; give a folder in Hugging Face form")
-    try:
+    check_files(folder)
+    with refusing(folder, "cannot be read"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
-    except (OSError, ValueError, KeyError) as error:
-        raise ServeError(f"{folder}/config.json cannot be read: {error}") from error
