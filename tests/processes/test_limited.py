@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import psutil
 import pytest
@@ -241,3 +245,40 @@ def test_limits_of_preparing_are_told_as_such() -> None:
     worker = LimitedProcess(spinning, _LIMITS, ProcessLimits(cpu_s=0.7))
     with pytest.raises(CpuLimitError, match=r"more than 0\.7 CPU seconds"):
         worker.start()
+
+
+_USER = """
+from test_limited import prepared
+from trainyard.processes import LimitedProcess, ProcessLimits
+
+if __name__ == "__main__":
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1000.0))
+    print(worker(("pid", 0)), flush=True)
+    worker(("spin", 0))
+"""
+
+
+def test_process_that_works_ends_with_its_user(tmp_path: Path) -> None:
+    """One that computes for ever reads no pipe, and would not notice that nobody waits for it."""
+    (tmp_path / "user.py").write_text(_USER)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "user.py")], stdout=subprocess.PIPE, text=True, env=environment
+    ) as user:
+        assert user.stdout is not None
+        working = psutil.Process(int(user.stdout.readline()))
+        before_s = working.cpu_times().user
+        while working.cpu_times().user < before_s + 0.1:
+            time.sleep(0.01)
+        user.kill()
+    _, alive = psutil.wait_procs([working], timeout=60.0)
+    assert not alive
+
+
+def test_system_ends_a_process_that_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At twice its limit, such as where the watcher is stopped."""
+    monkeypatch.setattr("trainyard.processes.limited.watched", lambda *given: nullcontext())
+    worker = LimitedProcess(prepared, _LIMITS)
+    with pytest.raises(CpuLimitError):
+        worker(("spin", 0))
+    worker.close()

@@ -1,5 +1,6 @@
 """Processes that work under limits: CPU seconds and bytes of the process, and the clock only where it uses no CPU."""
 
+from trainyard.processes.lifetime import die_with, ending_all_below
 from trainyard.processes.limited import (
     CpuLimitError,
     LimitedProcess,
@@ -37,6 +38,8 @@ __all__ = [
     "WorkError",
     "activity",
     "cpu_seconds",
+    "die_with",
+    "ending_all_below",
     "kill_tree",
     "own_cpu_seconds",
     "wait_for_all",

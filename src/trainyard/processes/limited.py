@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -161,8 +164,7 @@ class LimitedProcess(Generic[Work, Result]):
     def _started(self) -> tuple[BaseProcess, Connection]:
         context = self._context()
         ours, theirs = context.Pipe()
-        memory = self._prepare_limits.memory_bytes, self.limits.memory_bytes
-        arguments = (theirs, self._prepare, *memory)
+        arguments = (theirs, self._prepare, self._prepare_limits, self.limits)
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
         try:
             with theirs:
@@ -198,7 +200,7 @@ class LimitedProcess(Generic[Work, Result]):
         """Why a process gives no answer; it is ended."""
         self._end()
         code, overrun = running.process.exitcode, running.overrun
-        if overrun is not None and overrun.kind == "cpu":
+        if (overrun is not None and overrun.kind == "cpu") or code == -signal.SIGXCPU:
             return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
         if overrun is not None:
             return ProcessLostError(f"its process {overrun}")
@@ -268,27 +270,48 @@ _DONE, _NO_MEMORY = "", "no memory"
 def _serve(
     pipe: Connection,
     prepare: Callable[[], Callable[[Any], Any]],
-    prepare_bytes: int,
-    work_bytes: int,
+    prepare_limits: ProcessLimits,
+    limits: ProcessLimits,
 ) -> None:
     """Work until the pipe is closed: what the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
+    threading.Thread(target=_end_with_user, daemon=True).start()
     made: list[Callable[[Any], Any]] = []
-    _limit_memory(prepare_bytes)
+    _limit_memory(prepare_limits)
+    _limit_cpu(prepare_limits)
     if not _answer(pipe, lambda: made.append(prepare())):
         return
-    _limit_memory(work_bytes)
+    _limit_memory(limits)
     with suppress(EOFError, OSError):
         while True:
-            _answer(pipe, partial(made[0], pipe.recv()))
+            work = pipe.recv()
+            _limit_cpu(limits)
+            _answer(pipe, partial(made[0], work))
 
 
-def _limit_memory(more_bytes: int) -> None:
-    """Let this process have so much more private memory than it has now; 0 for any amount."""
+def _end_with_user() -> None:
+    """In a thread: end this process when the one that uses it is gone, whatever it does then."""
+    if (user := multiprocessing.parent_process()) is not None:
+        wait([user.sentinel])
+        os._exit(1)
+
+
+def _limit_memory(limits: ProcessLimits) -> None:
+    """Let this process have no more private memory than it has now and its work may take."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = psutil.Process().memory_info().data + more_bytes if more_bytes else most
+    wanted = psutil.Process().memory_info().data + limits.memory_bytes if limits.memory_bytes else most
+    _set_limit(resource.RLIMIT_DATA, wanted, most)
+
+
+def _limit_cpu(limits: ProcessLimits) -> None:
+    """Have the system end this process at twice its CPU limit, should nobody be there any more who does."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * limits.cpu_s) + 1, most)
+
+
+def _set_limit(kind: int, wanted: int, most: int) -> None:
     allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
+    resource.setrlimit(kind, (allowed, most))
 
 
 def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:

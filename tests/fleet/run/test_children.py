@@ -15,7 +15,7 @@ from backend_trials import nodes_of, wait_for
 
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.local import LocalBackend
-from trainyard.fleet.run.ranks import ending_all_below
+from trainyard.processes import ending_all_below
 
 MANY = 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.serve.run.tiny_models import drawn_prompts, generated, made
+from tests.serve.run.tiny_models import drawn_prompts, generated
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
@@ -24,20 +24,6 @@ from trainyard.serve.run.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0.0)
 _OPTIONS = EngineOptions(num_blocks=100, block_tokens=8)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama")
-    made("llama").save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of the shared client."""
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")

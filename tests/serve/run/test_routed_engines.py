@@ -81,13 +81,6 @@ class _Two:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama")
-    made("llama").save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def two(folder: Path) -> Iterator[_Two]:
     found = _Two(folder)
     yield found

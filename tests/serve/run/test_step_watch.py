@@ -6,14 +6,14 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.serve.run.tiny_models import drawn_prompts, generated, made
+from tests.serve.run.tiny_models import drawn_prompts, generated
 
 from trainyard.processes import ProcessLimits
 from trainyard.serve.requests.request import Request
@@ -26,19 +26,6 @@ from trainyard.serve.run.sampling import SamplingParams
 _GREEDY = SamplingParams(temperature=0.0)
 _LIMITS = ProcessLimits(cpu_s=1.0, idle_s=600.0)
 _POISON = 299  # the first token of a prompt over which an engine of these tests computes for ever
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama")
-    made("llama").save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.fault import is_disk_fault
 from trainyard.fleet.run.job_directory import JobDirectory, RunsAlreadyError
-from trainyard.fleet.run.ranks import Ranks, die_with, ending_all_below
+from trainyard.fleet.run.ranks import Ranks
 from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.job.run.processes.logs import print_to
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
 from trainyard.private import OTHERS
+from trainyard.processes import die_with, ending_all_below
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import resource
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.processes import die_with
 
 if TYPE_CHECKING:
     from trainyard.job.run.train import Launched
 
 NODE_MODULE = "trainyard.fleet.run.node"
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
@@ -94,27 +88,3 @@ class Ranks(JobLimits):
 
         store, peer = directory.path / self.meeting, self.peer if self.count < self.world else ""
         return Launched(rank, self.world, rank - self.first, self.count, store, peer)
-
-
-def die_with(parent: int) -> None:
-    """Be killed when the parent dies, and now if it has died already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-@contextmanager
-def ending_all_below() -> Iterator[None]:
-    """Within it, this process is the parent of those below it whose parents die; at its end all of these are killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        this = psutil.Process()
-        while children := this.children():  # those of one that dies become this one's
-            for each in (*this.children(recursive=True), *children):
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            for child in children:
-                with suppress(ChildProcessError):
-                    os.waitpid(child.pid, 0)

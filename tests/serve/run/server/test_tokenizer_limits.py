@@ -36,12 +36,6 @@ def _schema(**schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
 @pytest.fixture
 def changed(folder: Path, tmp_path: Path) -> Path:
     """A folder of the small model, to be changed."""

@@ -1,0 +1,39 @@
+"""Processes that end with others: a child with its parent, and all below a process with that."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+__all__ = ["die_with", "ending_all_below"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent dies, and now if it has died already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@contextmanager
+def ending_all_below() -> Iterator[None]:
+    """Within it, this process is the parent of those below it whose parents die; at its end all of these are killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        this = psutil.Process()
+        while children := this.children():  # those of one that dies become this one's
+            for each in (*this.children(recursive=True), *children):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            for child in children:
+                with suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
