@@ -105,12 +105,14 @@ def test_what_cannot_have_random_weights_is_refused(capsys, name, says):
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(
+    *options: str, stderr: int = subprocess.PIPE
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A server, and what it says once it can be asked."""
     command = [sys.executable, "-c", "from trainyard.cli.main import run; run()", "serve", "run"]
     small = ["--port", "0", "--json", "--cache-blocks", "50", "--threads", "1"]
     with subprocess.Popen(
-        [*command, *options, *small], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options, *small], stdout=subprocess.PIPE, stderr=stderr, text=True
     ) as server:
         try:
             assert server.stdout is not None
