@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 import psutil
@@ -31,6 +34,7 @@ Result = TypeVar("Result")
 
 _GIB = 1 << 30
 _END_S = 5.0
+_MOST_CHARS = 4000  # of an error
 # How programs end that find no memory, or fall over what they are given.
 _FALLS = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
@@ -50,7 +54,7 @@ class MemoryLimitError(LimitError):
 
 
 class ProcessLostError(Exception):
-    """The process was ended by others or used no CPU, which says nothing of its work: done again, it may succeed."""
+    """The process could not begin, was ended by others, or used no CPU: the same work may succeed later."""
 
 
 class WorkError(Exception):
@@ -94,6 +98,7 @@ class LimitedProcess(Generic[Work, Result]):
         self._context, self._start_process = context, start
         self._lock = threading.Lock()
         self._running: _Running | None = None
+        self._is_closed = False
 
     def __call__(self, work: Work, wait_s: float = -1.0) -> Result:
         """Do a piece of work; those of several threads are done one after the other.
@@ -121,12 +126,19 @@ class LimitedProcess(Generic[Work, Result]):
             self._lock.release()
 
     def start(self) -> None:
-        """Start the process and let it prepare, so that the first piece of work does not wait; raises as a call does."""
+        """Start the process and let it prepare, so that the first piece of work does not wait.
+
+        Raises
+        ------
+        LimitError, ProcessLostError, WorkError
+            As a call, of ``prepare``.
+        """
         with self._lock:
             self._ready()
 
     def close(self) -> None:
-        """End the process, and what it does."""
+        """End the process; work that is not done by then fails with `ProcessLostError`."""
+        self._is_closed = True
         running = self._running
         if running is not None:
             running.kill()
@@ -151,25 +163,35 @@ class LimitedProcess(Generic[Work, Result]):
             return self._attempt(work)  # pieces before it took a part of the memory
 
     def _ready(self) -> _Running:
+        if self._is_closed:
+            raise ProcessLostError("its process is closed")
         if self._running is not None and self._running.is_alive:
             return self._running
         self._end()
         self._running = running = _Running(self._started())
-        self._received(running, self._prepare_limits)
+        if self._is_closed:  # meanwhile, by a thread that may not have seen this process
+            running.kill()
+        try:
+            self._received(running, self._prepare_limits)
+        except Exception:
+            self._end()
+            raise
         return running
 
     def _started(self) -> tuple[BaseProcess, Connection]:
         context = self._context()
         ours, theirs = context.Pipe()
-        memory = self._prepare_limits.memory_bytes, self.limits.memory_bytes
-        arguments = (theirs, self._prepare, *memory)
+        arguments = (theirs, self._prepare, self._prepare_limits, self.limits)
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
         with theirs:
             self._start_process(process)
         return process, ours
 
     def _attempt(self, work: Work) -> Result:
-        running = self._ready()
+        try:
+            running = self._ready()
+        except (LimitError, WorkError) as error:  # it says nothing of this piece of work
+            raise ProcessLostError(f"its process cannot begin: {error}") from error
         result: Result = self._received(running, self.limits, work)
         running.num_done += 1
         return result
@@ -182,30 +204,25 @@ class LimitedProcess(Generic[Work, Result]):
                     running.pipe.send(each)
                 kind, value = running.receive()
         except (EOFError, OSError) as error:
-            raise self._fault(running) from error
+            raise self._fault(running, limits) from error
         if kind == _NO_MEMORY:
             self._end()
-            raise self._no_memory()
-        if kind != _DONE:
-            raise WorkError(kind, value)
+            raise _no_memory(limits)
+        if kind == _RAISED:
+            raise WorkError(*value)
         return value
 
-    def _fault(self, running: _Running) -> Exception:
+    def _fault(self, running: _Running, limits: ProcessLimits) -> Exception:
         """Why a process gives no answer; it is ended."""
         self._end()
         code, overrun = running.process.exitcode, running.overrun
-        if overrun is not None and overrun.kind == "cpu":
-            return CpuLimitError(f"it takes more than {self.limits.cpu_s:g} CPU seconds")
+        if code == -signal.SIGXCPU or (overrun is not None and overrun.kind == "cpu"):
+            return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
         if overrun is not None:
             return ProcessLostError(f"its process {overrun}")
         if code is not None and -code in _FALLS:
-            return self._no_memory(f", or its process falls over it ({signal.Signals(-code).name})")
+            return _no_memory(limits, f", or its process falls over it ({signal.Signals(-code).name})")
         return ProcessLostError(f"its process ended with status {code}: this machine may be short of memory")
-
-    def _no_memory(self, more: str = "") -> MemoryLimitError:
-        return MemoryLimitError(
-            f"it takes more than {self.limits.memory_bytes / _GIB:.3g} GiB of memory{more}"
-        )
 
     def _end(self) -> None:
         if self._running is not None:
@@ -215,6 +232,10 @@ class LimitedProcess(Generic[Work, Result]):
             self._running = None
 
 
+def _no_memory(limits: ProcessLimits, more: str = "") -> MemoryLimitError:
+    return MemoryLimitError(f"it takes more than {limits.memory_bytes / _GIB:.3g} GiB of memory{more}")
+
+
 class _Running:
     """A process that runs."""
 
@@ -222,6 +243,9 @@ class _Running:
         self.process, self.pipe = started
         self.num_done = 0
         self.overrun: Overrun | None = None
+        self._seen: psutil.Process | None = None
+        with suppress(psutil.NoSuchProcess):
+            self._seen = psutil.Process(self.process.pid)
 
     @property
     def is_alive(self) -> bool:
@@ -235,9 +259,8 @@ class _Running:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
-        if self.process.exitcode is not None:  # its number may be another's by now
-            return
-        kill_tree(self.process.pid or 0)
+        if self._seen is not None and self._seen.is_running():  # else its number may be another's by now
+            kill_tree(self._seen.pid)
 
     def receive(self) -> Any:
         """What the process sends next.
@@ -256,25 +279,28 @@ class _Running:
         self.kill()
 
 
-_DONE, _NO_MEMORY = "", "no memory"
+_DONE, _NO_MEMORY, _RAISED = range(3)
 
 
 def _serve(
     pipe: Connection,
     prepare: Callable[[], Callable[[Any], Any]],
-    prepare_bytes: int,
-    work_bytes: int,
+    prepare_limits: ProcessLimits,
+    limits: ProcessLimits,
 ) -> None:
     """Work until the pipe is closed: what the process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
     made: list[Callable[[Any], Any]] = []
-    _limit_memory(prepare_bytes)
+    _limit_memory(prepare_limits.memory_bytes)
+    _limit_cpu(prepare_limits.cpu_s)
     if not _answer(pipe, lambda: made.append(prepare())):
         return
-    _limit_memory(work_bytes)
+    _limit_memory(limits.memory_bytes)
     with suppress(EOFError, OSError):
         while True:
-            _answer(pipe, partial(made[0], pipe.recv()))
+            work = pipe.recv()
+            _limit_cpu(limits.cpu_s)
+            _answer(pipe, partial(made[0], work))
 
 
 def _limit_memory(more_bytes: int) -> None:
@@ -285,14 +311,31 @@ def _limit_memory(more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
 
+def _limit_cpu(more_s: float) -> None:
+    """Let the system end this process after twice as many CPU seconds more, for the time when nobody watches it."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = math.ceil(time.process_time() + 2 * more_s) + 1 if math.isfinite(more_s) else most
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_CPU, (allowed, most))
+
+
 def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:
-    """Send what a call returns, or why it returns nothing; return whether it did."""
+    """Send the result of a call, or why there is none; return whether there is one."""
     try:
-        answer = _DONE, call()
+        kind, content = _DONE, ForkingPickler.dumps((_DONE, call()))
     except (MemoryError, SystemError):  # the latter where Python itself finds no room
-        answer = _NO_MEMORY, None
-    except BaseException as error:  # also panics of libraries in Rust
-        answer = type(error).__name__, str(error)
+        kind, content = _NO_MEMORY, ForkingPickler.dumps((_NO_MEMORY, None))
+    except BaseException as error:  # also panics of libraries in Rust, and a result that cannot be pickled
+        told = type(error).__name__[:_MOST_CHARS], _message(error)
+        kind, content = _RAISED, ForkingPickler.dumps((_RAISED, told))
     with suppress(OSError):  # who asked is gone
-        pipe.send(answer)
-    return answer[0] == _DONE
+        pipe.send_bytes(content)
+    return kind == _DONE
+
+
+def _message(error: BaseException) -> str:
+    """The message of an error, whose class may be unable to make one."""
+    try:
+        return str(error)[:_MOST_CHARS]
+    except BaseException:
+        return ""
