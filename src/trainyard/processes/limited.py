@@ -190,7 +190,7 @@ class LimitedProcess(Generic[Work, Result]):
     def _attempt(self, work: Work) -> Result:
         try:
             running = self._ready()
-        except (LimitError, WorkError) as error:  # it says nothing of this piece of work
+        except (LimitError, WorkError, OSError) as error:  # it says nothing of this piece of work
             raise ProcessLostError(f"its process cannot begin: {error}") from error
         result: Result = self._received(running, self.limits, work)
         running.num_done += 1

@@ -264,12 +264,13 @@ class EngineClient:
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        connection, theirs = context.Pipe()
         progress = StepProgress(context)
         arguments = (theirs, self._make_engine, progress)
-        self._process = context.Process(target=engine_main, args=arguments, name="engine")
-        self._process.start()
-        theirs.close()
+        process = context.Process(target=engine_main, args=arguments, name="engine")
+        with theirs:
+            process.start()
+        self._connection, self._process = connection, process
         self._is_starting, self._stuck = True, ""
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(progress))
@@ -363,7 +364,17 @@ class EngineClient:
             self._ready.set()
         else:
             self.num_restarts += 1
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Start another process, as soon as the system has room for it."""
+        if self._is_closing:
+            return
+        try:
             self._begin()
+        except OSError as error:
+            _LOG.error("the process of the engine cannot be started (%s); it is tried again", error)
+            asyncio.get_running_loop().call_later(_LOOK_S, self._begin_again)
 
 
 def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:
