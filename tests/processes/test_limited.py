@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def prepared() -> Callable[[Task], int]:
             kept.append(bytearray(number))
         if name == "raise":
             raise LookupError("not there")
+        if name == "raise without message":
+            raise _UnsayableError
+        if name == "raise much":
+            raise LookupError("n" * number)
+        if name == "return a function":
+            return lambda: 0  # type: ignore[return-value]
+        if name == "limit":
+            return resource.getrlimit(resource.RLIMIT_CPU)[0]
         if name == "exit":
             raise SystemExit(3)
         if name == "sleep":
@@ -58,6 +67,11 @@ def prepared() -> Callable[[Task], int]:
         return os.getpid()
 
     return do
+
+
+class _UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
 
 
 def _first_children(process: psutil.Process) -> list[psutil.Process]:
@@ -163,7 +177,6 @@ def test_work_is_done_though_the_fork_server_is_killed(worker: LimitedProcess[Ta
     assert fork_server is not None
     fork_server.kill()
     assert worker(("pid", 0))
-    worker.close()
     first.wait(60)
     assert worker(("pid", 0)) != first.pid
 
@@ -202,7 +215,15 @@ def test_process_that_cannot_be_started_is_no_fault_of_the_work(start: Exception
     assert len(os.listdir("/proc/self/fd")) == num_before
 
 
-@pytest.mark.parametrize(("name", "kind"), [("raise", "LookupError"), ("exit", "SystemExit")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("raise", "LookupError"),
+        ("exit", "SystemExit"),
+        ("raise without message", "_UnsayableError"),
+        ("return a function", "local object"),
+    ],
+)
 def test_errors_of_the_work_are_raised_here_and_the_process_goes_on(
     worker: LimitedProcess[Task, int], name: str, kind: str
 ) -> None:
@@ -212,11 +233,37 @@ def test_errors_of_the_work_are_raised_here_and_the_process_goes_on(
     assert worker(("pid", 0)) == first
 
 
+def test_message_of_an_error_is_cut(worker: LimitedProcess[Task, int]) -> None:
+    with pytest.raises(WorkError) as raised:
+        worker(("raise much", _MIB))
+    assert raised.value.message == "n" * 4000
+
+
 def test_process_that_cannot_prepare_says_so_each_time() -> None:
     worker = LimitedProcess(failing, _LIMITS)
     for _ in range(2):
         with pytest.raises(WorkError, match="OSError: no tokenizer"):
+            worker.start()
+        with pytest.raises(
+            ProcessLostError, match="cannot begin: OSError: no tokenizer"
+        ):  # the work is not at fault
             worker(("pid", 0))
+
+
+def test_system_ends_work_that_nobody_watches(worker: LimitedProcess[Task, int]) -> None:
+    worker.start()
+    assert 2 <= worker(("limit", 0)) < 60
+
+
+def test_process_ends_whose_fork_server_was_killed(worker: LimitedProcess[Task, int]) -> None:
+    process = psutil.Process(worker(("pid", 0)))
+    process.suspend()  # it does not see that its pipe is closed
+    server = process.parent()
+    assert server is not None
+    server.kill()
+    assert worker(("pid", 0)) != process.pid
+    _, left = psutil.wait_procs([process], timeout=30.0)
+    assert all(each.status() == psutil.STATUS_ZOMBIE for each in left)
 
 
 def test_threads_wait_for_each_other_as_long_as_they_say(worker: LimitedProcess[Task, int]) -> None:
@@ -282,3 +329,22 @@ def test_system_ends_a_process_that_is_not_watched(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CpuLimitError):
         worker(("spin", 0))
     worker.close()
+
+
+def test_work_that_close_ends_is_not_begun_again(worker: LimitedProcess[Task, int]) -> None:
+    pid, faults = worker(("pid", 0)), list[Exception]()
+
+    def work() -> None:
+        try:
+            worker(("sleep", 1000))
+        except ProcessLostError as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or not worker._lock.locked():
+        time.sleep(0.01)
+    worker.close()
+    thread.join()
+    assert [str(each) for each in faults] == ["its process is closed"]
+    assert worker.pid is None

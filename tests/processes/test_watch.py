@@ -73,9 +73,10 @@ def test_process_without_cpu_is_given_up_by_the_clock() -> None:
     assert watch.look() == Overrun("idle", 125.0)
 
 
-def test_watcher_that_was_stopped_has_not_seen_others_idle() -> None:
+@pytest.mark.parametrize("idle_s", [100.0, 5.0])
+def test_watcher_that_was_stopped_has_not_seen_others_idle(idle_s: float) -> None:
     process = _Process()
-    watch = process.watch()
+    watch = process.watch(idle_s=idle_s)
     process.passes(86_400.0)
     assert watch.look() is None
 

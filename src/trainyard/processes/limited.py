@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 import psutil
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 
 _GIB = 1 << 30
 _END_S = 5.0
+_MOST_CHARS = 4000  # of an error
 # How programs end that find no memory, or fall over what they are given.
 _FALLS = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
@@ -53,7 +55,7 @@ class MemoryLimitError(LimitError):
 
 
 class ProcessLostError(Exception):
-    """The process was ended by others or used no CPU, which says nothing of its work: done again, it may succeed."""
+    """The process could not begin, was ended by others, or used no CPU: the same work may succeed later."""
 
 
 class WorkError(Exception):
@@ -97,6 +99,7 @@ class LimitedProcess(Generic[Work, Result]):
         self._context, self._start_process = context, start
         self._lock = threading.Lock()
         self._running: _Running | None = None
+        self._is_closed = False
 
     def __call__(self, work: Work, wait_s: float = -1.0) -> Result:
         """Do a piece of work; those of several threads are done one after the other.
@@ -124,12 +127,19 @@ class LimitedProcess(Generic[Work, Result]):
             self._lock.release()
 
     def start(self) -> None:
-        """Start the process and let it prepare, so that the first piece of work does not wait; raises as a call does."""
+        """Start the process and let it prepare, so that the first piece of work does not wait.
+
+        Raises
+        ------
+        LimitError, ProcessLostError, WorkError
+            As a call, of ``prepare``.
+        """
         with self._lock:
             self._ready()
 
     def close(self) -> None:
-        """End the process, and what it does."""
+        """End the process; work that is not done by then fails with `ProcessLostError`."""
+        self._is_closed = True
         running = self._running
         if running is not None:
             running.kill()
@@ -154,11 +164,19 @@ class LimitedProcess(Generic[Work, Result]):
             return self._attempt(work)  # pieces before it took a part of the memory
 
     def _ready(self) -> _Running:
+        if self._is_closed:
+            raise ProcessLostError("its process is closed")
         if self._running is not None and self._running.is_alive:
             return self._running
         self._end()
         self._running = running = _Running(self._started())
-        self._received(running, self._prepare_limits)
+        if self._is_closed:  # meanwhile, by a thread that may not have seen this process
+            running.kill()
+        try:
+            self._received(running, self._prepare_limits)
+        except Exception:
+            self._end()
+            raise
         return running
 
     def _started(self) -> tuple[BaseProcess, Connection]:
@@ -175,7 +193,10 @@ class LimitedProcess(Generic[Work, Result]):
         return process, ours
 
     def _attempt(self, work: Work) -> Result:
-        running = self._ready()
+        try:
+            running = self._ready()
+        except (LimitError, WorkError, OSError) as error:  # it says nothing of this piece of work
+            raise ProcessLostError(f"its process cannot begin: {error}") from error
         result: Result = self._received(running, self.limits, work)
         running.num_done += 1
         return result
@@ -192,15 +213,15 @@ class LimitedProcess(Generic[Work, Result]):
         if kind == _NO_MEMORY:
             self._end()
             raise _no_memory(limits)
-        if kind != _DONE:
-            raise WorkError(kind, value)
+        if kind == _RAISED:
+            raise WorkError(*value)
         return value
 
     def _fault(self, running: _Running, limits: ProcessLimits) -> Exception:
         """Why a process gives no answer; it is ended."""
         self._end()
         code, overrun = running.process.exitcode, running.overrun
-        if (overrun is not None and overrun.kind == "cpu") or code == -signal.SIGXCPU:
+        if code == -signal.SIGXCPU or (overrun is not None and overrun.kind == "cpu"):
             return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
         if overrun is not None:
             return ProcessLostError(f"its process {overrun}")
@@ -264,7 +285,7 @@ class _Running:
         self.kill()
 
 
-_DONE, _NO_MEMORY = "", "no memory"
+_DONE, _NO_MEMORY, _RAISED = range(3)
 
 
 def _serve(
@@ -306,7 +327,9 @@ def _limit_memory(limits: ProcessLimits) -> None:
 def _limit_cpu(limits: ProcessLimits) -> None:
     """Have the system end this process at twice its CPU limit, should nobody be there any more who does."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * limits.cpu_s) + 1, most)
+    is_limited = math.isfinite(limits.cpu_s)
+    wanted = math.ceil(time.process_time() + 2 * limits.cpu_s) + 1 if is_limited else most
+    _set_limit(resource.RLIMIT_CPU, wanted, most)
 
 
 def _set_limit(kind: int, wanted: int, most: int) -> None:
@@ -315,13 +338,22 @@ def _set_limit(kind: int, wanted: int, most: int) -> None:
 
 
 def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:
-    """Send what a call returns, or why it returns nothing; return whether it did."""
+    """Send the result of a call, or why there is none; return whether there is one."""
     try:
-        answer = _DONE, call()
+        kind, content = _DONE, ForkingPickler.dumps((_DONE, call()))
     except (MemoryError, SystemError):  # the latter where Python itself finds no room
-        answer = _NO_MEMORY, None
-    except BaseException as error:  # also panics of libraries in Rust
-        answer = type(error).__name__, str(error)
+        kind, content = _NO_MEMORY, ForkingPickler.dumps((_NO_MEMORY, None))
+    except BaseException as error:  # also panics of libraries in Rust, and a result that cannot be pickled
+        told = type(error).__name__[:_MOST_CHARS], _message(error)
+        kind, content = _RAISED, ForkingPickler.dumps((_RAISED, told))
     with suppress(OSError):  # who asked is gone
-        pipe.send(answer)
-    return answer[0] == _DONE
+        pipe.send_bytes(content)
+    return kind == _DONE
+
+
+def _message(error: BaseException) -> str:
+    """The message of an error, whose class may be unable to make one."""
+    try:
+        return str(error)[:_MOST_CHARS]
+    except BaseException:
+        return ""

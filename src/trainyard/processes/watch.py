@@ -77,8 +77,8 @@ class Overrun(NamedTuple):
 class ProcessWatch:
     """Counts what a process uses from one piece of work to the next.
 
-    Time in which the watcher itself did not look counts as at most half a minute, so that a watcher that was stopped
-    does not take others for stopped.
+    Time in which the watcher itself did not look counts as at most half a minute and half of ``idle_s``, so that a
+    watcher that was stopped does not take others for stopped.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class ProcessWatch:
     def look(self) -> Overrun | None:
         """Return which limit is passed, if one is."""
         now_s, cpu_s = self._clock(), self._cpu(self.pid)
-        self._idle_s += min(now_s - self._looked_s, _LONGEST_GAP_S)
+        self._idle_s += min(now_s - self._looked_s, _LONGEST_GAP_S, self.limits.idle_s / 2)
         self._looked_s = now_s
         if abs(cpu_s - self._active_cpu_s) > _IDLE_CPU_S:  # less, where a process that it had started is gone
             self._active_cpu_s, self._idle_s = cpu_s, 0.0

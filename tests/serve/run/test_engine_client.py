@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -110,6 +111,23 @@ def test_a_process_that_is_killed_is_started_again(client: EngineClient, runner:
     assert client.num_restarts == num_restarts + 1
     assert client.state == EngineState()
     assert not any(each.status() == psutil.STATUS_ZOMBIE for each in psutil.Process().children())
+
+
+def test_process_is_started_again_when_there_is_room_for_it(
+    client: EngineClient, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+):
+    async def run() -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no other file can be opened
+        try:
+            os.kill(client.process_id, signal.SIGKILL)
+            while "it is tried again" not in caplog.text:
+                await asyncio.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(await _tokens(client, (1, 2, 3), 4)) == 4
+
+    runner.run(run())
 
 
 def test_what_cannot_start_says_why(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,6 +42,16 @@ def test_each_step_takes_the_time_of_its_items():
     assert tokens == [3, 4, 5, 3]
     ranges = [[(item.start, item.stop) for item in items] for items in _Asked.items]
     assert ranges == [[(0, 8)], [(8, 11)], [(11, 12)], [(12, 13)], [(13, 14)]]
+
+
+def test_step_that_waits_long_is_not_taken_for_stuck():
+    model = SimulatedModel("made", LinearStepTime(0.25, 0.0, 0.0), 100, 20, (3,))
+    ((_, policy),) = parse_policies("vllm")
+    engine, reports = Engine(model, policy, EngineOptions(20, 4)), count()
+    engine.report_progress(lambda: next(reports))
+    engine.add(Request("r", 0.0, 1, 1, prompt_ids=(1,)), SamplingParams())
+    engine.step()
+    assert next(reports) >= 3
 
 
 def test_bytes_are_tokens_and_come_back(tmp_path: Path):

@@ -10,7 +10,8 @@ from trainyard.serve.errors import ServeError
 
 __all__ = ["check_decoder"]
 
-_LONGEST_TOKEN, _MOST_GROWTH = 65_536, 64
+_LONGEST_TOKEN, _MOST_GROWTH, _MOST_DECODERS = 65_536, 64, 64
+_REPLACED = {"BPEDecoder": "suffix", "CTC": "word_delimiter_token"}  # by a space
 
 
 def check_decoder(tokenizer: Any) -> None:
@@ -26,7 +27,15 @@ def check_decoder(tokenizer: Any) -> None:
         Says which part of ``tokenizer.json`` is not allowed.
     """
     growth = 1.0
-    for decoder in _decoders(tokenizer.decoder):
+    decoders = list(_decoders(tokenizer.decoder))
+    if len(decoders) > _MOST_DECODERS:
+        raise ServeError(f"its decoder has {len(decoders)} parts; allowed are {_MOST_DECODERS}")
+    for decoder in decoders:
+        replaced = _REPLACED.get(decoder["type"])
+        if replaced is not None and not decoder[replaced]:  # a space before every character, each time
+            raise ServeError(
+                f"the {replaced} of its {decoder['type']} is empty; allowed is a text that is not"
+            )
         if decoder["type"] != "Replace":
             continue
         pattern, content = decoder["pattern"].get("String", ""), decoder["content"]

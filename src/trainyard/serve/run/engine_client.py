@@ -367,13 +367,14 @@ class EngineClient:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Start the process again; where this machine has no room for one, as often as one that ends at its start."""
+        """Start another process, as soon as the system has room for it."""
+        if self._is_closing:
+            return
         try:
             self._begin()
         except OSError as error:
-            _LOG.error("the engine cannot be started: %s", error)
-            self._is_starting = True
-            asyncio.get_running_loop().call_later(_LOOK_S, self._lost)
+            _LOG.error("the process of the engine cannot be started (%s); it is tried again", error)
+            asyncio.get_running_loop().call_later(_LOOK_S, self._begin_again)
 
 
 def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:

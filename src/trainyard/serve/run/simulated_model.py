@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from trainyard.serve.step_time import StepTime
 
 __all__ = ["SimulatedModel"]
 
+_REPORT_S = 0.1
 _CERTAIN = 50.0  # so much more likely than all others, as a logarithm, that it is drawn at any temperature
 
 
@@ -38,6 +39,7 @@ class SimulatedModel:
     context: int
     vocabulary: int
     answer: tuple[int, ...]
+    _report: Callable[[], None] = field(default=lambda: None, init=False, repr=False)
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Nothing is kept."""
@@ -55,7 +57,8 @@ class SimulatedModel:
         """There are none."""
 
     def report_progress(self, report: Callable[[], None]) -> None:
-        """No layer is computed."""
+        """Report while a step waits: it uses no CPU and is not stuck, however long it is."""
+        self._report = report
 
     def close(self) -> None:
         """Nothing was started."""
@@ -69,6 +72,8 @@ class SimulatedModel:
         for row, end in enumerate(ends):
             place = requests[items[end].request].num_generated % len(self.answer)
             found[row, self.answer[place]] = _CERTAIN
-        seconds = self.step_time.seconds(items, requests)
-        time.sleep(max(0.0, seconds - (time.perf_counter() - began_s)))
+        end_s = began_s + self.step_time.seconds(items, requests)
+        while (left_s := end_s - time.perf_counter()) > 0.0:
+            time.sleep(min(left_s, _REPORT_S))
+            self._report()
         return found

@@ -23,6 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 _MOST_CHARS = 1 << 25
 _TOKEN_BYTES = 8
+_MOST_PROBLEM_CHARS = 2000
 
 
 class TokenizerWork(ABC, Generic[R_co]):
@@ -161,4 +162,4 @@ class CheckConstraint(TokenizerWork[str]):
 
     def do(self, tokenizer: ModelTokenizer) -> str:
         sampling = SamplingParams(json_schema=self.json_schema, grammar=self.grammar)
-        return tokenizer.structured_outputs.problem(sampling)
+        return tokenizer.structured_outputs.problem(sampling)[:_MOST_PROBLEM_CHARS]  # it may quote the schema

@@ -218,6 +218,12 @@ def test_tokenizer_that_takes_for_ever_is_one_error(
             {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "e"}, "content": "eeee"}] * 20},
             "times as long",
         ),
+        ({"type": "BPEDecoder", "suffix": ""}, "suffix of its BPEDecoder is empty"),
+        (
+            {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "", "cleanup": True},
+            "word_delimiter_token of its CTC is empty",
+        ),
+        ({"type": "Sequence", "decoders": [{"type": "Fuse"}] * 65}, "66 parts"),
     ],
 )  # fmt: skip
 def test_decoder_runs_beside_all_answers_so_that_it_is_refused_at_load(
@@ -301,3 +307,8 @@ def test_texts_of_tokens_are_bounded(tokenizer: ModelTokenizer):
     length = len(tokenizer.decode([word]))
     with pytest.raises(ServeError, match="characters of text"):
         TokensText(((word,) * ((1 << 25) // length + 1),)).do(tokenizer)
+
+
+def test_verdict_on_a_schema_is_short_however_long_the_schema_is(tokenizer: ModelTokenizer):
+    schema = json.dumps({"type": "x" * 100_000})
+    assert len(CheckConstraint(schema).do(tokenizer)) == 2000
