@@ -236,6 +236,6 @@ def test_folders_without_a_model_are_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ServeError, match="no weights as safetensors"):
         load_causal_model(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    (tmp_path / "model.safetensors").write_bytes(bytes(8) + b"nothing")
     with pytest.raises(ServeError, match="cannot be read"):
         load_causal_model(tmp_path)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,8 @@ def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(path / "a", path / f"pipe {place}")
         (path / f"pipe {place}" / file).unlink()
         os.mkfifo(path / f"pipe {place}" / file)
+    shutil.copytree(path / "a", path / "huge")
+    (path / "huge" / WEIGHTS).write_bytes(struct.pack("<Q", 2**40) + b"{}")
     shutil.copytree(path / "a", path / "device")
     (path / "device" / ADAPTER_FILES[0]).unlink()
     (path / "device" / ADAPTER_FILES[0]).symlink_to("/dev/zero")
@@ -157,6 +160,7 @@ def test_chats_streams_and_tokens_are_those_of_adapters_too(url):
         ("x", "device", {}, "adapter_config.json of lora_path 'device' is a link out of the --lora-root"),
         ("x", "circle", {}, "adapter_config.json of lora_path 'circle' is a link out of the --lora-root"),
         ("x", "pipe 0", {}, "has no adapter_config.json"),
+        ("x", "huge", {}, "its header has 1,099,511,627,776 bytes; allowed are 16,777,216"),
         ("x", "pipe 1", {}, "has no adapter_model.safetensors"),
         ("x", "a" * 4000, {}, "has no adapter_config.json"),
         ("tiny", "a", {}, "'tiny' is served already"),
