@@ -35,7 +35,7 @@ INTERFACE = {
     "fleet run": "--json --cluster --folder --policy --backend --placement --round-s --stall-s "
     "--max-checkpoint-gb --trace --limit --start-s --restart-s --measure --html",
     "fleet daemon": "--json --cluster --folder --policy --backend --placement --round-s --stall-s --max-checkpoint-gb "
-    "--state --host --port --token-file",
+    "--idle-limit --state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",
     "fleet cancel": "NAME --json --server --token-file",
@@ -53,7 +53,7 @@ INTERFACE = {
     "--burstiness --seed --e2e --dtype --weight-memory --html --save",
     "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "
     "--block-tokens --max-model-len --threads --chunk --engine --vllm-python --cluster --tp --host --port --api-key "
-    "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain "
+    "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --step-cpu --step-idle --drain "
     "--tool-call-parser --lora-modules --lora-root --max-cpu-loras --log-prompts --replicas --router --placement",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "

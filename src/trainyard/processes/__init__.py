@@ -1,4 +1,4 @@
-"""Processes that work under limits: CPU seconds and bytes of the process, and the clock only where it uses no CPU."""
+"""Processes under limits on CPU seconds and memory; the clock limits only a process that uses no CPU."""
 
 from trainyard.processes.lifetime import die_with, ending_all_below
 from trainyard.processes.limited import (

@@ -1,4 +1,4 @@
-"""A process that does one piece of work after another for this one, each under limits of CPU and memory."""
+"""Do work in another process, one piece after another, each under limits on CPU seconds and memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 _GIB = 1 << 30
 _END_S = 5.0
 _MOST_CHARS = 4000  # of an error
-# How programs end that find no memory, or fall over what they are given.
-_FALLS = frozenset(
+# Signals that end a program which gets no memory, or which crashes on its input.
+_CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
 
@@ -51,7 +51,7 @@ class CpuLimitError(LimitError):
 
 
 class MemoryLimitError(LimitError):
-    """A piece of work needs more memory than it may have, or makes its process fall."""
+    """A piece of work needs more memory than it may have, or crashes its process."""
 
 
 class ProcessLostError(Exception):
@@ -64,7 +64,7 @@ class WorkError(Exception):
     Parameters
     ----------
     kind : name of the type of the error.
-    message : of the error.
+    message : what the error says.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -73,17 +73,18 @@ class WorkError(Exception):
 
 
 class LimitedProcess(Generic[Work, Result]):
-    """Does work in a process that is started when it is needed, and ended when it passes its limits.
+    """Does work in another process, which is started for the first piece of work, and ended when it passes a limit.
 
-    A piece of work that finds no memory in a process that has done others is tried once more, in a new process.
-    So is one whose process was ended by others.
+    A piece of work is tried once more, in a new process, if it gets no memory in a process that has done other work, or
+    if its process is lost.
 
     Parameters
     ----------
-    prepare : is called in the process when it begins, and returns the function that does a piece of work. It is pickled.
-    limits : on each piece of work.
-    prepare_limits : on ``prepare``; by default those of a piece of work.
-    context : of multiprocessing, whose processes are started.
+    prepare : function that a new process calls first; it returns the function that does a piece of work. Must be
+        picklable.
+    limits : limits of each piece of work.
+    prepare_limits : limits of ``prepare``; by default the same.
+    context : returns the multiprocessing context that makes the process.
     start : starts a process of the context.
     """
 
@@ -102,27 +103,27 @@ class LimitedProcess(Generic[Work, Result]):
         self._is_closed = False
 
     def __call__(self, work: Work, wait_s: float = -1.0) -> Result:
-        """Do a piece of work; those of several threads are done one after the other.
+        """Do a piece of work. Calls of several threads are done one after the other.
 
         Parameters
         ----------
-        wait_s : for the work of other threads; as long as it takes by default.
+        wait_s : longest time to wait for calls of other threads; without limit by default.
 
         Raises
         ------
         TimeoutError
-            If the work of other threads takes longer.
+            If calls of other threads take longer.
         LimitError
-            If it needs more than the limits allow.
+            If the work needs more than the limits allow.
         ProcessLostError
-            If its process was lost twice.
+            If the process was lost twice.
         WorkError
-            If it raises an error.
+            If the work raises an error.
         """
         if not self._lock.acquire(timeout=wait_s):
             raise TimeoutError
         try:
-            return self._done(work)
+            return self._do(work)
         finally:
             self._lock.release()
 
@@ -132,10 +133,10 @@ class LimitedProcess(Generic[Work, Result]):
         Raises
         ------
         LimitError, ProcessLostError, WorkError
-            As a call, of ``prepare``.
+            As a call does, here because of ``prepare``.
         """
         with self._lock:
-            self._ready()
+            self._started()
 
     def close(self) -> None:
         """End the process; work that is not done by then fails with `ProcessLostError`."""
@@ -148,11 +149,11 @@ class LimitedProcess(Generic[Work, Result]):
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now, if there is one."""
+        """Process id of the running process; None if there is none."""
         running = self._running
         return None if running is None else running.process.pid
 
-    def _done(self, work: Work) -> Result:
+    def _do(self, work: Work) -> Result:
         is_first = self._running is None or not self._running.num_done
         try:
             return self._attempt(work)
@@ -161,25 +162,25 @@ class LimitedProcess(Generic[Work, Result]):
         except MemoryLimitError:
             if is_first:
                 raise
-            return self._attempt(work)  # pieces before it took a part of the memory
+            return self._attempt(work)  # earlier work took a part of the memory
 
-    def _ready(self) -> _Running:
+    def _started(self) -> _Running:
         if self._is_closed:
             raise ProcessLostError("its process is closed")
         if self._running is not None and self._running.is_alive:
             return self._running
         self._end()
-        self._running = running = _Running(self._started())
+        self._running = running = _Running(self._new_process())
         if self._is_closed:  # meanwhile, by a thread that may not have seen this process
             running.kill()
         try:
-            self._received(running, self._prepare_limits)
+            self._ask(running, self._prepare_limits)
         except Exception:
             self._end()
             raise
         return running
 
-    def _started(self) -> tuple[BaseProcess, Connection]:
+    def _new_process(self) -> tuple[BaseProcess, Connection]:
         context = self._context()
         ours, theirs = context.Pipe()
         arguments = (theirs, self._prepare, self._prepare_limits, self.limits)
@@ -194,22 +195,22 @@ class LimitedProcess(Generic[Work, Result]):
 
     def _attempt(self, work: Work) -> Result:
         try:
-            running = self._ready()
+            running = self._started()
         except (LimitError, WorkError, OSError) as error:  # it says nothing of this piece of work
             raise ProcessLostError(f"its process cannot begin: {error}") from error
-        result: Result = self._received(running, self.limits, work)
+        result: Result = self._ask(running, self.limits, work)
         running.num_done += 1
         return result
 
-    def _received(self, running: _Running, limits: ProcessLimits, *work: Any) -> Any:
-        """Send a piece of work, if one is given, and return what comes."""
+    def _ask(self, running: _Running, limits: ProcessLimits, *work: Any) -> Any:
+        """Send a piece of work, if one is given, and return the result that comes back."""
         try:
             with running.watched(limits):
                 for each in work:
                     running.pipe.send(each)
                 kind, value = running.receive()
         except (EOFError, OSError) as error:
-            raise self._fault(running, limits) from error
+            raise self._ended(running, limits) from error
         if kind == _NO_MEMORY:
             self._end()
             raise _no_memory(limits)
@@ -217,23 +218,23 @@ class LimitedProcess(Generic[Work, Result]):
             raise WorkError(*value)
         return value
 
-    def _fault(self, running: _Running, limits: ProcessLimits) -> Exception:
-        """Why a process gives no answer; it is ended."""
+    def _ended(self, running: _Running, limits: ProcessLimits) -> Exception:
+        """End a process that gave no answer, and return the error that says why."""
         self._end()
         code, overrun = running.process.exitcode, running.overrun
         if code == -signal.SIGXCPU or (overrun is not None and overrun.kind == "cpu"):
             return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
         if overrun is not None:
             return ProcessLostError(f"its process {overrun}")
-        if code is not None and -code in _FALLS:
-            return _no_memory(limits, f", or its process falls over it ({signal.Signals(-code).name})")
+        if code is not None and -code in _CRASHES:
+            return _no_memory(limits, f", or crashes its process ({signal.Signals(-code).name})")
         return ProcessLostError(f"its process ended with status {code}: this machine may be short of memory")
 
     def _end(self) -> None:
         if self._running is not None:
             self._running.kill()
             self._running.pipe.close()
-            self._running.process.join(_END_S)  # one that is not known to have ended was killed all the same
+            self._running.process.join(_END_S)  # killed in any case, also if its end is not seen
             self._running = None
 
 
@@ -242,39 +243,40 @@ def _no_memory(limits: ProcessLimits, more: str = "") -> MemoryLimitError:
 
 
 class _Running:
-    """A process that runs."""
+    """A running process and its pipe."""
 
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
-        # multiprocessing takes it for ended as soon as its fork server has.
-        self._known: psutil.Process | None = None
-        with suppress(psutil.NoSuchProcess):
-            self._known = psutil.Process(self.process.pid)
         self.num_done = 0
         self.overrun: Overrun | None = None
+        # multiprocessing takes a process for ended as soon as its fork server has ended.
+        self._system_process: psutil.Process | None = None
+        with suppress(psutil.NoSuchProcess):
+            self._system_process = psutil.Process(self.process.pid)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can do a piece of work."""
+        """Whether the process can do a piece of work."""
         return self.overrun is None and self.process.is_alive()
 
     def watched(self, limits: ProcessLimits) -> AbstractContextManager[None]:
-        """Within it, the process is killed when it passes limits: by a thread, for it may not read what it is sent."""
+        """Kill the process if it passes a limit while the context is open, also while it does not read its pipe."""
         assert self.process.pid is not None
         return watched(self.process.pid, limits, self._overran)
 
     def kill(self) -> None:
-        """End the process and all that it has started."""
-        if self._known is not None and self._known.is_running():  # else its number may be another's by now
-            kill_tree(self._known.pid)
+        """End the process and its children."""
+        system = self._system_process
+        if system is not None and system.is_running():  # else its id may be another process's by now
+            kill_tree(system.pid)
 
     def receive(self) -> Any:
-        """What the process sends next.
+        """Return the next object that the process sends.
 
         Raises
         ------
         EOFError
-            If it ends before that, also where a process that it has started keeps the pipe open.
+            If the process ends first, even if a child of it keeps the pipe open.
         """
         if self.pipe not in wait([self.pipe, self.process.sentinel]):
             raise EOFError
@@ -294,9 +296,9 @@ def _serve(
     prepare_limits: ProcessLimits,
     limits: ProcessLimits,
 ) -> None:
-    """Work until the pipe is closed: what the process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who began this process ends it
-    threading.Thread(target=_end_with_user, daemon=True).start()
+    """Run in the process: do work until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process, too; its parent ends it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     made: list[Callable[[Any], Any]] = []
     _limit_memory(prepare_limits)
     _limit_cpu(prepare_limits)
@@ -310,22 +312,22 @@ def _serve(
             _answer(pipe, partial(made[0], work))
 
 
-def _end_with_user() -> None:
-    """In a thread: end this process when the one that uses it is gone, whatever it does then."""
-    if (user := multiprocessing.parent_process()) is not None:
-        wait([user.sentinel])
+def _end_with_parent() -> None:
+    """Run in a thread: end this process when its parent is gone, whatever this process does."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        wait([parent.sentinel])
         os._exit(1)
 
 
 def _limit_memory(limits: ProcessLimits) -> None:
-    """Let this process have no more private memory than it has now and its work may take."""
+    """Limit private memory to the present amount plus that of a piece of work."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = psutil.Process().memory_info().data + limits.memory_bytes if limits.memory_bytes else most
     _set_limit(resource.RLIMIT_DATA, wanted, most)
 
 
 def _limit_cpu(limits: ProcessLimits) -> None:
-    """Have the system end this process at twice its CPU limit, should nobody be there any more who does."""
+    """Let the system end this process after twice the CPU seconds of a piece of work, should its parent be gone."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     is_limited = math.isfinite(limits.cpu_s)
     wanted = math.ceil(time.process_time() + 2 * limits.cpu_s) + 1 if is_limited else most
@@ -341,12 +343,12 @@ def _answer(pipe: Connection, call: Callable[[], Any]) -> bool:
     """Send the result of a call, or why there is none; return whether there is one."""
     try:
         kind, content = _DONE, ForkingPickler.dumps((_DONE, call()))
-    except (MemoryError, SystemError):  # the latter where Python itself finds no room
+    except (MemoryError, SystemError):  # SystemError: Python itself gets no memory
         kind, content = _NO_MEMORY, ForkingPickler.dumps((_NO_MEMORY, None))
     except BaseException as error:  # also panics of libraries in Rust, and a result that cannot be pickled
         told = type(error).__name__[:_MOST_CHARS], _message(error)
         kind, content = _RAISED, ForkingPickler.dumps((_RAISED, told))
-    with suppress(OSError):  # who asked is gone
+    with suppress(OSError):  # the parent is gone
         pipe.send_bytes(content)
     return kind == _DONE
 

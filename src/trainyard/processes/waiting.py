@@ -18,15 +18,15 @@ Codes = Sequence[int | None]
 def wait_for_all(
     processes: Sequence[Popen[bytes]], look: Callable[[Codes], Overrun | None]
 ) -> tuple[Codes, Overrun | None]:
-    """Wait until all processes have ended; when one fails, or a limit is passed, the others are killed.
+    """Wait until all processes have ended; kill the others when one fails or a limit is passed.
 
     Parameters
     ----------
-    look : says which limit is passed, from the exit codes so far; called now and then.
+    look : returns the limit that is passed, if any; called about every second with the exit codes so far.
 
     Returns
     -------
-    The exit codes, None for those that were killed here; and the limit that was passed, if one was.
+    The exit codes, None for each process that was killed here; and the limit that was passed, if any.
     """
     looked_s, overrun = time.monotonic(), None
     try:

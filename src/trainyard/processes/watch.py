@@ -1,6 +1,6 @@
-"""Watch: when a process has worked for too long, or used no CPU for so long that it will not go on.
+"""Watch processes: find one that used too many CPU seconds, or no CPU for so long that it will not go on.
 
-A process of a busy machine works slowly and is not at fault, so that CPU seconds are counted, and not the clock.
+CPU seconds are counted, because any process is slow by the clock on a busy machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 IDLE_S = 600.0
 """How long a process may use no CPU, by default."""
 
-_IDLE_CPU_S = 0.05  # that timers and heartbeats of a process use that waits
+_IDLE_CPU_S = 0.05  # what a waiting process uses for timers and heartbeats
 _LONGEST_GAP_S = 30.0
 _LONGEST_LOOK_S = 0.5
 _LOOKS_PER_LIMIT = 10
@@ -46,9 +46,9 @@ class ProcessLimits:
 
     Attributes
     ----------
-    cpu_s : CPU seconds, of the process and of all that it starts.
-    memory_bytes : private memory that the process may have beside what it has when the work begins; 0 for any amount.
-    idle_s : seconds by the clock in which it uses no CPU.
+    cpu_s : most CPU seconds of the process and its children.
+    memory_bytes : most private memory that the work may add to the process; 0 for any amount.
+    idle_s : longest time by the clock in which the process uses no CPU.
     """
 
     cpu_s: float
@@ -61,8 +61,8 @@ class Overrun(NamedTuple):
 
     Attributes
     ----------
-    kind : "cpu" for a process that worked for too long, "idle" for one that used no CPU.
-    seconds : CPU seconds that it used, or seconds by the clock without CPU.
+    kind : "cpu" if the process used too many CPU seconds, "idle" if it used no CPU for too long.
+    seconds : CPU seconds used, or seconds by the clock without use of CPU.
     """
 
     kind: Literal["cpu", "idle"]
@@ -75,17 +75,17 @@ class Overrun(NamedTuple):
 
 
 class ProcessWatch:
-    """Counts what a process uses from one piece of work to the next.
+    """Measures CPU seconds and idle time of a process during one piece of work.
 
-    Time in which the watcher itself did not look counts as at most half a minute and half of ``idle_s``, so that a
-    watcher that was stopped does not take others for stopped.
+    The time between two looks counts as at most half a minute, and as at most half of ``idle_s``. So a watcher that was
+    stopped itself does not take the process for stopped.
 
     Parameters
     ----------
-    pid : of the process.
-    limits : on each piece of work.
-    cpu : gives the CPU seconds that a process has used since it began.
-    clock : of the watcher, in seconds.
+    pid : id of the process.
+    limits : limits of each piece of work.
+    cpu : returns the CPU seconds that a process has used since its start.
+    clock : returns the watcher's time, in seconds.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ProcessWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Count from now on: a piece of work begins, or has made progress."""
+        """Start to count anew: a piece of work begins, or has made progress."""
         self._begun_cpu_s = self._active_cpu_s = self._cpu(self.pid)
         self._looked_s, self._idle_s = self._clock(), 0.0
 
@@ -110,11 +110,11 @@ class ProcessWatch:
         return self._cpu(self.pid) - self._begun_cpu_s
 
     def look(self) -> Overrun | None:
-        """Return which limit is passed, if one is."""
+        """Return the limit that is passed, if any."""
         now_s, cpu_s = self._clock(), self._cpu(self.pid)
         self._idle_s += min(now_s - self._looked_s, _LONGEST_GAP_S, self.limits.idle_s / 2)
         self._looked_s = now_s
-        if abs(cpu_s - self._active_cpu_s) > _IDLE_CPU_S:  # less, where a process that it had started is gone
+        if abs(cpu_s - self._active_cpu_s) > _IDLE_CPU_S:  # fewer seconds than before: a child is gone
             self._active_cpu_s, self._idle_s = cpu_s, 0.0
         if cpu_s - self._begun_cpu_s > self.limits.cpu_s:
             return Overrun("cpu", cpu_s - self._begun_cpu_s)
@@ -124,11 +124,11 @@ class ProcessWatch:
 
 
 def watch_together(pids: Sequence[int], limits: ProcessLimits) -> ProcessWatch:
-    """Watch processes that work together: who waits for another uses no CPU.
+    """Watch processes that work together, where one that waits for another uses no CPU.
 
     Parameters
     ----------
-    limits : ``cpu_s`` of each on average, and ``idle_s`` in which none of them uses any.
+    limits : ``cpu_s`` limits the average of the processes; ``idle_s`` is time in which none of them uses CPU.
     """
     together = replace(limits, cpu_s=limits.cpu_s * len(pids))
     return ProcessWatch(pids[0], together, lambda _: sum(map(cpu_seconds, pids)))
@@ -141,14 +141,14 @@ def watched(
     end: Callable[[Overrun], None],
     cpu: Callable[[int], float] | None = None,
 ) -> Iterator[None]:
-    """Within it, a thread looks at a process, and calls a function once when the process passes a limit.
+    """Watch a process in a thread while the context is open, and call a function once if it passes a limit.
 
-    Nothing is measured of what is soon done: the thread counts from its first look on.
+    The thread counts from its first look on, so that short work costs no measurement.
 
     Parameters
     ----------
-    pid, limits, cpu : as of `ProcessWatch`.
-    end : is not called, and does not run any more, after the context.
+    pid, limits, cpu : see `ProcessWatch`.
+    end : function that is called with the passed limit. It never runs after the context is closed.
     """
     over, deciding = threading.Event(), threading.Lock()
     look_s = min(_LONGEST_LOOK_S, limits.cpu_s / _LOOKS_PER_LIMIT, limits.idle_s / _LOOKS_PER_LIMIT)
@@ -173,36 +173,36 @@ def watched(
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process and all that it has started have used; 0 for one that is not there."""
+    """CPU seconds that a process and its children have used; 0 if there is no such process."""
     found = 0.0
     for each in process_tree(pid):
         with suppress(psutil.NoSuchProcess):
-            found += sum(each.cpu_times()[:4])  # with those of processes that it has waited for
+            found += sum(each.cpu_times()[:4])  # with the children that it has waited for
     return found
 
 
 def kill_tree(pid: int) -> None:
-    """End a process and all that it has started."""
+    """Kill a process and its children."""
     for each in process_tree(pid):
         with suppress(psutil.NoSuchProcess):
             each.kill()
 
 
 def own_cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process has used itself; 0 for one that is not there."""
+    """CPU seconds that a process has used without its children; 0 if there is no such process."""
     with suppress(psutil.NoSuchProcess):
         return sum(psutil.Process(pid).cpu_times()[:2])
     return 0.0
 
 
 class Activity(NamedTuple):
-    """What the system says of a process at one moment.
+    """State of a process at one moment, as the system reports it.
 
     Attributes
     ----------
-    cpu_s : CPU seconds that it has used itself since it began.
-    is_stopped : whether a signal or a debugger has stopped it.
-    is_runnable : whether it runs, or waits for nothing but a core.
+    cpu_s : CPU seconds that the process has used since its start, without its children.
+    is_stopped : whether a signal or a debugger has stopped the process.
+    is_runnable : whether the process runs, or waits for a core only.
     """
 
     cpu_s: float
@@ -211,7 +211,7 @@ class Activity(NamedTuple):
 
 
 def activity(pid: int) -> Activity:
-    """What the system says of a process; one that is not there is neither stopped nor runnable."""
+    """Return the state of a process; a process that does not exist is neither stopped nor runnable."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -223,7 +223,7 @@ def activity(pid: int) -> Activity:
 
 
 def _has_runnable_thread(pid: int) -> bool:
-    with suppress(OSError):  # it ends, or the system is not Linux
+    with suppress(OSError):  # the process ends, or the system is not Linux
         for task in Path(f"/proc/{pid}/task").iterdir():
             if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
                 return True
@@ -231,7 +231,7 @@ def _has_runnable_thread(pid: int) -> bool:
 
 
 def process_tree(pid: int) -> Sequence[psutil.Process]:
-    """A process and all that it has started and that run now; empty where there is no such process."""
+    """Return a process and its running children of all generations; empty if there is no such process."""
     try:
         process = psutil.Process(pid)
         return (process, *process.children(recursive=True))

@@ -170,7 +170,7 @@ def answering() -> Any:
             False,
             r"^looking at it takes more than 4 GiB of memory; give it fewer rows, or a smaller model$",
         ),
-        ("fall", False, r"4 GiB of memory, or its process falls over it \(SIGSEGV\); give it"),
+        ("fall", False, r"4 GiB of memory, or crashes its process \(SIGSEGV\); give it"),
         ("wrong", False, r"^ZeroDivisionError: division by zero$"),
         ("sleep", True, r"used no CPU for .* busy or short of memory; it is tried again$"),
         ("kill", True, r"status -9: .* busy or short of memory; it is tried again$"),

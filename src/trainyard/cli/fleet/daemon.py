@@ -39,8 +39,8 @@ class Options(RunningOptions):
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
     this machine."""
     idle_limit: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
-    """A job is looked at before it is scheduled, in a process of its own. Where that uses no CPU for so long, because
-    this machine is busy or has stopped it, it is ended, and the job is looked at again later."""
+    """How long the process that measures a new job may use no CPU, because it is stopped or this machine is busy. Then it
+    is ended, and the job is measured again later."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

@@ -79,10 +79,11 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
     process, each up to so many times. With 0 they end with an error."""
     step_cpu: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
-    """CPU time that the process of a model may use, while it has requests, until a layer of a step is computed; one that
-    uses more is ended and started again."""
+    """CPU time that the process of a model may use for one layer of a step. A process that uses more is ended and started
+    again."""
     step_idle: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
-    """The same for time in which it uses no CPU, because it is stopped or this machine is busy."""
+    """How long the process of a model may use no CPU while it has requests, because it is stopped or this machine is
+    busy. Then it is ended and started again."""
     drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
     """How long running requests may go on when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None

@@ -1,4 +1,4 @@
-"""The clock by which a daemon measures what jobs have: setting the machine's clock changes nothing of that."""
+"""Clock of a daemon: jobs gain and lose no time when somebody sets the machine's clock."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Seconds since 1970 as the machine has them now, which from then on pass evenly, also while the machine sleeps.
+    """Seconds since 1970: taken once from the machine's clock, then counted evenly, also while the machine sleeps.
 
-    Where the machine's clock is set while a daemon runs, the daemon's stays as it was until it is started again.
+    A daemon sees a new setting of the machine's clock only when the daemon is started again.
 
     Parameters
     ----------
-    not_before_s : the latest moment that is written down. It is the first one where the machine's clock is behind it, for
-        no time that passes to be negative.
+    not_before_s : latest time on record. The clock starts at this time if the machine's clock is behind it, so that no
+        duration is negative.
     """
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self._ahead_s = max(time.time(), not_before_s) - _passed_s()
 
     def __call__(self) -> float:
-        """The moment that it is now."""
+        """Return the present time."""
         return self._ahead_s + _passed_s()
 
 

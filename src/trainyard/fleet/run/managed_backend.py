@@ -1,4 +1,4 @@
-"""What backends of cluster managers share."""
+"""Base of the backends that start processes through a cluster manager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.hardware.cluster import Cluster, Node
 
 
 class ManagedNode(Protocol):
-    """A node of a cluster manager: what it has, and its address for processes on others."""
+    """A node of a cluster manager: its resources, and the address by which other nodes reach it."""
 
     @property
     def host(self) -> Node: ...
@@ -25,13 +25,13 @@ class ManagedNode(Protocol):
 
 
 class ManagedBackend(DirectoryBackend):
-    """A backend that has a cluster manager start the processes; it counts a job as one until all of them are over.
+    """A backend whose processes a cluster manager starts. A job runs until all its processes have ended.
 
     Parameters
     ----------
     cluster, folder, options : see `DirectoryBackend`.
-    nodes : that the manager has, in the order in which the nodes of the cluster are to be its.
-    manager : its name, for messages.
+    nodes : nodes of the manager, in the order of the cluster's nodes.
+    manager : name of the manager, for messages.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ManagedBackend(DirectoryBackend):
         return self._managed[node].host
 
     def own(self, node: int, count: int, grant: Grant) -> Node:
-        """What a job has of a node."""
+        """Return the part of a node that a job gets."""
         return own_part(self.host(node), count, self.jobs_per_device(node), grant)
 
     def cores(self, node: int) -> float:
@@ -65,23 +65,23 @@ class ManagedBackend(DirectoryBackend):
 
     @property
     def is_one_machine(self) -> bool:
-        """Nodes of type ``local`` at one address are one machine, this one, on which a manager is tried."""
+        """Whether all nodes are this machine, as in a trial of a manager: several of type ``local`` with one address."""
         return (
             self._on_cores and len(self._managed) > 1 and len({node.address for node in self._managed}) == 1
         )
 
 
 def own_part(host: Node, count: int, jobs_per_device: int, grant: Grant) -> Node:
-    """What a job has of a node: what its grant says, or as much as goes with its devices, so that others fit beside it.
+    """Return the part of a node that a job gets: the CPUs and memory of its grant, or else the share of its devices.
 
-    More than there is would never come.
+    The part is never more than the node has: the manager would wait for the rest without end.
 
     Parameters
     ----------
-    count : devices of the grant that are of the node.
-    jobs_per_device : that divide what goes with a device.
+    count : number of the grant's devices on the node.
+    jobs_per_device : number of jobs that share the CPUs and memory of one device.
     """
-    asked, share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
-    cpus = min(grant.cpus * asked, host.cpus) or host.cpus * share
-    memory_bytes = min(grant.memory_bytes * asked, host.memory_bytes) or host.memory_bytes * share
+    grant_share, node_share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
+    cpus = min(grant.cpus * grant_share, host.cpus) or host.cpus * node_share
+    memory_bytes = min(grant.memory_bytes * grant_share, host.memory_bytes) or host.memory_bytes * node_share
     return Node.named(host.device_type, count, cpus, memory_bytes)

@@ -1,4 +1,4 @@
-"""One scheduler at a time has a folder of jobs: a second one would take their devices and make the first one's leave."""
+"""Let one scheduler at a time have a folder of jobs; a second one would start the same jobs on the same devices."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ __all__ = ["only_scheduler"]
 
 @contextmanager
 def only_scheduler(folder: Path, jobs: Path) -> Iterator[None]:
-    """Be the only daemon and the only run of a folder, which is made if it is not there.
+    """Be the only daemon or run that has a folder while the context is open; the folder is made if it is missing.
 
     Parameters
     ----------
-    jobs : of the jobs' folders, the same one or one below it.
+    folder : folder of the daemon or run.
+    jobs : folder that holds one folder for each job: ``folder`` itself, or one below it.
 
     Raises
     ------
     FleetError
-        If there is another one.
+        If another daemon or run has the folder.
     """
     make_private(jobs)
-    with open(folder / "scheduler.lock", "a", opener=opener) as file, ExitStack() as held:
+    with open(folder / "scheduler.lock", "a", opener=opener) as file, ExitStack() as locks:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for each in {folder, jobs}:
-                held.enter_context(locked_folder(each))
+                locks.enter_context(locked_folder(each))
         except BlockingIOError as error:
             raise FleetError(
                 f"a daemon or a run has {folder} already; stop it, or give another --folder"

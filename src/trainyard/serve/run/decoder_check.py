@@ -1,9 +1,9 @@
-"""Check of the decoder of a tokenizer: it runs beside all answers, so that its work must be bounded by its input."""
+"""Check the decoder of a tokenizer. It runs in the process that answers requests, so that its work must be bounded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.serve.errors import ServeError
@@ -11,20 +11,21 @@ from trainyard.serve.errors import ServeError
 __all__ = ["check_decoder"]
 
 _LONGEST_TOKEN, _MOST_GROWTH, _MOST_DECODERS = 65_536, 64, 64
-_REPLACED = {"BPEDecoder": "suffix", "CTC": "word_delimiter_token"}  # by a space
+# Fields whose text the decoder replaces by a space; an empty one would double the length of a text.
+_REPLACED = {"BPEDecoder": "suffix", "CTC": "word_delimiter_token"}
 
 
 def check_decoder(tokenizer: Any) -> None:
-    """Refuse a decoder that may take long, or make a long text of a short one.
+    """Refuse a decoder that may take long, or may make a long text from a short one.
 
     Parameters
     ----------
-    tokenizer : of the tokenizers library.
+    tokenizer : tokenizer of the tokenizers library.
 
     Raises
     ------
     ServeError
-        Says which part of ``tokenizer.json`` is not allowed.
+        If a part of ``tokenizer.json`` is not allowed; the message names it.
     """
     growth = 1.0
     decoders = list(_decoders(tokenizer.decoder))
@@ -32,28 +33,29 @@ def check_decoder(tokenizer: Any) -> None:
         raise ServeError(f"its decoder has {len(decoders)} parts; allowed are {_MOST_DECODERS}")
     for decoder in decoders:
         replaced = _REPLACED.get(decoder["type"])
-        if replaced is not None and not decoder[replaced]:  # a space before every character, each time
+        if replaced is not None and not decoder[replaced]:
             raise ServeError(
-                f"the {replaced} of its {decoder['type']} is empty; allowed is a text that is not"
+                f"the {replaced} of its {decoder['type']} is empty; give a text that is not empty"
             )
         if decoder["type"] != "Replace":
             continue
         pattern, content = decoder["pattern"].get("String", ""), decoder["content"]
         if not pattern:
             raise ServeError(
-                "its decoder replaces a regular expression, which may take any time; allowed is a text that is not empty"
+                "its decoder replaces a regular expression or an empty text, which may take long; allowed is another text"
             )
         growth *= max(1.0, len(content.encode()) / len(pattern.encode()))
     if growth > _MOST_GROWTH:
         raise ServeError(
             f"its decoder makes texts {growth:.3g} times as long; allowed are {_MOST_GROWTH} times"
         )
-    if (longest := _longest(tokenizer.get_vocab(with_added_tokens=True))) > _LONGEST_TOKEN:
+    longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=0)
+    if longest > _LONGEST_TOKEN:
         raise ServeError(f"it has a token of {longest} characters; allowed are {_LONGEST_TOKEN}")
 
 
 def _decoders(decoder: Any) -> Iterator[Mapping[str, Any]]:
-    """A decoder, or those that it has in sequence, as ``tokenizer.json`` describes them."""
+    """Yield a decoder and the parts of its sequences, as ``tokenizer.json`` describes them."""
     if decoder is None:
         return
     waiting = [json.loads(decoder.__getstate__())]
@@ -61,7 +63,3 @@ def _decoders(decoder: Any) -> Iterator[Mapping[str, Any]]:
         described = waiting.pop()
         waiting += described.get("decoders", ())
         yield described
-
-
-def _longest(tokens: Iterable[str]) -> int:
-    return max(map(len, tokens), default=0)

@@ -1,7 +1,7 @@
 """The tokenizer of a model in processes whose CPU seconds and memory are limited.
 
-What clients send and what a served folder has decide how long a chat template, a normalizer or a JSON schema takes. None
-of them runs where requests are answered.
+Clients and served folders can make a chat template, a normalizer or a JSON schema take any time. So none of them runs in
+the process that answers requests.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _VERDICTS = 4096
 
 
 class TokenizerBusyError(ServeError):
-    """The work cannot be done now, which is not its own fault: sent again later, it may be."""
+    """The tokenizer cannot do the work now; the same request may succeed later."""
 
 
 class LimitedTokenizer:
     """Does work with the tokenizer of a model in three processes: short work, long work, and JSON schemas.
 
-    Each does one piece of work at a time, in the order in which it comes; none waits for that of another kind. What
-    passes its limits is refused, and its process is started again.
+    Each process does one piece of work at a time, in order of arrival. Work of one kind never waits for another kind. A
+    piece of work that passes a limit is refused, and its process is started again.
 
     Parameters
     ----------
-    folder : of the model, in Hugging Face form.
+    folder : folder of the model, in Hugging Face form.
 
     Attributes
     ----------
-    local : the tokenizer in this process, for answers.
+    local : the tokenizer in this process, which decodes answers.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class LimitedTokenizer:
         except (WorkError, LimitError, ProcessLostError) as error:
             told = error.message if isinstance(error, WorkError) and error.kind == "ServeError" else error
             raise ServeError(f"the tokenizer of {folder} cannot be loaded: {told}") from error
-        self.local = ModelTokenizer(folder)  # which takes what it took there
+        self.local = ModelTokenizer(folder)  # uses as much as it used under limits
 
     async def do(self, work: TokenizerWork[T]) -> T:
         """Do a piece of work.
@@ -86,12 +86,12 @@ class LimitedTokenizer:
         Raises
         ------
         ServeError
-            If it cannot be done, or takes more than it may.
+            If the work cannot be done, or passes a limit.
         TokenizerBusyError
-            If it cannot be done now.
+            If the work cannot be done now.
         """
         if isinstance(work, CheckConstraint):
-            return await self._verdict(work)  # type: ignore[return-value]  # a text is its result
+            return await self._verdict(work)  # type: ignore[return-value]  # T is str
         return await (self._short if work.num_bytes <= _SHORT_BYTES else self._long).do(work)
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class LimitedTokenizer:
             await asyncio.to_thread(lane.close)
 
     async def _verdict(self, work: CheckConstraint) -> str:
-        """What is wrong with a JSON schema, which is found out once."""
+        """Return what is wrong with a JSON schema or grammar; the same one is checked once."""
         key = sha256(repr((work.json_schema, work.grammar)).encode()).digest()
         if (known := self._verdicts.get(key)) is not None:
             self._verdicts.move_to_end(key)
@@ -118,7 +118,7 @@ class LimitedTokenizer:
 
 
 class _Lane:
-    """A process, and a thread in which work waits for it."""
+    """A limited process, and the thread that waits for it."""
 
     def __init__(
         self, prepare: Callable[[], Callable[[Any], Any]], limits: ProcessLimits, most_waiting: int
@@ -129,19 +129,22 @@ class _Lane:
 
     async def do(self, work: TokenizerWork[T]) -> T:
         if self._num_waiting >= self._most_waiting:
-            raise TokenizerBusyError(f"{self._num_waiting} prompts wait to be tokenized; send it again later")
+            waiting = f"{self._num_waiting} other requests wait for the tokenizer"
+            raise TokenizerBusyError(f"{waiting}; send this one again later")
         self._num_waiting += 1
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self.process, work)
         except CpuLimitError as error:
             limit_s = self.process.limits.cpu_s
-            raise ServeError(f"{_NAMES[work.kind]} takes more than {limit_s:g} CPU seconds") from error
+            raise ServeError(f"{_WORK_NAMES[work.kind]} takes more than {limit_s:g} CPU seconds") from error
         except LimitError as error:
-            raise ServeError(f"{_NAMES[work.kind]}: {error}") from error
+            raise ServeError(f"{_WORK_NAMES[work.kind]}: {error}") from error
         except ProcessLostError as error:
-            raise TokenizerBusyError(f"{_NAMES[work.kind]}: {error}; send it again later") from error
+            raise TokenizerBusyError(
+                f"{_WORK_NAMES[work.kind]}: {error}; send the request again later"
+            ) from error
         except WorkError as error:
-            raise ServeError(f"{_NAMES[work.kind]} cannot be done: {error}") from error
+            raise ServeError(f"{_WORK_NAMES[work.kind]} cannot be done: {error}") from error
         finally:
             self._num_waiting -= 1
         if isinstance(found, ServeError):
@@ -154,7 +157,7 @@ class _Lane:
         self._thread.shutdown(cancel_futures=True)
 
 
-_NAMES = {
+_WORK_NAMES = {
     "tokens": "writing and tokenizing the prompt",
     "constraint": "compiling the JSON schema or grammar",
 }
@@ -166,13 +169,13 @@ def _prepared(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
 
 def _prepared_for_constraints(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
     tokenizer = ModelTokenizer(folder)
-    with suppress(ServeError):  # each piece of work says it, too
+    with suppress(ServeError):  # each piece of work reports the same error
         _ = tokenizer.structured_outputs
     return partial(_done, tokenizer)
 
 
 def _done(tokenizer: ModelTokenizer, work: TokenizerWork[Any]) -> Any:
-    """The result of a piece of work, or the error that says why there is none."""
+    """Return the result of a piece of work, or the error that says why there is none."""
     try:
         return work.do(tokenizer)
     except ServeError as error:

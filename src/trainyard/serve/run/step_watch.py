@@ -1,4 +1,4 @@
-"""Watch of the process of an engine: one that has work and does no step is noticed."""
+"""Find an engine process that has work and makes no progress."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainyard.processes import Overrun, ProcessLimits, ProcessWatch
 __all__ = ["STEP_LIMITS", "StepProgress", "StepWatch"]
 
 STEP_LIMITS = ProcessLimits(cpu_s=30.0)
-"""What an engine may use by default until a step, or a layer of it, is done."""
+"""Default limits of an engine from one finished step or layer to the next."""
 
 
 class StepProgress:
-    """Counts what an engine has done, in memory that it shares with the process that watches it.
+    """Counter of an engine's progress, in memory that the engine shares with its watcher.
 
     Parameters
     ----------
-    context : of multiprocessing, whose process gets it.
+    context : multiprocessing context that starts the process of the engine.
     """
 
     def __init__(self, context: BaseContext) -> None:
@@ -26,11 +26,11 @@ class StepProgress:
 
     @property
     def count(self) -> int:
-        """Steps, layers and messages that are done."""
+        """Number of finished steps, layers and messages."""
         return int(self._count.value)
 
     def advance(self) -> None:
-        """One more is done; called in the process of the engine only."""
+        """Count one more. Only the process of the engine may call this."""
         self._count.value += 1
 
 
@@ -39,9 +39,9 @@ class StepWatch:
 
     Parameters
     ----------
-    pid : of the process.
-    progress : that the process counts.
-    limits : what it may use between two counts.
+    pid : id of the process.
+    progress : counter that the process advances.
+    limits : limits of the process until the counter advances again.
     """
 
     def __init__(self, pid: int, progress: StepProgress, limits: ProcessLimits) -> None:
@@ -50,17 +50,17 @@ class StepWatch:
         self._watch: ProcessWatch | None = None
 
     def look(self, *, has_work: bool) -> Overrun | None:
-        """Return which limit the process has passed without progress, if it has one; to be called every second or so.
+        """Return the limit that the process has passed without progress, if any. Call this about once a second.
 
         Parameters
         ----------
-        has_work : whether it is expected to make progress.
+        has_work : whether the process is expected to make progress.
         """
         count = self._progress.count
         if not has_work or count != self._count:
             self._count, self._watch = count, None
             return None
-        if self._watch is None:  # it is soon over as a rule, so that nothing is measured before
+        if self._watch is None:  # most steps end before the next look and cost no measurement
             self._watch = ProcessWatch(self._pid, self._limits)
             return None
         return self._watch.look()

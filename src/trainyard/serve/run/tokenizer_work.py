@@ -1,6 +1,6 @@
-"""Work that needs the tokenizer of a model: prompts in tokens, conversations, texts of tokens, and JSON schemas.
+"""Work with the tokenizer of a model: tokenize texts and conversations, decode tokens, check JSON schemas.
 
-All of it may be done in another process (`trainyard.serve.run.limited_tokenizer`), so that its inputs are pickled.
+Another process may do the work (`trainyard.serve.run.limited_tokenizer`), so that its inputs and results are pickled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TokenizerWork(ABC, Generic[R_co]):
 
     Attributes
     ----------
-    kind : whether it tokenizes or checks a JSON schema or grammar.
+    kind : "tokens" for prompts, "constraint" for a check of a JSON schema or grammar.
     """
 
     kind: ClassVar[Literal["tokens", "constraint"]] = "tokens"
@@ -39,7 +39,7 @@ class TokenizerWork(ABC, Generic[R_co]):
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """Size of the input, about."""
+        """Approximate size of the input."""
 
     @abstractmethod
     def do(self, tokenizer: ModelTokenizer) -> R_co:
@@ -48,7 +48,7 @@ class TokenizerWork(ABC, Generic[R_co]):
         Raises
         ------
         ServeError
-            If that is not possible.
+            If the work cannot be done.
         """
 
 
@@ -58,9 +58,9 @@ class TextTokens(TokenizerWork[tuple[Tokens, ...]]):
 
     Attributes
     ----------
-    add_special_tokens : whether those are added that the tokenizer puts around a text.
-    max_tokens : how many of each text are kept; None for all.
-    allowed_tokens : how many each text may have; None for any number.
+    add_special_tokens : whether the tokenizer adds its special tokens around each text.
+    max_tokens : number of tokens of each text that are kept; None for all.
+    allowed_tokens : most tokens of each text; None for any number.
     """
 
     texts: tuple[str, ...]
@@ -84,14 +84,14 @@ class TextTokens(TokenizerWork[tuple[Tokens, ...]]):
 
 @dataclass(frozen=True)
 class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
-    """The tokens of a conversation, as the chat template of the model writes it: one prompt.
+    """The tokens of a conversation, written as one prompt by the chat template of the model.
 
     Attributes
     ----------
     messages, tools : as JSON.
-    must_show_tools : whether a template that writes the same without the tools is refused.
+    must_show_tools : whether to refuse a template that writes the same prompt without the tools.
     add_generation_prompt : whether an answer is to follow.
-    add_special_tokens, allowed_tokens : as of `TextTokens`.
+    add_special_tokens, allowed_tokens : see `TextTokens`.
     """
 
     messages: str
@@ -105,7 +105,7 @@ class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
     def of(
         cls, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **more: Any
     ) -> ConversationTokens:
-        """Make it of messages and tools as templates take them."""
+        """Make the work from messages and tools in the form that chat templates read."""
         return cls(json.dumps(messages), json.dumps(tools), **more)
 
     @property
@@ -121,7 +121,7 @@ class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
         prompt = write(tools=json.loads(self.tools))
         if self.must_show_tools and prompt == write():
             raise ServeError(
-                "the chat template of the model does not tell it of tools, so that it cannot choose one; give "
+                "the chat template of the model leaves out the tools, so that the model cannot choose one; give "
                 'tool_choice: "required" or a function, or serve a model whose template has tools'
             )
         return TextTokens((prompt,), self.add_special_tokens, None, self.allowed_tokens).do(tokenizer)
@@ -162,4 +162,6 @@ class CheckConstraint(TokenizerWork[str]):
 
     def do(self, tokenizer: ModelTokenizer) -> str:
         sampling = SamplingParams(json_schema=self.json_schema, grammar=self.grammar)
-        return tokenizer.structured_outputs.problem(sampling)[:_MOST_PROBLEM_CHARS]  # it may quote the schema
+        return tokenizer.structured_outputs.problem(sampling)[
+            :_MOST_PROBLEM_CHARS
+        ]  # an error may quote the whole schema

@@ -295,7 +295,7 @@ def test_no_more_work_waits_than_there_is_room_for(servers: Servers):
     lane = servers.tokenizer._long
     lane._num_waiting += 16
     try:
-        with pytest.raises(TokenizerBusyError, match="16 prompts wait"):
+        with pytest.raises(TokenizerBusyError, match="16 other requests wait"):
             servers.call(servers.tokenizer.do(TextTokens(("a" * 70_000,))))
     finally:
         lane._num_waiting -= 16

@@ -391,5 +391,5 @@ def test_a_template_without_tools_is_told(tmp_path):
             tokenizer, engine, lambda client, _: client.post(_PATH, json=body), tool_call_parser="hermes"
         )
 
-    assert "does not tell it of tools" in ask("auto").json()["error"]["message"]
+    assert "template of the model leaves out the tools" in ask("auto").json()["error"]["message"]
     assert ask({"type": "function", "function": {"name": "brake"}}).status_code == 200

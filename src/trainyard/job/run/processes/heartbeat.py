@@ -1,12 +1,12 @@
-"""Heartbeat: how a process that was stopped, or that lives and does no step, is told from one that works.
+"""Heartbeats: find processes that are stopped, and processes that run and do no step.
 
-A thread of every process counts up as long as the process runs, whatever that computes or waits for. Who watches it never
-compares clocks: silence is time in which the watcher itself ran and saw no change. One that was stopped for hours, or
-starts anew, has seen none.
+A thread of every process counts up while the process runs, whatever the process computes or waits for. The watcher does
+not compare clocks: silence is time in which the watcher itself ran and saw no change. A watcher that was stopped for
+hours, or was just started, has seen no silence.
 
-A process of a busy machine may be silent for it gets no core, or for it holds Python's lock while it computes. So the
-system is asked, too, where it knows the process: one counts as stopped only if a signal has stopped it, or if it used no
-CPU for ten minutes.
+A process may be silent on a busy machine because it gets no core, or because it holds Python's lock while it computes. So
+the watcher asks the system about processes of this machine, too. Such a process counts as stopped only if a signal has
+stopped it, or if it used no CPU for ten minutes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ K = TypeVar("K", bound=Hashable)
 
 _BEATS_PER_LIMIT = 10
 _LOOKS_PER_LIMIT = 4
-# Compiling, and what memory takes when it is touched for the first time.
+# Time to compile, and to touch memory for the first time.
 _FIRST_STEP_S = 1800.0
 
 
 class Silence(Generic[K]):
-    """For how long others have not changed, as their watcher has seen it.
+    """Measures for how long values have not changed while their watcher ran.
 
     Parameters
     ----------
-    longest_gap_s : between two looks; longer ones count as one of this length.
-    clock : of the watcher, in seconds.
+    longest_gap_s : most that counts of the time between two looks.
+    clock : returns the watcher's time, in seconds.
     """
 
     def __init__(self, longest_gap_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +47,7 @@ class Silence(Generic[K]):
         self._silent_s: dict[K, float] = {}
 
     def look(self, beats: Mapping[K, object]) -> dict[K, float]:
-        """Seconds for which each has shown the beat that it shows now; who is not named is forgotten."""
+        """Return the seconds since each beat last changed. Keys that are not given are forgotten."""
         now_s = self._clock()
         passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, self._longest_gap_s)
         self._looked_s = now_s
@@ -60,12 +60,11 @@ class Silence(Generic[K]):
 
 
 class StopWatch(Generic[K]):
-    """Which of some processes are stopped, so that they will not go on.
+    """Finds processes that are stopped and will not go on.
 
     Parameters
     ----------
-    limit_s : after which a process that gives no heartbeat counts as stopped, if the system says that it is, or does not
-        know it.
+    limit_s : longest time without a heartbeat of a process that the system reports as stopped, or does not know.
     longest_gap_s, clock : see `Silence`.
     """
 
@@ -77,12 +76,12 @@ class StopWatch(Generic[K]):
         self._num_looks = 0
 
     def look(self, beats: Mapping[K, object], seen: Mapping[K, Activity]) -> dict[K, str]:
-        """What is to be said of each that is stopped, the one first that has been silent for longest.
+        """Return what each stopped process did, the longest idle one first.
 
         Parameters
         ----------
-        beats : of all.
-        seen : those that run on this machine.
+        beats : heartbeats of all processes.
+        seen : state of the processes on this machine.
         """
         self._num_looks += 1
         works = {key for key, activity in seen.items() if not activity.is_stopped}
@@ -102,7 +101,7 @@ class StopWatch(Generic[K]):
 
 @contextmanager
 def beating(beat: Callable[[], None], limit_s: float) -> Iterator[None]:
-    """Within it, a thread calls a function often enough for a watcher that is patient for ``limit_s``."""
+    """Call a function in a thread, ten times in ``limit_s``, while the context is open."""
     ended = threading.Event()
 
     def run() -> None:
@@ -121,7 +120,7 @@ def beating(beat: Callable[[], None], limit_s: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RankProblem:
-    """A rank that does not work, and why; ``stopped`` if that was done to it from outside."""
+    """A rank that does not work, and why; ``stopped`` if its process was stopped from outside."""
 
     rank: int
     reason: str
@@ -134,19 +133,19 @@ class RankProblem:
 class Heartbeats:
     """Signs of life of ranks that are forked from this process, and the steps that they have done.
 
-    They are in memory that all of them share: nothing is sent, and nobody waits.
+    They are in memory that all ranks share, so that nothing is sent and nobody waits.
 
     Parameters
     ----------
-    ranks : that will be forked.
-    limit_s : after which a rank that gives no heartbeat counts as stopped; see `StopWatch`.
-    stall_s : after which a rank that lives, and has done no further step, counts as stuck; a first step may take half an
-        hour in any case. Time in which one of the ranks waits for a core does not count.
-    clock : of this process, in seconds.
+    ranks : ranks that will be forked.
+    limit_s : see `StopWatch`.
+    stall_s : longest time of a step; a rank that takes longer counts as stuck. A first step may take half an hour in any
+        case. Time in which one of the ranks waits for a core does not count.
+    clock : returns this process's time, in seconds.
 
     Attributes
     ----------
-    look_s : seconds after which to look again.
+    look_s : seconds from one look to the next.
     """
 
     def __init__(
@@ -160,14 +159,14 @@ class Heartbeats:
         self._limit_s, self._stall_s = limit_s, stall_s
         self.look_s = min(1.0, limit_s / _LOOKS_PER_LIMIT, stall_s / _LOOKS_PER_LIMIT)
         self._counts = memoryview(mmap.mmap(-1, 16 * max(1, len(self._places)))).cast("Q")
-        gap_s = 2 * self.look_s  # more than this counts as if this process was away
+        gap_s = 2 * self.look_s  # more than this counts as time in which this process was stopped
         self._stops, self._cores = StopWatch[int](limit_s, gap_s, clock), _CoreClock(clock)
         self._stall = Silence[int](gap_s, self._cores)
 
     # In the process of a rank.
 
     def alive(self, rank: int) -> None:
-        """Called by a rank when it starts: from now on it gives heartbeats."""
+        """Start the heartbeats of a rank; called in its process."""
         threading.Thread(target=self._beat, args=(self._places[rank],), daemon=True, name="heartbeat").start()
 
     def _beat(self, place: int) -> None:
@@ -176,19 +175,17 @@ class Heartbeats:
             time.sleep(self._limit_s / _BEATS_PER_LIMIT)
 
     def stepped(self, rank: int) -> None:
-        """Called by a rank when it has done a step."""
+        """Count a finished step of a rank; called in its process."""
         self._counts[self._places[rank] + 1] += 1
 
     # In the process that has forked them.
 
     def problem(self, running: Mapping[int, Activity]) -> RankProblem | None:
-        """A rank that is stopped or stuck, and what is to be said of it; None if there is none.
-
-        To be asked every ``look_s``.
+        """Return a rank that is stopped or stuck, and why; None if there is none. Call this every ``look_s``.
 
         Parameters
         ----------
-        running : the ranks that are to be alive, as the system sees their processes.
+        running : state of the processes of all ranks that should be alive.
         """
         stopped = self._stops.look({rank: self._counts[self._places[rank]] for rank in running}, running)
         for rank, said in stopped.items():
@@ -205,10 +202,10 @@ class Heartbeats:
 
 
 class _CoreClock:
-    """A clock that shows for how long ranks had the cores that they wanted.
+    """A clock that leaves out time in which a rank waits for a core, because all other ranks then wait for this rank.
 
-    The others wait for the one that waits for a core. So time counts in full where none of them does, and else as CPU
-    seconds that one used at most.
+    While a rank wants a core, the clock advances by the CPU seconds of the rank that used the most. Else it advances by
+    the time that passes.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -220,7 +217,7 @@ class _CoreClock:
         return self._now_s
 
     def look(self, running: Mapping[int, Activity]) -> None:
-        """Go on."""
+        """Advance the clock."""
         looked_s = self._clock()
         passed_s, self._looked_s = looked_s - self._looked_s, looked_s
         used_s = [each.cpu_s - self._cpu_s.get(rank, each.cpu_s) for rank, each in running.items()]

@@ -1,4 +1,4 @@
-"""The bodies of requests: of a bounded size, within a bounded time, and few large ones at once."""
+"""Read the bodies of requests: of bounded size, within bounded time, and few large ones at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.serve.run.server.json_body import INLINE_BYTES
 
 __all__ = ["BodyReader"]
 
-_MOST_S = 30.0
+_RECEIVE_S = 30.0
 _MOST_PARSED = 2
 _MOST_HELD_BYTES = 256 * 2**20
 _RETRY_AFTER_S = 1
@@ -22,12 +22,12 @@ _RETRY_AFTER_S = 1
 class BodyReader:
     """Reads the bodies of all requests of a server.
 
-    Large ones are parsed and validated in threads, one after another, so that other requests are answered meanwhile and
+    Large bodies are parsed and validated in threads, two at a time, so that other requests are answered meanwhile and
     memory stays bounded.
 
     Parameters
     ----------
-    most_bytes : of a body.
+    most_bytes : largest body.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -40,10 +40,10 @@ class BodyReader:
         Raises
         ------
         ApiError
-            If it is too large, comes too slowly, says that it is something else, or is none that is allowed.
+            If the body is too large, comes too slowly, has another content type, or is no valid request.
         """
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if given != "application/json":  # also keeps forms of other pages out, which cannot send such types
+        if given != "application/json":  # also refuses forms of other web pages, which cannot send this type
             raise ApiError(
                 415, f"the body is {given[:100] or 'nothing'!r}; send Content-Type: application/json"
             )
@@ -58,21 +58,19 @@ class BodyReader:
             self._held_bytes -= len(content)
 
     async def _receive(self, request: Request, content: bytearray) -> None:
-        """Append what comes to the content."""
+        """Append the parts of the body to ``content`` as they come."""
         try:
-            async with asyncio.timeout(_MOST_S):
+            async with asyncio.timeout(_RECEIVE_S):
                 async for part in request.stream():
                     content += part
                     self._held_bytes += len(part)
                     if len(content) > self._most_bytes:
-                        told = (
-                            f"the body has more than {self._most_bytes} bytes, which is allowed; shorten it"
-                        )
+                        told = f"the body has more than {self._most_bytes} bytes, the most that is allowed; shorten it"
                         raise ApiError(413, told)
                     if self._held_bytes > _MOST_HELD_BYTES and len(content) > INLINE_BYTES:
                         told = "too many large requests come at once; send the request again later"
                         raise ApiError(503, told, code="busy", retry_after_s=_RETRY_AFTER_S)
         except TimeoutError:
-            raise ApiError(408, f"the body did not come within {_MOST_S:g} s; send it at once") from None
+            raise ApiError(408, f"the body did not come within {_RECEIVE_S:g} s; send it at once") from None
         except ClientDisconnect:
             raise ApiError(400, "the connection was closed before the end of the body") from None

@@ -1,4 +1,4 @@
-"""JSON that clients send, within bounds that hold before a value is made of it."""
+"""Parse JSON that clients send; a text with too many values is refused before it is parsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.serve.run.server.api_error import ApiError
 __all__ = ["INLINE_BYTES", "check_num_values", "parse_json"]
 
 INLINE_BYTES = 64 * 2**10
-"""What is parsed and validated within milliseconds. It has fewer values than are allowed, whatever it says."""
+"""Longest text that is parsed in the event loop, within milliseconds. So short a text never has too many values."""
 
 _MOST_VALUES = 2**20 + 2**14  # a prompt of a million tokens, and more beside it
 _MOST_STRINGS = 2**18  # a conversation of 10,000 messages with calls of tools has fewer
@@ -20,18 +20,18 @@ _MOST_CONTAINERS = 2**16
 
 
 def parse_json(content: bytes | bytearray, name: str, *, param: str = "") -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Parameters
     ----------
-    content : in UTF-8.
-    name : what errors call it.
-    param : field of the request that has it; "" for the body itself.
+    content : the text, in UTF-8.
+    name : name of the text in errors.
+    param : field of the request that has the text; "" for the body itself.
 
     Raises
     ------
     ApiError
-        If it is not JSON, has more than 200 objects and lists within each other, or more values than are allowed.
+        If the text is not JSON, is nested more than 200 levels deep, or has more values than are allowed.
     """
     check_num_values(content, name)
     try:
@@ -45,20 +45,21 @@ def parse_json(content: bytes | bytearray, name: str, *, param: str = "") -> Any
 
 
 def check_num_values(content: bytes | bytearray, name: str) -> None:
-    """Refuse JSON that would become more values than are allowed, by a look at its bytes.
+    """Refuse JSON with more values than are allowed, by counts of its bytes.
 
     Parameters
     ----------
-    name : what errors call it.
+    name : name of the text in errors.
 
     Raises
     ------
     ApiError
-        Says how many there are, and how many may be.
+        If there are too many; the message says how many are allowed.
     """
     if len(content) <= INLINE_BYTES:
         return
-    # Strings begin at a quote that no backslash precedes, and may end at one. So there are half as many or more.
+    # A string begins at a quote without a backslash before it, and may end at a quote with one. The count is at least
+    # half of the strings.
     num_strings = (content.count(b'"') - content.count(b'\\"') + 1) // 2
     num_commas, num_containers = _count_outside_strings(content)
     for what, num, most in (
@@ -67,13 +68,13 @@ def check_num_values(content: bytes | bytearray, name: str) -> None:
         ("values", num_commas + num_containers, _MOST_VALUES),
     ):
         if num > most:
-            told = f"{name} has more than {most} {what}, which is the most; send several smaller requests"
+            told = f"{name} has more than {most} {what}; send several smaller requests"
             raise ApiError(413, told)
 
 
 def _count_outside_strings(content: bytes | bytearray) -> tuple[int, int]:
-    """How many commas, and how many beginnings of objects and lists there are."""
-    if b"\\" in content:  # left are quotes that begin and end strings
+    """Count the commas, and the opening brackets of objects and lists, outside strings."""
+    if b"\\" in content:  # keep only the quotes that begin and end strings
         content = content.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
     found = np.frombuffer(content, np.uint8)
     is_outside = ~np.logical_xor.accumulate(found == ord('"'))
