@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 
 _GIB = 1 << 30
 _END_S = 5.0
+_MOST_STARTS, _START_AGAIN_S = 20, 0.05
 _MOST_CHARS = 4000  # of an error
 # Signals that end a program which gets no memory, or which crashes on its input.
 _CRASHES = frozenset(
@@ -187,11 +188,19 @@ class LimitedProcess(Generic[Work, Result]):
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
         try:
             with theirs:
-                self._start_process(process)
-        except (OSError, EOFError) as error:  # such as where the fork server was ended by others
+                self._start_patiently(process)
+        except (OSError, EOFError) as error:
             ours.close()
             raise ProcessLostError(f"its process cannot be started: {error}") from error
         return process, ours
+
+    def _start_patiently(self, process: BaseProcess) -> None:
+        """Start a process; a fork server that was just killed answers nothing until the system knows that it has ended."""
+        for _ in range(_MOST_STARTS - 1):
+            with suppress(ConnectionError):
+                return self._start_process(process)
+            time.sleep(_START_AGAIN_S)
+        return self._start_process(process)
 
     def _attempt(self, work: Work) -> Result:
         try:
