@@ -195,7 +195,7 @@ class LimitedProcess(Generic[Work, Result]):
         return process, ours
 
     def _start_patiently(self, process: BaseProcess) -> None:
-        """Start a process; a fork server that was just killed answers nothing until the system knows that it has ended."""
+        """Start a process. A fork server that was just killed refuses, until the system says that it has ended."""
         for _ in range(_MOST_STARTS - 1):
             with suppress(ConnectionError):
                 return self._start_process(process)
