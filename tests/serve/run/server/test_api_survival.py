@@ -14,6 +14,7 @@ from tests.serve.run.server.served_api import CHAT, COMPLETION, END, FakeEngine,
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine_client import EngineLostError
+from trainyard.serve.run.server import body_reader, generation_response, server
 from trainyard.serve.run.server.api_server import ServerLimits
 
 _LONG = {"model": "tiny", "prompt": [7] * 20, "max_tokens": 450, "ignore_eos": True}
@@ -97,6 +98,64 @@ def test_who_does_not_read_keeps_nobody_waiting(servers):
             found += part
     assert b"data: [DONE]" in found
     assert found.count(b'"finish_reason":"length"') == 30
+
+
+def test_who_reads_nothing_of_a_stream_for_long_is_let_go(tokenizer, monkeypatch):
+    monkeypatch.setattr(generation_response, "_MOST_UNREAD_S", 0.05)
+    engine, content = FakeEngine([70] * 5), json.dumps(COMPLETION | {"stream": True}).encode()
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    received = [{"type": "http.request", "body": content}]
+
+    async def receive():
+        return received.pop() if received else await asyncio.Event().wait()
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def work(client, api):
+        async with asyncio.timeout(60) as limit:
+            with pytest.raises(TimeoutError):
+                await api.app(scope | {"query_string": b""}, receive, send)
+        assert not limit.expired()
+
+    call_api(tokenizer, engine, work)
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+def test_who_reads_nothing_of_an_answer_for_long_is_let_go(monkeypatch):
+    monkeypatch.setattr(server, "_MOST_UNREAD_MS", 200)
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(2**26)})  # more than the system holds
+
+    async def run():
+        with server.listening("127.0.0.1", 0) as listener, socket.socket() as slow:
+            found = server.HttpServer(answer)
+            serving = asyncio.create_task(found.serve(sockets=[listener]))
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(listener.getsockname())
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            while not found.server_state.total_requests:
+                await asyncio.sleep(0.01)
+            while found.server_state.connections:
+                await asyncio.sleep(0.01)
+            found.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(servers, monkeypatch):
+    monkeypatch.setattr(body_reader, "_MOST_S", 0.05)
+    address = httpx2.URL(servers.url())
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((address.host, address.port), 60) as slow:
+        slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        assert slow.recv(2**16).startswith(b"HTTP/1.1 408 ")
 
 
 def test_counts_are_those_of_the_requests(servers):

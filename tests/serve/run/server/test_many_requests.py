@@ -84,4 +84,4 @@ def test_many_requests_leave_nothing_behind(folder: Path, monkeypatch: pytest.Mo
     for pid, (num_bytes, _, _) in grown.items():
         assert num_bytes < (_MOST_GROWTH_OF_ENGINE_BYTES if pid in engines else _MOST_GROWTH_BYTES), grown
     assert all(num_fds <= 2 and num_threads <= 2 for _, num_fds, num_threads in grown.values()), grown
-    assert more_metrics.count("\n") == metrics.count("\n")
+    assert more_metrics.count("\n") < metrics.count("\n") + 20  # whatever names clients give
