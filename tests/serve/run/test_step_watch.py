@@ -10,13 +10,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.serve.run.tiny_models import drawn_prompts, generated
+from tests.serve.run.tiny_encoders import save_encoder
+from tests.serve.run.tiny_models import drawn_prompts, generated, made
+from transformers import AutoConfig
 
 from trainyard.processes import ProcessLimits
+from trainyard.serve.catalog import parse_policies
+from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.requests.request import Request
+from trainyard.serve.run.causal_model import CausalModel
+from trainyard.serve.run.embedding_cost import PaddedBatchCost
+from trainyard.serve.run.embedding_engine import EmbeddingEngine
+from trainyard.serve.run.embedding_model import load_embedding_model
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.engine_process import EngineSpec
@@ -162,3 +171,26 @@ def test_long_step_whose_layers_go_on_is_not_ended(folder: Path, runner: asyncio
         return client.num_stuck
 
     assert runner.run(run()) == 0
+
+
+def test_layers_and_chosen_tokens_are_progress() -> None:
+    model = CausalModel(made("llama"))
+    engine = Engine(model, parse_policies("vllm")[0][1], _options())
+    reports = count()
+    engine.report_progress(lambda: next(reports))
+    engine.add(Request("r", 0.0, 3, 2, prompt_ids=(1, 2, 3)), _GREEDY)
+    num_steps = 0
+    while engine.has_work:
+        engine.step()
+        num_steps += 1
+    assert (num_steps, next(reports)) == (2, 2 * (len(model.shapes) + 1))
+
+
+def test_layers_of_an_encoder_are_progress(tmp_path: Path) -> None:
+    policy = TurboTransformers(PaddedBatchCost(50.0, 1.0), 6)
+    engine = EmbeddingEngine(load_embedding_model(save_encoder(tmp_path)), policy)
+    reports = count()
+    engine.report_progress(lambda: next(reports))
+    engine.add(Request("r", 0.0, 3, 1, prompt_ids=(5, 6, 7)))
+    engine.step()
+    assert next(reports) == AutoConfig.from_pretrained(tmp_path).num_hidden_layers

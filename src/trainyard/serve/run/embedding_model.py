@@ -82,11 +82,14 @@ class EmbeddingModel:
 
     def report_progress(self, report: Callable[[], None]) -> None:
         """Call a function whenever a layer is computed."""
-        layers = [
-            layer for each in self._model.modules() if isinstance(each, nn.ModuleList) for layer in each
-        ]
-        for layer in layers:
-            layer.register_forward_hook(lambda *call: report())
+
+        def layer_is_computed(*call: object) -> None:
+            report()
+
+        for layers in self._model.modules():
+            if isinstance(layers, nn.ModuleList):
+                for layer in layers:
+                    layer.register_forward_hook(layer_is_computed)
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
