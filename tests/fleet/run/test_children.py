@@ -8,6 +8,9 @@ import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from trainyard.processes import ending_all_below
 MANY = 20
 
 
-def fork_some(say: int) -> None:
+def fork_some(say: Connection) -> None:
     """Fork as many as a greedy job may: children, and orphans in sessions of their own, none of which ends by itself."""
     for number in range(MANY):
         if os.fork():
@@ -29,29 +32,38 @@ def fork_some(say: int) -> None:
             os.setsid()
             if os.fork():
                 os._exit(0)
-        os.write(say, f"{os.getpid()}\n".encode())
+        os.write(say.fileno(), f"{os.getpid()}\n".encode())
         while True:
             signal.pause()
 
 
-@contextmanager
-def forking(be: Callable[[int], None]) -> Iterator[list[int]]:
-    """Within it, a process does something and forks; yields the numbers of those that it forked, once all run."""
-    hear, say = os.pipe()
-    process = multiprocessing.get_context("fork").Process(target=be, args=(say,))
+def _started(be: Callable[[Connection], None]) -> tuple[Connection, BaseProcess]:
+    """A process that has none of the threads of this one, whose locks a fork would never get, and a pipe from it."""
+    context = multiprocessing.get_context("spawn")
+    hear, say = context.Pipe(duplex=False)
+    process = context.Process(target=be, args=(say,))
     process.start()
-    os.close(say)
+    say.close()
+    return hear, process
+
+
+@contextmanager
+def forking(be: Callable[[Connection], None]) -> Iterator[list[int]]:
+    """Within it, a process does something and forks; yields the numbers of those that it forked, once all run."""
+    hear, process = _started(be)
     said, found = b"", list[int]()
     try:
         while said.count(b"\n") < MANY:
-            said += os.read(hear, 65536)
+            part = os.read(hear.fileno(), 65536)
+            assert part, "the process ended"
+            said += part
         found += map(int, said.split())
         yield found
         # The pipe is closed when the last one of them is gone.
         assert select.select([hear], [], [], 60.0)[0], "some live on"
-        assert os.read(hear, 1) == b""
+        assert os.read(hear.fileno(), 1) == b""
     finally:
-        os.close(hear)
+        hear.close()
         process.kill()
         process.join()
         for pid in found:
@@ -59,7 +71,7 @@ def forking(be: Callable[[int], None]) -> Iterator[list[int]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def be_a_node(say: int) -> None:
+def be_a_node(say: Connection) -> None:
     with ending_all_below():
         fork_some(say)
 
@@ -69,19 +81,20 @@ def test_what_lives_below_a_node_ends_with_it() -> None:
         pass
 
 
+def be_a_job(directory: JobDirectory, say: Connection) -> None:
+    os.setsid()
+    with directory.locked(0):
+        fork_some(say)
+        signal.pause()
+
+
 @pytest.mark.parametrize("whom", ["the node", "nobody"])
 def test_a_job_that_is_killed_takes_all_with_it_that_was_forked(whom: str, tmp_path: Path) -> None:
     """Also where its node was killed before, and all of them are orphans: they hold the job's lock."""
     backend, directory = LocalBackend(nodes_of(1), tmp_path), JobDirectory(tmp_path / "a")
     directory.path.mkdir()
 
-    def run(say: int) -> None:
-        os.setsid()
-        with directory.locked(0):
-            fork_some(say)
-            signal.pause()
-
-    with forking(run) as forked:
+    with forking(partial(be_a_job, directory)) as forked:
         (group,) = directory.groups()
         assert set(directory.holders()) >= {group, *forked}
         if whom == "the node":
@@ -91,24 +104,21 @@ def test_a_job_that_is_killed_takes_all_with_it_that_was_forked(whom: str, tmp_p
     wait_for(lambda: backend.is_over("a"))
 
 
+def look(file: Path, say: Connection) -> None:
+    with file.open():
+        os.write(say.fileno(), b"looks")
+        signal.pause()
+
+
 def test_who_only_looks_at_a_job_is_not_taken_for_it(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path)
     with directory.locked(0), (tmp_path / "lock-0").open() as _:
         assert directory.holders() == []
-    hear, say = os.pipe()
-
-    def look(end: int) -> None:
-        with (tmp_path / "lock-0").open():
-            os.write(end, b"looks")
-            signal.pause()
-
-    process = multiprocessing.get_context("fork").Process(target=look, args=(say,))
-    process.start()
+    hear, process = _started(partial(look, tmp_path / "lock-0"))
     try:
-        assert os.read(hear, 5) == b"looks"
+        assert os.read(hear.fileno(), 5) == b"looks"
         assert directory.holders() == []
     finally:
         process.kill()
         process.join()
-        os.close(hear)
-        os.close(say)
+        hear.close()

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 from collections.abc import Iterator
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import psutil
@@ -159,36 +158,3 @@ def test_weights_that_are_none_are_told(folder: Path, tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(bytes(8) + b"no weights")
     with pytest.raises(ServeError, match="cannot be read"):
         load_causal_model(tmp_path)
-
-
-@pytest.mark.parametrize("num_failures", [1, 9])
-def test_process_for_which_there_is_no_room_is_tried_again_and_then_given_up(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, num_failures: int
-):
-    starts, start = [0] * num_failures, SpawnProcess.start
-
-    def start_or_fail(process: SpawnProcess) -> None:
-        if starts:
-            starts.pop()
-            raise OSError(11, "no room for a process")
-        start(process)
-
-    async def run() -> list[int]:
-        client = EngineClient(EngineSpec(folder, "vllm", _OPTIONS).make_engine)
-        await client.start()
-        monkeypatch.setattr(SpawnProcess, "start", start_or_fail)
-        os.kill(client.process_id, signal.SIGKILL)
-        while client.is_ready:
-            await asyncio.sleep(0.01)
-        while not (client.is_ready or client.has_failed):
-            await asyncio.sleep(0.01)
-        try:
-            return await _tokens(client, (4, 5), 3)
-        finally:
-            await client.close()
-
-    if num_failures == 1:
-        assert len(asyncio.run(run())) == 3
-    else:
-        with pytest.raises(EngineLostError, match="ended before it could serve"):
-            asyncio.run(run())

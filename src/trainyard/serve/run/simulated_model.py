@@ -21,6 +21,10 @@ _REPORT_S = 0.1
 _CERTAIN = 50.0  # so much more likely than all others, as a logarithm, that it is drawn at any temperature
 
 
+def _report_nothing() -> None:
+    """Tell nobody."""
+
+
 @dataclass
 class SimulatedModel:
     """Waits for the time of each step; every answer is the same text, again and again.
@@ -39,7 +43,7 @@ class SimulatedModel:
     context: int
     vocabulary: int
     answer: tuple[int, ...]
-    _report: Callable[[], None] = field(default=lambda: None, init=False, repr=False)
+    _report: Callable[[], None] = field(default_factory=lambda: _report_nothing, init=False, repr=False)
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Nothing is kept."""

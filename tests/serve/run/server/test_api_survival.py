@@ -150,7 +150,7 @@ def test_who_reads_nothing_of_an_answer_for_long_is_let_go(monkeypatch):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(servers, monkeypatch):
-    monkeypatch.setattr(body_reader, "_MOST_S", 0.05)
+    monkeypatch.setattr(body_reader, "_RECEIVE_S", 0.05)
     address = httpx2.URL(servers.url())
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nContent-Type: application/json\r\n"
     with socket.create_connection((address.host, address.port), 60) as slow:
