@@ -104,11 +104,6 @@ class ProcessWatch:
         self._begun_cpu_s = self._active_cpu_s = self._cpu(self.pid)
         self._looked_s, self._idle_s = self._clock(), 0.0
 
-    @property
-    def used_cpu_s(self) -> float:
-        """CPU seconds since the piece of work began."""
-        return self._cpu(self.pid) - self._begun_cpu_s
-
     def look(self) -> Overrun | None:
         """Return the limit that is passed, if any."""
         now_s, cpu_s = self._clock(), self._cpu(self.pid)
