@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
-    """What an option says, by a reader of quantities.
+    """Read the value of an option, and name the option in the error.
 
     Raises
     ------

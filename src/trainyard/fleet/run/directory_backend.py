@@ -208,11 +208,11 @@ class DirectoryBackend(ABC):
         return False
 
     def leaving_watch(self, name: str) -> ProcessWatch | None:
-        """What says whether a job that is to leave works, so that it gets more time; None where nobody can."""
+        """Watch of a leaving job, which gets more time while it works; None where its processes cannot be seen."""
         return None
 
     def seen(self, name: str) -> Mapping[str, Activity]:
-        """What the system says of a job's processes that watch ranks, by their first rank; only those on this machine."""
+        """State of the job's node processes on this machine, by their first rank."""
         return {}
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class JobDirectory:
         partial.replace(self._training)
 
     def identity(self) -> tuple[int, int] | None:
-        """What tells the folder from another one in its place; None where there is none."""
+        """Device and inode of the folder, by which a replaced folder is noticed; None where there is no folder."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -150,7 +150,7 @@ class JobDirectory:
         _beat(self.watched)
 
     def watching(self) -> dict[str, str]:
-        """What whoever will end the job has written last to say that it is there; empty if nobody ever did."""
+        """Last heartbeat of the scheduler that will end the job; empty if no scheduler ever gave one."""
         return _beats([self.watched])
 
     def beat(self, first_rank: int) -> None:
@@ -228,7 +228,7 @@ class JobDirectory:
         with open(self.path / f"lock-{first_rank}", "a+", opener=opener) as file:
             num_tries = 0
             while _is_locked(file, fcntl.LOCK_EX):
-                # Who shares it looks whether it is locked, and may get no core meanwhile.
+                # A process that shares the lock only reads the holder, and may get no core meanwhile.
                 num_tries += not can_share(file.fileno())
                 if num_tries > _TRIES:
                     raise RunsAlreadyError(f"job {self.path.name!r} runs already; stop it first")
@@ -309,7 +309,7 @@ def _beat(file: Path) -> None:
 
 
 def _beats(files: Iterable[Path]) -> dict[str, str]:
-    """What is seen to change of some files, by name; of those that are there."""
+    """Content and modification time of each file that exists, by name."""
     found = {}
     for file in files:
         # A file system of a network looks anew at what is opened.

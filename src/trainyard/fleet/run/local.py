@@ -195,7 +195,7 @@ class LocalBackend(DirectoryBackend):
             for child in below:
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
-        # Whose parents had died before are below no other.
+        # Processes whose parents died earlier are no longer descendants of the node.
         for pid in self.directory(name).holders():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -108,7 +108,7 @@ def _wait(
             return 0
         if processes.is_time_to_look():
             if directory.identity() != here:
-                # Whoever looks there now takes the job for gone, and may have started it anew; nothing is written there.
+                # A scheduler that looks there takes the job for gone and may have started it anew: write nothing.
                 print(f"{directory.path} was deleted or replaced: the job ends here", file=sys.stderr)
                 return 1
             if problem := processes.problem(running):

@@ -31,7 +31,7 @@ class NodeWatch:
     def problem(
         self, directory: JobDirectory, seen: Callable[[], Mapping[str, Activity]] = dict
     ) -> str | None:
-        """What is wrong with a node of a job that runs; None if nothing is.
+        """Return the fault of a node of a running job; None if there is none.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What only level 1 knows of trainings, asked here or of a process of its own, whose memory and CPU seconds are bounded.
+"""Questions about trainings that level 1 answers, here or in a process with limits of memory and CPU seconds.
 
 A daemon asks such a process: capturing and measuring whatever users submit must neither stop nor fill it.
 """
@@ -264,7 +264,7 @@ def _start(process: BaseProcess) -> None:
 
 
 def _answering() -> Callable[[Question], tuple[Any, str, bool]]:
-    """What the process does."""
+    """Return the function that answers questions: run in the process."""
     return _answer
 
 

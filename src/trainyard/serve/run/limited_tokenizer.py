@@ -100,7 +100,7 @@ class LimitedTokenizer:
             await asyncio.to_thread(lane.close)
 
     async def _verdict(self, work: CheckConstraint) -> str:
-        """Return what is wrong with a JSON schema or grammar; the same one is checked once."""
+        """Return the fault of a JSON schema or grammar, "" for none. Each one is checked once."""
         key = sha256(repr((work.json_schema, work.grammar)).encode()).digest()
         if (known := self._verdicts.get(key)) is not None:
             self._verdicts.move_to_end(key)

@@ -28,7 +28,7 @@ __all__ = ["ADAPTER_FILES", "LoraConfig", "LoraUpdate", "read_lora_adapter", "re
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_FILES = (_CONFIG, _WEIGHTS)
-"""What is read of the folder of an adapter."""
+"""Files that are read from the folder of an adapter."""
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -224,5 +224,5 @@ def _update(path: Path, layer: str, file: Any, config: LoraConfig, dtype: torch.
             f"{path} has values of {shown(layer)} that are no finite numbers; give another adapter"
         )
     # Rows of few tokens go through matrices faster as they lie then.
-    # They are copies: the file may change.
+    # Copied, because the file may change.
     return LoraUpdate(down.t().clone(memory_format=torch.contiguous_format), up.t().contiguous())

@@ -33,7 +33,7 @@ _CLASSES = {"causal": AutoModelForCausalLM, "embedding": AutoModel}
 
 
 class _Asked(NamedTuple):
-    """What a model needs, and what its files have.
+    """Sizes that a model asks for, and those that its files have.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def _prepared(files: Sequence[Path], kind: str, unused: str) -> Callable[[Path],
 
 
 def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Asked:
-    """What the model of a folder needs: in a process with limits."""
+    """Count the sizes of a model: run in the process with limits."""
     disable_progress_bar()
     set_verbosity_error()
     num_tensors, saved = 0, 0

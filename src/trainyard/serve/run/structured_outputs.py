@@ -70,7 +70,7 @@ class StructuredOutputs:
             raise ServeError(f"JSON schemas cannot be used with this tokenizer: {error}") from error
 
     def problem(self, sampling: SamplingParams) -> str:
-        """What is wrong with a schema or grammar, as far as its first token shows it; "" if nothing is."""
+        """Return the fault of a schema or grammar, up to its first token; "" if there is none."""
         from llguidance import LLMatcher
 
         try:

@@ -149,7 +149,7 @@ class TokensText(TokenizerWork[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class CheckConstraint(TokenizerWork[str]):
-    """What is wrong with a JSON schema or grammar; "" if answers can conform to it."""
+    """Find the fault of a JSON schema or grammar; "" if answers can conform to it."""
 
     kind: ClassVar[Literal["tokens", "constraint"]] = "constraint"
 

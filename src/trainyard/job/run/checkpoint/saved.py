@@ -33,7 +33,7 @@ _KINDS = {
     "fields": list,
     **dict.fromkeys(("settings", "options", "batch"), dict),
 }
-"""Types of what `About` holds, as JSON has them."""
+"""JSON types of the fields of `About`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class About:
-    """What a checkpoint holds beside tensors.
+    """Content of a checkpoint beside tensors.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ def write_run(checkpoint: Path, described: Mapping[str, Any]) -> None:
 
 
 def read_run(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself.
+    """Read the description of a checkpoint.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def read_run(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_about(checkpoint: Path) -> About:
-    """What a checkpoint says of itself beside tensors.
+    """Read the description of a checkpoint beside tensors.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def read_about(checkpoint: Path) -> About:
 
 
 def about_in(described: Mapping[str, Any], checkpoint: Path) -> About:
-    """What ``run.json`` says beside tensors.
+    """Read the fields of ``run.json`` beside tensors.
 
     Raises
     ------

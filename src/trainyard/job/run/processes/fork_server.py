@@ -72,7 +72,7 @@ def start(process: BaseProcess) -> None:
         _kill(server)
 
     try:
-        # What it has forked before may use as much CPU as it likes.
+        # Only the CPU of the server itself counts; processes that it forked before may use any amount.
         with watched(server.pid, _LIMITS, end, own_cpu_seconds):
             process.start()
     except (EOFError, ConnectionError) as error:

@@ -201,7 +201,7 @@ def most_tokens(given: Any) -> int:
 
 
 def _texts(given: Any) -> list[Any]:
-    """What may be a text or tokens, each, of a field that has one or a list of them."""
+    """Return the texts or token lists of a field that has one of them or a list."""
     is_list_of_them = isinstance(given, list) and not (given and type(given[0]) is int)
     return given if is_list_of_them else [given]
 

@@ -1,4 +1,4 @@
-"""What all request bodies have in common: types are strict, unknown fields are refused, and one error is told."""
+"""Base of all request bodies: types are strict, unknown fields are refused, and only the first error is reported."""
 
 from __future__ import annotations
 
