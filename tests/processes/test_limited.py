@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -23,11 +23,12 @@ from trainyard.processes import (
     ProcessLimits,
     ProcessLostError,
     WorkError,
-    cpu_seconds,
+    forking,
 )
 
 _MIB = 1 << 20
 _LIMITS = ProcessLimits(cpu_s=0.5, memory_bytes=512 * _MIB)
+_PREPARING = ProcessLimits(cpu_s=60.0)
 
 Task = tuple[str, int]
 
@@ -51,8 +52,8 @@ def prepared() -> Callable[[Task], int]:
             raise LookupError("n" * number)
         if name == "return a function":
             return lambda: 0  # type: ignore[return-value]
-        if name == "limit":
-            return resource.getrlimit(resource.RLIMIT_CPU)[0]
+        if name == "die within an answer":
+            _die_within_an_answer()
         if name == "exit":
             raise SystemExit(3)
         if name == "sleep":
@@ -67,6 +68,18 @@ def prepared() -> Callable[[Task], int]:
         return os.getpid()
 
     return do
+
+
+def _die_within_an_answer() -> None:
+    """Leave a child that keeps the pipe open, and end after the first bytes of an answer."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                os.write(fd, struct.pack("!i", 1000) + b"the first bytes")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _UnsayableError(Exception):
@@ -87,7 +100,15 @@ def failing() -> Callable[[Task], int]:
 
 @pytest.fixture
 def worker() -> Iterator[LimitedProcess[Task, int]]:
-    found = LimitedProcess(prepared, _LIMITS)
+    found = LimitedProcess(prepared, _LIMITS, _PREPARING)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def patient_worker() -> Iterator[LimitedProcess[Task, int]]:
+    """Bounded in memory, with CPU seconds enough for any machine to fill it."""
+    found = LimitedProcess(prepared, ProcessLimits(cpu_s=60.0, memory_bytes=512 * _MIB))
     yield found
     found.close()
 
@@ -123,15 +144,15 @@ def test_cpu_seconds_count_by_piece_of_work(worker: LimitedProcess[Task, int]) -
     assert worker(("pid", 0)) == worker.pid
 
 
-def test_memory_is_bounded_and_the_process_goes_on(worker: LimitedProcess[Task, int]) -> None:
+def test_memory_is_bounded_and_the_process_goes_on(patient_worker: LimitedProcess[Task, int]) -> None:
     with pytest.raises(MemoryLimitError, match=r"more than 0\.5 GiB"):
-        worker(("keep", 1024 * _MIB))
-    assert worker(("keep", 100 * _MIB)) == worker.pid
+        patient_worker(("keep", 1024 * _MIB))
+    assert patient_worker(("keep", 100 * _MIB)) == patient_worker.pid
 
 
-def test_memory_that_earlier_work_took_does_not_count(worker: LimitedProcess[Task, int]) -> None:
-    first = worker(("keep", 300 * _MIB))
-    second = worker(("keep", 300 * _MIB))
+def test_memory_that_earlier_work_took_does_not_count(patient_worker: LimitedProcess[Task, int]) -> None:
+    first = patient_worker(("keep", 300 * _MIB))
+    second = patient_worker(("keep", 300 * _MIB))
     assert second != first
 
 
@@ -152,7 +173,7 @@ def test_work_whose_process_is_killed_is_tried_twice(worker: LimitedProcess[Task
 
 
 def test_process_that_uses_no_cpu_is_given_up_by_the_clock() -> None:
-    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), ProcessLimits(cpu_s=60.0))
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), _PREPARING)
     try:
         with pytest.raises(ProcessLostError, match="used no CPU for"):
             worker(("sleep", 1000))
@@ -162,7 +183,7 @@ def test_process_that_uses_no_cpu_is_given_up_by_the_clock() -> None:
 
 
 def test_stopped_process_does_not_keep_who_sends_much_to_it() -> None:
-    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), ProcessLimits(cpu_s=60.0))
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=1.0, idle_s=0.3), _PREPARING)
     try:
         os.kill(worker(("pid", 0)), signal.SIGSTOP)
         long_name = "n" * (4 * _MIB)  # more than a pipe holds; done by the process that is started for it
@@ -179,28 +200,6 @@ def test_work_is_done_though_the_fork_server_is_killed(worker: LimitedProcess[Ta
     assert worker(("pid", 0))
     worker.close()
     first.wait(60)
-
-
-def test_process_whose_fork_server_is_killed_does_not_go_on_for_ever() -> None:
-    process = LimitedProcess[Task, int](prepared, ProcessLimits(cpu_s=2.0))
-    pid = process(("pid", 0))
-
-    def spin() -> None:
-        with pytest.raises(CpuLimitError):
-            process(("spin", 0))
-
-    spinning = threading.Thread(target=spin)
-    spinning.start()
-    spins, begun_s = psutil.Process(pid), cpu_seconds(pid)
-    while cpu_seconds(pid) - begun_s < 0.1:
-        time.sleep(0.01)
-    fork_server = spins.parent()
-    assert fork_server is not None
-    fork_server.kill()
-    spins.wait(60)  # and is not left to itself
-    spinning.join(60)
-    assert not spinning.is_alive()
-    process.close()
 
 
 @pytest.mark.parametrize("start", [OSError(24, "too many open files"), EOFError()])
@@ -240,19 +239,14 @@ def test_message_of_an_error_is_cut(worker: LimitedProcess[Task, int]) -> None:
 
 
 def test_process_that_cannot_prepare_says_so_each_time() -> None:
-    worker = LimitedProcess(failing, _LIMITS)
+    worker = LimitedProcess(failing, _LIMITS, _PREPARING)
     for _ in range(2):
         with pytest.raises(WorkError, match="OSError: no tokenizer"):
             worker.start()
         with pytest.raises(
-            ProcessLostError, match="cannot begin: OSError: no tokenizer"
+            ProcessLostError, match="preparing one fails with OSError: no tokenizer"
         ):  # the work is not at fault
             worker(("pid", 0))
-
-
-def test_system_ends_work_that_nobody_watches(worker: LimitedProcess[Task, int]) -> None:
-    worker.start()
-    assert 2 <= worker(("limit", 0)) < 60
 
 
 def test_process_ends_whose_fork_server_was_killed(worker: LimitedProcess[Task, int]) -> None:
@@ -322,10 +316,28 @@ def test_process_that_works_ends_with_its_user(tmp_path: Path) -> None:
     assert not alive
 
 
+def test_answer_that_ends_in_the_middle_is_not_waited_for_forever() -> None:
+    worker = LimitedProcess(prepared, ProcessLimits(cpu_s=5.0, idle_s=0.5), _PREPARING)
+    with pytest.raises(ProcessLostError):
+        worker(("die within an answer", 0))
+    assert worker(("pid", 0)) == worker.pid
+    worker.close()
+
+
+def test_work_is_done_though_the_fork_server_is_stopped(
+    worker: LimitedProcess[Task, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forking, "_LIMITS", ProcessLimits(cpu_s=60.0, idle_s=0.5))
+    server = forking.fork_server()
+    server.suspend()
+    assert worker(("pid", 0)) == worker.pid
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
 def test_system_ends_a_process_that_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """At twice its limit, such as where the watcher is stopped."""
-    monkeypatch.setattr("trainyard.processes.limited.watched", lambda *given: nullcontext())
-    worker = LimitedProcess(prepared, _LIMITS)
+    monkeypatch.setattr("trainyard.processes.limited.watchdog", lambda *given: nullcontext())
+    worker = LimitedProcess(prepared, _LIMITS, _PREPARING)
     with pytest.raises(CpuLimitError):
         worker(("spin", 0))
     worker.close()
@@ -346,5 +358,5 @@ def test_work_that_close_ends_is_not_begun_again(worker: LimitedProcess[Task, in
         time.sleep(0.01)
     worker.close()
     thread.join()
-    assert [str(each) for each in faults] == ["its process is closed"]
+    assert [str(each) for each in faults] == ["lost its process, which is closed"]
     assert worker.pid is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,14 +14,15 @@ from itertools import count
 import pytest
 
 from trainyard.processes import (
-    Overrun,
+    ExceededLimit,
     ProcessLimits,
     ProcessWatch,
-    cpu_seconds,
     own_cpu_seconds,
+    process_state,
+    tree_cpu_seconds,
     wait_for_all,
     watch_together,
-    watched,
+    watchdog,
 )
 
 
@@ -69,7 +71,7 @@ def test_process_without_cpu_is_given_up_by_the_clock() -> None:
         process.passes(25.0, cpu_s=0.01)  # timers of a process that waits
         assert watch.look() is None
     process.passes(25.0)
-    assert watch.look() == Overrun("idle", 125.0)
+    assert watch.look() == ExceededLimit("idle", 125.0)
 
 
 @pytest.mark.parametrize("idle_s", [100.0, 5.0])
@@ -95,27 +97,27 @@ def test_what_a_process_had_started_and_is_gone_is_no_sign_of_idleness() -> None
 def test_processes_that_work_together_have_the_limits_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits for the other."""
     used_s = {1: 0.0, 2: 0.0}
-    monkeypatch.setattr("trainyard.processes.watch.cpu_seconds", used_s.__getitem__)
+    monkeypatch.setattr("trainyard.processes.watch.tree_cpu_seconds", used_s.__getitem__)
     watch = watch_together([1, 2], ProcessLimits(10.0))
     used_s[2] = 19.5
     assert watch.look() is None
     used_s[1] = 1.0
-    assert watch.look() == Overrun("cpu", 20.5)
+    assert watch.look() == ExceededLimit("cpu", 20.5)
 
 
 def test_a_process_that_is_watched_is_ended_at_its_limit_and_not_later() -> None:
-    ended, reads = list[Overrun](), count()
+    ended, reads = list[ExceededLimit](), count()
 
     def cpu(pid: int) -> float:
         assert pid == 7
         return float(next(reads))
 
-    with watched(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):
+    with watchdog(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):
         while not ended:
             time.sleep(0.001)
         num_reads = next(reads)
-    assert ended == [Overrun("cpu", 3.0)]
-    with watched(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):  # what is soon done is not measured
+    assert ended == [ExceededLimit("cpu", 3.0)]
+    with watchdog(7, ProcessLimits(cpu_s=2.5), ended.append, cpu):  # what is soon done is not measured
         pass
     assert next(reads) == num_reads + 1
     assert len(ended) == 1
@@ -131,13 +133,13 @@ def test_processes_are_waited_for_until_all_end_one_fails_or_a_limit_is_passed()
     failing = _processes(endless, "import sys; sys.exit(3)")
     assert wait_for_all(failing, lambda _: None) == ([None, 3], None)
     assert failing[0].returncode == -signal.SIGKILL
-    overrun = Overrun("idle", 1.0)
+    overrun = ExceededLimit("idle", 1.0)
     late = _processes(endless, "")
     assert wait_for_all(late, lambda codes: overrun if codes[1] == 0 else None) == ([None, 0], overrun)
 
 
 def test_cpu_seconds_of_a_process_with_its_children() -> None:
-    before_s, own_s = cpu_seconds(os.getpid()), own_cpu_seconds(os.getpid())
+    before_s, own_s = tree_cpu_seconds(os.getpid()), own_cpu_seconds(os.getpid())
     child = os.fork()
     if child == 0:
         end_s = os.times().user + 0.2
@@ -145,7 +147,20 @@ def test_cpu_seconds_of_a_process_with_its_children() -> None:
             pass
         os._exit(0)
     os.waitpid(child, 0)
-    used_s, own_used_s = cpu_seconds(os.getpid()) - before_s, own_cpu_seconds(os.getpid()) - own_s
+    used_s, own_used_s = tree_cpu_seconds(os.getpid()) - before_s, own_cpu_seconds(os.getpid()) - own_s
     assert used_s >= 0.15
     assert used_s - own_used_s >= 0.15
-    assert cpu_seconds(2**22 + 1) == own_cpu_seconds(2**22 + 1) == 0.0
+    assert tree_cpu_seconds(2**22 + 1) == own_cpu_seconds(2**22 + 1) == 0.0
+
+
+def test_process_that_cannot_be_seen_now_is_not_taken_for_one_that_works() -> None:
+    """Such as where no file can be opened: the watch goes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    watch = ProcessWatch(os.getpid(), ProcessLimits(cpu_s=1e6, idle_s=1e6))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        seen = watch.look(), tree_cpu_seconds(os.getpid()), own_cpu_seconds(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == (None, 0.0, 0.0)
+    assert process_state(os.getpid()).cpu_s > 0.0

@@ -23,7 +23,7 @@ from torch._library.custom_ops import OPDEFS
 from trainyard.cost.measurements import over_processes
 from trainyard.cost.trace import Trace
 from trainyard.hardware.heap import heap_environment
-from trainyard.processes import Overrun, ProcessLimits, ProcessWatch, wait_for_all
+from trainyard.processes import ExceededLimit, ProcessLimits, ProcessWatch, wait_for_all
 
 __all__ = ["ProcessResults", "measure_in_processes"]
 
@@ -198,7 +198,7 @@ def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limits: Proc
     watches = [ProcessWatch(worker.pid, limits) for worker in workers]
     late: list[int] = []
 
-    def look(codes: Sequence[int | None]) -> Overrun | None:
+    def look(codes: Sequence[int | None]) -> ExceededLimit | None:
         for rank, code in enumerate(codes):
             if code is None and (overrun := watches[rank].look()):
                 late.append(rank)

@@ -1,48 +1,52 @@
-"""Processes under limits on CPU seconds and memory; the clock limits only a process that uses no CPU."""
+"""Processes that work under limits: CPU seconds and memory of the process; the clock only where it uses no CPU."""
 
-from trainyard.processes.lifetime import die_with, ending_all_below
-from trainyard.processes.limited import (
+from trainyard.processes.errors import (
     CpuLimitError,
-    LimitedProcess,
+    LimitedProcessError,
     LimitError,
     MemoryLimitError,
     ProcessLostError,
     WorkError,
 )
+from trainyard.processes.forking import start_forked
+from trainyard.processes.lifetime import die_with_parent, killing_descendants
+from trainyard.processes.limited import LimitedProcess
 from trainyard.processes.waiting import wait_for_all
 from trainyard.processes.watch import (
     IDLE_S,
-    Activity,
-    Overrun,
+    ExceededLimit,
     ProcessLimits,
+    ProcessState,
     ProcessWatch,
-    activity,
-    cpu_seconds,
     kill_tree,
     own_cpu_seconds,
+    process_state,
+    tree_cpu_seconds,
     watch_together,
-    watched,
+    watchdog,
 )
 
 __all__ = [
     "IDLE_S",
-    "Activity",
     "CpuLimitError",
+    "ExceededLimit",
     "LimitError",
     "LimitedProcess",
+    "LimitedProcessError",
     "MemoryLimitError",
-    "Overrun",
     "ProcessLimits",
     "ProcessLostError",
+    "ProcessState",
     "ProcessWatch",
     "WorkError",
-    "activity",
-    "cpu_seconds",
-    "die_with",
-    "ending_all_below",
+    "die_with_parent",
     "kill_tree",
+    "killing_descendants",
     "own_cpu_seconds",
+    "process_state",
+    "start_forked",
+    "tree_cpu_seconds",
     "wait_for_all",
     "watch_together",
-    "watched",
+    "watchdog",
 ]

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-__all__ = ["die_with", "ending_all_below"]
+__all__ = ["die_with_parent", "killing_descendants"]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Be killed when the parent dies, and now if it has died already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -23,7 +23,7 @@ def die_with(parent: int) -> None:
 
 
 @contextmanager
-def ending_all_below() -> Iterator[None]:
+def killing_descendants() -> Iterator[None]:
     """Within it, this process is the parent of those below it whose parents die; at its end all of these are killed."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,58 +20,28 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from trainyard.processes.watch import Overrun, ProcessLimits, kill_tree, watched
+from trainyard.processes.errors import (
+    CpuLimitError,
+    LimitError,
+    MemoryLimitError,
+    ProcessLostError,
+    WorkError,
+)
+from trainyard.processes.forking import start_forked
+from trainyard.processes.watch import ExceededLimit, ProcessLimits, kill_tree, watchdog
 
-__all__ = [
-    "CpuLimitError",
-    "LimitError",
-    "LimitedProcess",
-    "MemoryLimitError",
-    "ProcessLostError",
-    "WorkError",
-]
+__all__ = ["LimitedProcess"]
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _GIB = 1 << 30
 _END_S = 5.0
-_MOST_STARTS, _START_AGAIN_S = 20, 0.05
 _MOST_CHARS = 4000  # of an error
 # Signals that end a program which gets no memory, or which crashes on its input.
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
-
-
-class LimitError(Exception):
-    """A piece of work needs more than it may have."""
-
-
-class CpuLimitError(LimitError):
-    """A piece of work uses more CPU seconds than it may."""
-
-
-class MemoryLimitError(LimitError):
-    """A piece of work needs more memory than it may have, or crashes its process."""
-
-
-class ProcessLostError(Exception):
-    """The process could not begin, was ended by others, or used no CPU: the same work may succeed later."""
-
-
-class WorkError(Exception):
-    """A piece of work raised an error.
-
-    Parameters
-    ----------
-    kind : name of the type of the error.
-    message : what the error says.
-    """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{kind}: {message}" if message else kind)
-        self.kind, self.message = kind, message
 
 
 class LimitedProcess(Generic[Work, Result]):
@@ -95,7 +66,7 @@ class LimitedProcess(Generic[Work, Result]):
         limits: ProcessLimits,
         prepare_limits: ProcessLimits | None = None,
         context: Callable[[], Any] = lambda: multiprocessing.get_context("forkserver"),
-        start: Callable[[Any], None] = BaseProcess.start,
+        start: Callable[[Any], None] = start_forked,
     ) -> None:
         self._prepare, self.limits, self._prepare_limits = prepare, limits, prepare_limits or limits
         self._context, self._start_process = context, start
@@ -167,7 +138,7 @@ class LimitedProcess(Generic[Work, Result]):
 
     def _started(self) -> _Running:
         if self._is_closed:
-            raise ProcessLostError("its process is closed")
+            raise ProcessLostError("lost its process, which is closed")
         if self._running is not None and self._running.is_alive:
             return self._running
         self._end()
@@ -188,25 +159,17 @@ class LimitedProcess(Generic[Work, Result]):
         process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
         try:
             with theirs:
-                self._start_patiently(process)
+                self._start_process(process)
         except (OSError, EOFError) as error:
             ours.close()
-            raise ProcessLostError(f"its process cannot be started: {error}") from error
+            raise ProcessLostError(f"has no process, which cannot be started: {error}") from error
         return process, ours
-
-    def _start_patiently(self, process: BaseProcess) -> None:
-        """Start a process. A fork server that was just killed refuses, until the system says that it has ended."""
-        for _ in range(_MOST_STARTS - 1):
-            with suppress(ConnectionError):
-                return self._start_process(process)
-            time.sleep(_START_AGAIN_S)
-        return self._start_process(process)
 
     def _attempt(self, work: Work) -> Result:
         try:
             running = self._started()
         except (LimitError, WorkError, OSError) as error:  # it says nothing of this piece of work
-            raise ProcessLostError(f"its process cannot begin: {error}") from error
+            raise ProcessLostError(f"has no process: preparing one {error}") from error
         result: Result = self._ask(running, self.limits, work)
         running.num_done += 1
         return result
@@ -214,7 +177,7 @@ class LimitedProcess(Generic[Work, Result]):
     def _ask(self, running: _Running, limits: ProcessLimits, *work: Any) -> Any:
         """Send a piece of work, if one is given, and return the result that comes back."""
         try:
-            with running.watched(limits):
+            with running.limited(limits):
                 for each in work:
                     running.pipe.send(each)
                 kind, value = running.receive()
@@ -230,14 +193,16 @@ class LimitedProcess(Generic[Work, Result]):
     def _ended(self, running: _Running, limits: ProcessLimits) -> Exception:
         """End a process that gave no answer, and return the error that says why."""
         self._end()
-        code, overrun = running.process.exitcode, running.overrun
-        if code == -signal.SIGXCPU or (overrun is not None and overrun.kind == "cpu"):
-            return CpuLimitError(f"it takes more than {limits.cpu_s:g} CPU seconds")
-        if overrun is not None:
-            return ProcessLostError(f"its process {overrun}")
+        code, exceeded = running.process.exitcode, running.exceeded
+        if code == -signal.SIGXCPU or (exceeded is not None and exceeded.kind == "cpu"):
+            return CpuLimitError(f"takes more than {limits.cpu_s:g} CPU seconds")
+        if exceeded is not None:
+            return ProcessLostError(f"lost its process, which {exceeded}")
         if code is not None and -code in _CRASHES:
             return _no_memory(limits, f", or crashes its process ({signal.Signals(-code).name})")
-        return ProcessLostError(f"its process ended with status {code}: this machine may be short of memory")
+        return ProcessLostError(
+            f"lost its process, which ended with status {code}: this machine may be short of memory"
+        )
 
     def _end(self) -> None:
         if self._running is not None:
@@ -248,7 +213,7 @@ class LimitedProcess(Generic[Work, Result]):
 
 
 def _no_memory(limits: ProcessLimits, more: str = "") -> MemoryLimitError:
-    return MemoryLimitError(f"it takes more than {limits.memory_bytes / _GIB:.3g} GiB of memory{more}")
+    return MemoryLimitError(f"takes more than {limits.memory_bytes / _GIB:.3g} GiB of memory{more}")
 
 
 class _Running:
@@ -257,7 +222,7 @@ class _Running:
     def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
         self.process, self.pipe = started
         self.num_done = 0
-        self.overrun: Overrun | None = None
+        self.exceeded: ExceededLimit | None = None
         # multiprocessing takes a process for ended as soon as its fork server has ended.
         self._system_process: psutil.Process | None = None
         with suppress(psutil.NoSuchProcess):
@@ -266,18 +231,21 @@ class _Running:
     @property
     def is_alive(self) -> bool:
         """Whether the process can do a piece of work."""
-        return self.overrun is None and self.process.is_alive()
+        return self.exceeded is None and self.process.is_alive()
 
-    def watched(self, limits: ProcessLimits) -> AbstractContextManager[None]:
+    def limited(self, limits: ProcessLimits) -> AbstractContextManager[None]:
         """Kill the process if it passes a limit while the context is open, also while it does not read its pipe."""
         assert self.process.pid is not None
-        return watched(self.process.pid, limits, self._overran)
+        return watchdog(self.process.pid, limits, self._kill_at)
 
     def kill(self) -> None:
-        """End the process and its children."""
+        """End the process and its children, and whatever waits for their answer."""
         system = self._system_process
         if system is not None and system.is_running():  # else its id may be another process's by now
             kill_tree(system.pid)
+        # A child of a process that has ended may keep the pipe open in the middle of an answer.
+        with suppress(OSError), socket.socket(fileno=os.dup(self.pipe.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
 
     def receive(self) -> Any:
         """Return the next object that the process sends.
@@ -291,8 +259,8 @@ class _Running:
             raise EOFError
         return self.pipe.recv()
 
-    def _overran(self, overrun: Overrun) -> None:
-        self.overrun = overrun
+    def _kill_at(self, exceeded: ExceededLimit) -> None:
+        self.exceeded = exceeded
         self.kill()
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from subprocess import Popen
 
-from trainyard.processes.watch import Overrun
+from trainyard.processes.watch import ExceededLimit
 
 __all__ = ["wait_for_all"]
 
@@ -16,8 +16,8 @@ Codes = Sequence[int | None]
 
 
 def wait_for_all(
-    processes: Sequence[Popen[bytes]], look: Callable[[Codes], Overrun | None]
-) -> tuple[Codes, Overrun | None]:
+    processes: Sequence[Popen[bytes]], look: Callable[[Codes], ExceededLimit | None]
+) -> tuple[Codes, ExceededLimit | None]:
     """Wait until all processes have ended; kill the others when one fails or a limit is passed.
 
     Parameters
@@ -28,16 +28,16 @@ def wait_for_all(
     -------
     The exit codes, None for each process that was killed here; and the limit that was passed, if any.
     """
-    looked_s, overrun = time.monotonic(), None
+    looked_s, exceeded = time.monotonic(), None
     try:
         codes = [process.poll() for process in processes]
-        while None in codes and not any(codes) and overrun is None:
+        while None in codes and not any(codes) and exceeded is None:
             time.sleep(_POLL_S)
             codes = [process.poll() for process in processes]
             if time.monotonic() > looked_s + _LOOK_S:
-                looked_s, overrun = time.monotonic(), look(codes)
+                looked_s, exceeded = time.monotonic(), look(codes)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    return codes, overrun
+    return codes, exceeded

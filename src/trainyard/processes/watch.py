@@ -17,17 +17,17 @@ import psutil
 
 __all__ = [
     "IDLE_S",
-    "Activity",
-    "Overrun",
+    "ExceededLimit",
     "ProcessLimits",
+    "ProcessState",
     "ProcessWatch",
-    "activity",
-    "cpu_seconds",
     "kill_tree",
     "own_cpu_seconds",
+    "process_state",
     "process_tree",
+    "tree_cpu_seconds",
     "watch_together",
-    "watched",
+    "watchdog",
 ]
 
 IDLE_S = 600.0
@@ -56,7 +56,7 @@ class ProcessLimits:
     idle_s: float = IDLE_S
 
 
-class Overrun(NamedTuple):
+class ExceededLimit(NamedTuple):
     """A limit that a process has passed.
 
     Attributes
@@ -96,7 +96,7 @@ class ProcessWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pid, self.limits = pid, limits
-        self._cpu, self._clock = cpu or cpu_seconds, clock
+        self._cpu, self._clock = cpu or tree_cpu_seconds, clock
         self.begin()
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class ProcessWatch:
         self._begun_cpu_s = self._active_cpu_s = self._cpu(self.pid)
         self._looked_s, self._idle_s = self._clock(), 0.0
 
-    def look(self) -> Overrun | None:
+    def look(self) -> ExceededLimit | None:
         """Return the limit that is passed, if any."""
         now_s, cpu_s = self._clock(), self._cpu(self.pid)
         self._idle_s += min(now_s - self._looked_s, _LONGEST_GAP_S, self.limits.idle_s / 2)
@@ -112,9 +112,9 @@ class ProcessWatch:
         if abs(cpu_s - self._active_cpu_s) > _IDLE_CPU_S:  # fewer seconds than before: a child is gone
             self._active_cpu_s, self._idle_s = cpu_s, 0.0
         if cpu_s - self._begun_cpu_s > self.limits.cpu_s:
-            return Overrun("cpu", cpu_s - self._begun_cpu_s)
+            return ExceededLimit("cpu", cpu_s - self._begun_cpu_s)
         if self._idle_s > self.limits.idle_s:
-            return Overrun("idle", self._idle_s)
+            return ExceededLimit("idle", self._idle_s)
         return None
 
 
@@ -126,14 +126,14 @@ def watch_together(pids: Sequence[int], limits: ProcessLimits) -> ProcessWatch:
     limits : ``cpu_s`` limits the average of the processes; ``idle_s`` is time in which none of them uses CPU.
     """
     together = replace(limits, cpu_s=limits.cpu_s * len(pids))
-    return ProcessWatch(pids[0], together, lambda _: sum(map(cpu_seconds, pids)))
+    return ProcessWatch(pids[0], together, lambda _: sum(map(tree_cpu_seconds, pids)))
 
 
 @contextmanager
-def watched(
+def watchdog(
     pid: int,
     limits: ProcessLimits,
-    end: Callable[[Overrun], None],
+    on_exceeded: Callable[[ExceededLimit], None],
     cpu: Callable[[int], float] | None = None,
 ) -> Iterator[None]:
     """Watch a process in a thread while the context is open, and call a function once if it passes a limit.
@@ -143,7 +143,7 @@ def watched(
     Parameters
     ----------
     pid, limits, cpu : see `ProcessWatch`.
-    end : function that is called with the passed limit. It never runs after the context is closed.
+    on_exceeded : function that is called with the passed limit. It never runs after the context is closed.
     """
     over, deciding = threading.Event(), threading.Lock()
     look_s = min(_LONGEST_LOOK_S, limits.cpu_s / _LOOKS_PER_LIMIT, limits.idle_s / _LOOKS_PER_LIMIT)
@@ -153,10 +153,10 @@ def watched(
         while not over.wait(look_s):
             if watch is None:
                 watch = ProcessWatch(pid, limits, cpu)
-            elif (overrun := watch.look()) is not None:
+            elif (exceeded := watch.look()) is not None:
                 with deciding:
                     if not over.is_set():
-                        end(overrun)
+                        on_exceeded(exceeded)
                 return
 
     threading.Thread(target=look, daemon=True, name="limits of a process").start()
@@ -167,11 +167,11 @@ def watched(
             over.set()
 
 
-def cpu_seconds(pid: int) -> float:
+def tree_cpu_seconds(pid: int) -> float:
     """CPU seconds that a process and its children have used; 0 if there is no such process."""
     found = 0.0
     for each in process_tree(pid):
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error, OSError):
             found += sum(each.cpu_times()[:4])  # with the children that it has waited for
     return found
 
@@ -185,12 +185,12 @@ def kill_tree(pid: int) -> None:
 
 def own_cpu_seconds(pid: int) -> float:
     """CPU seconds that a process has used without its children; 0 if there is no such process."""
-    with suppress(psutil.NoSuchProcess):
+    with suppress(psutil.Error, OSError):
         return sum(psutil.Process(pid).cpu_times()[:2])
     return 0.0
 
 
-class Activity(NamedTuple):
+class ProcessState(NamedTuple):
     """State of a process at one moment, as the system reports it.
 
     Attributes
@@ -205,16 +205,16 @@ class Activity(NamedTuple):
     is_runnable: bool
 
 
-def activity(pid: int) -> Activity:
+def process_state(pid: int) -> ProcessState:
     """Return the state of a process; a process that does not exist is neither stopped nor runnable."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             status = process.status()
             is_runnable = status == psutil.STATUS_RUNNING or _has_runnable_thread(pid)
-            return Activity(sum(process.cpu_times()[:2]), status in _STOPPED, is_runnable)
-    except psutil.NoSuchProcess:
-        return Activity(0.0, False, False)
+            return ProcessState(sum(process.cpu_times()[:2]), status in _STOPPED, is_runnable)
+    except (psutil.Error, OSError):
+        return ProcessState(0.0, False, False)
 
 
 def _has_runnable_thread(pid: int) -> bool:
@@ -230,5 +230,5 @@ def process_tree(pid: int) -> Sequence[psutil.Process]:
     try:
         process = psutil.Process(pid)
         return (process, *process.children(recursive=True))
-    except psutil.NoSuchProcess:
+    except (psutil.Error, OSError):
         return ()

@@ -18,7 +18,7 @@ from backend_trials import nodes_of, wait_for
 
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.local import LocalBackend
-from trainyard.processes import ending_all_below
+from trainyard.processes import killing_descendants
 
 MANY = 20
 
@@ -72,7 +72,7 @@ def forking(be: Callable[[Connection], None]) -> Iterator[list[int]]:
 
 
 def be_a_node(say: Connection) -> None:
-    with ending_all_below():
+    with killing_descendants():
         fork_some(say)
 
 

@@ -17,7 +17,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.run.processes.logs import Metrics
-from trainyard.processes import Activity, ProcessLimits, ProcessWatch
+from trainyard.processes import ProcessLimits, ProcessState, ProcessWatch
 
 
 class Clock:
@@ -80,7 +80,7 @@ def test_a_node_of_this_machine_that_gets_no_core_is_not_stopped(directory: JobD
         clock = Clock()
         watch = NodeWatch(60.0, clock)
         while (
-            found := watch.problem(directory, lambda: {"0": Activity(5.0, is_stopped, not is_stopped)})
+            found := watch.problem(directory, lambda: {"0": ProcessState(5.0, is_stopped, not is_stopped)})
         ) is None:
             clock.now_s += 3.0
         return clock.now_s - 1000.0, found

@@ -24,7 +24,7 @@ from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text
 from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware import parse_cluster
 from trainyard.hardware.cluster import Cluster, Node
-from trainyard.processes import Activity, ProcessWatch
+from trainyard.processes import ProcessState, ProcessWatch
 
 _POLL_S = 0.02
 _AGAIN_S = 2.0
@@ -211,7 +211,7 @@ class DirectoryBackend(ABC):
         """Watch of a leaving job, which gets more time while it works; None where its processes cannot be seen."""
         return None
 
-    def seen(self, name: str) -> Mapping[str, Activity]:
+    def seen(self, name: str) -> Mapping[str, ProcessState]:
         """State of the job's node processes on this machine, by their first rank."""
         return {}
 

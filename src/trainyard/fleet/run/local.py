@@ -21,7 +21,7 @@ from trainyard.fleet.run.node import run_apart
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
-from trainyard.processes import Activity, ProcessLimits, ProcessWatch, activity, watch_together
+from trainyard.processes import ProcessLimits, ProcessState, ProcessWatch, process_state, watch_together
 
 __all__ = ["LocalBackend"]
 
@@ -167,9 +167,9 @@ class LocalBackend(DirectoryBackend):
         limits = ProcessLimits(self.patience_s * max(1, num_threads), idle_s=self.patience_s)
         return watch_together(groups, limits) if groups else None
 
-    def seen(self, name: str) -> Mapping[str, Activity]:
+    def seen(self, name: str) -> Mapping[str, ProcessState]:
         groups = self.directory(name).groups()
-        return {"0": activity(groups[0])} if groups else {}
+        return {"0": process_state(groups[0])} if groups else {}
 
     def forget(self, name: str) -> None:
         super().forget(name)

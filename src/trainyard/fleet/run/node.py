@@ -25,7 +25,7 @@ from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.job.run.processes.logs import print_to
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
 from trainyard.private import OTHERS
-from trainyard.processes import die_with, ending_all_below
+from trainyard.processes import die_with_parent, killing_descendants
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
@@ -87,7 +87,7 @@ def run_apart(directory: JobDirectory, ranks: Ranks, ticket: str) -> None:
     os.setsid()
     with suppress(OSError):  # of a disk that is full
         print_to(directory.logs / "node.log")
-    with ending_all_below():
+    with killing_descendants():
         sys.exit(run(directory, ranks, ticket))
 
 
@@ -138,10 +138,10 @@ def main() -> int:
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
     given = vars(parser.parse_args())
     if parent := given.pop("parent"):
-        die_with(parent)
+        die_with_parent(parent)
     os.umask(OTHERS)
     try:
-        with ending_all_below():
+        with killing_descendants():
             return run(JobDirectory(given.pop("directory")), Ranks(**given))
     except FleetError as error:
         print(error, file=sys.stderr)

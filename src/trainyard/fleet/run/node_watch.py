@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.job.run.processes.heartbeat import StopWatch
-from trainyard.processes import Activity
+from trainyard.job.run.processes.heartbeat import StoppedProcesses
+from trainyard.processes import ProcessState
 
 __all__ = ["NodeWatch"]
 
@@ -19,17 +19,17 @@ class NodeWatch:
 
     Parameters
     ----------
-    limit_s : after which a node that gives no heartbeat counts as stopped or lost; see `StopWatch`.
+    limit_s : after which a node that gives no heartbeat counts as stopped or lost; see `StoppedProcesses`.
     clock : of this process, in seconds.
     """
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_s, self._clock = limit_s, clock
-        self._stops: dict[str, StopWatch[str]] = {}
+        self._stops: dict[str, StoppedProcesses[str]] = {}
         self._look_s: dict[str, float] = {}
 
     def problem(
-        self, directory: JobDirectory, seen: Callable[[], Mapping[str, Activity]] = dict
+        self, directory: JobDirectory, seen: Callable[[], Mapping[str, ProcessState]] = dict
     ) -> str | None:
         """Return the fault of a node of a running job; None if there is none.
 
@@ -42,7 +42,7 @@ class NodeWatch:
         if now_s < self._look_s.get(name, now_s):
             return None
         self._look_s[name] = now_s + self._limit_s / _LOOKS_PER_LIMIT
-        stops = self._stops.setdefault(name, StopWatch(self._limit_s, self._limit_s / 4, self._clock))
+        stops = self._stops.setdefault(name, StoppedProcesses(self._limit_s, self._limit_s / 4, self._clock))
         for rank, said in stops.look(directory.heartbeats(), seen()).items():
             return f"the node of rank {rank} {said}: its processes are stopped, or it is lost"
         return None

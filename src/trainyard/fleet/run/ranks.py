@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.fleet.run.backend import JobLimits
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.processes import die_with
+from trainyard.processes import die_with_parent
 
 if TYPE_CHECKING:
     from trainyard.job.run.train import Launched
@@ -55,7 +55,7 @@ class Ranks(JobLimits):
 
     def begin(self, rank: int, parent: int) -> None:
         """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
-        die_with(parent)
+        die_with_parent(parent)
         # Linux divides processor time among sessions before it does among processes (sched_autogroup): a job of many
         # processes in one session would have no more of a shared core than a job of one.
         os.setsid()

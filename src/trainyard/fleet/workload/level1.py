@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import psutil
@@ -22,10 +21,9 @@ from trainyard.processes import (
     IDLE_S,
     CpuLimitError,
     LimitedProcess,
+    LimitedProcessError,
     LimitError,
     ProcessLimits,
-    ProcessLostError,
-    WorkError,
 )
 
 __all__ = [
@@ -171,7 +169,7 @@ class Level1Process:
         share = int(psutil.virtual_memory().total * _MEMORY_SHARE)
         memory_bytes = memory_bytes or max(_LEAST_MEMORY_BYTES, min(_MOST_MEMORY_BYTES, share))
         limits = ProcessLimits(cpu_s, memory_bytes, idle_s)
-        self._process = LimitedProcess(_answering, limits, context=_context, start=_start)
+        self._process = LimitedProcess(_answering, limits, context=_context)
 
     def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """See `Answers`.
@@ -195,15 +193,8 @@ class Level1Process:
             raise BusyError(
                 "other jobs are being looked at, which takes a while; ask again in some seconds"
             ) from error
-        except LimitError as error:
-            kind = TooLongError if isinstance(error, CpuLimitError) else FleetError
-            raise kind(f"looking at {error}; give it fewer rows, or a smaller model") from error
-        except ProcessLostError as error:
-            raise UnansweredError(
-                f"looking at it was given up ({error}): this machine is busy or short of memory; it is tried again"
-            ) from error
-        except WorkError as error:
-            raise FleetError(f"looking at it failed: {error}") from error
+        except LimitedProcessError as error:
+            raise _translated(error) from error
         if passes:
             raise UnansweredError(f"looking at it failed: {problem}; it is tried again")
         if problem:
@@ -248,19 +239,21 @@ class Level1Processes:
         return self._slow(question, arguments)
 
 
+def _translated(error: LimitedProcessError) -> FleetError:
+    """The error of this level for work in a process that has no result."""
+    told = f"looking at it {error}"
+    if error.may_succeed_later:
+        return UnansweredError(f"{told}: this machine is busy or short of memory; it is tried again")
+    if isinstance(error, LimitError):
+        kind = TooLongError if isinstance(error, CpuLimitError) else FleetError
+        return kind(f"{told}; give it fewer rows, or a smaller model")
+    return FleetError(told)
+
+
 def _context() -> Any:
     from trainyard.job.run.processes.fork_server import context
 
     return context()
-
-
-def _start(process: BaseProcess) -> None:
-    from trainyard.job.run.processes.fork_server import WorkerError, start
-
-    try:
-        start(process)
-    except WorkerError as error:
-        raise ProcessLostError(str(error)) from error
 
 
 def _answering() -> Callable[[Question], tuple[Any, str, bool]]:

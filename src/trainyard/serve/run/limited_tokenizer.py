@@ -16,18 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.processes import (
-    CpuLimitError,
-    LimitedProcess,
-    LimitError,
-    ProcessLimits,
-    ProcessLostError,
-    WorkError,
-)
+from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits, WorkError
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.preloaded import preloaded_context
-from trainyard.serve.run.tokenizer_work import CheckConstraint, TokenizerWork
+from trainyard.serve.run.tokenizer_work import CheckConstraint, TokenizerTask
 
 __all__ = ["LimitedTokenizer", "TokenizerBusyError"]
 
@@ -69,18 +62,19 @@ class LimitedTokenizer:
 
     def __init__(self, folder: Path) -> None:
         prepare = partial(_prepared, folder)
-        self._short = _Lane(prepare, _SHORT, _MOST_WAITING)
-        self._long = _Lane(prepare, _LONG, _MOST_LONG_WAITING)
-        self._constraints = _Lane(partial(_prepared_for_constraints, folder), _CONSTRAINT, _MOST_WAITING)
+        self._short = _WorkQueue(prepare, _SHORT, _MOST_WAITING)
+        self._long = _WorkQueue(prepare, _LONG, _MOST_LONG_WAITING)
+        self._constraints = _WorkQueue(partial(_prepared_for_constraints, folder), _CONSTRAINT, _MOST_WAITING)
         self._verdicts = OrderedDict[bytes, str]()
         try:
             self._short.process.start()
-        except (WorkError, LimitError, ProcessLostError) as error:
-            told = error.message if isinstance(error, WorkError) and error.kind == "ServeError" else error
-            raise ServeError(f"the tokenizer of {folder} cannot be loaded: {told}") from error
+        except LimitedProcessError as error:
+            if isinstance(error, WorkError) and error.kind == "ServeError":
+                raise ServeError(error.message) from error
+            raise ServeError(f"loading the tokenizer of {folder} {error}") from error
         self.local = ModelTokenizer(folder)  # uses as much as it used under limits
 
-    async def do(self, work: TokenizerWork[T]) -> T:
+    async def do(self, work: TokenizerTask[T]) -> T:
         """Do a piece of work.
 
         Raises
@@ -96,8 +90,8 @@ class LimitedTokenizer:
 
     async def close(self) -> None:
         """End the processes."""
-        for lane in (self._short, self._long, self._constraints):
-            await asyncio.to_thread(lane.close)
+        for queue in (self._short, self._long, self._constraints):
+            await asyncio.to_thread(queue.close)
 
     async def _verdict(self, work: CheckConstraint) -> str:
         """Return the fault of a JSON schema or grammar, "" for none. Each one is checked once."""
@@ -117,7 +111,7 @@ class LimitedTokenizer:
         return found
 
 
-class _Lane:
+class _WorkQueue:
     """A limited process, and the thread that waits for it."""
 
     def __init__(
@@ -127,24 +121,18 @@ class _Lane:
         self._most_waiting, self._num_waiting = most_waiting, 0
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
-    async def do(self, work: TokenizerWork[T]) -> T:
+    async def do(self, work: TokenizerTask[T]) -> T:
         if self._num_waiting >= self._most_waiting:
             waiting = f"{self._num_waiting} other requests wait for the tokenizer"
             raise TokenizerBusyError(f"{waiting}; send this one again later")
         self._num_waiting += 1
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self.process, work)
-        except CpuLimitError as error:
-            limit_s = self.process.limits.cpu_s
-            raise ServeError(f"{_WORK_NAMES[work.kind]} takes more than {limit_s:g} CPU seconds") from error
-        except LimitError as error:
-            raise ServeError(f"{_WORK_NAMES[work.kind]}: {error}") from error
-        except ProcessLostError as error:
-            raise TokenizerBusyError(
-                f"{_WORK_NAMES[work.kind]}: {error}; send the request again later"
-            ) from error
-        except WorkError as error:
-            raise ServeError(f"{_WORK_NAMES[work.kind]} cannot be done: {error}") from error
+        except LimitedProcessError as error:
+            told = f"{_WORK_NAMES[work.kind]} {error}"
+            if error.may_succeed_later:
+                raise TokenizerBusyError(f"{told}; send the request again later") from error
+            raise ServeError(told) from error
         finally:
             self._num_waiting -= 1
         if isinstance(found, ServeError):
@@ -163,18 +151,18 @@ _WORK_NAMES = {
 }
 
 
-def _prepared(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
+def _prepared(folder: Path) -> Callable[[TokenizerTask[Any]], Any]:
     return partial(_done, ModelTokenizer(folder))
 
 
-def _prepared_for_constraints(folder: Path) -> Callable[[TokenizerWork[Any]], Any]:
+def _prepared_for_constraints(folder: Path) -> Callable[[TokenizerTask[Any]], Any]:
     tokenizer = ModelTokenizer(folder)
     with suppress(ServeError):  # each piece of work reports the same error
         _ = tokenizer.structured_outputs
     return partial(_done, tokenizer)
 
 
-def _done(tokenizer: ModelTokenizer, work: TokenizerWork[Any]) -> Any:
+def _done(tokenizer: ModelTokenizer, work: TokenizerTask[Any]) -> Any:
     """Return the result of a piece of work, or the error that says why there is none."""
     try:
         return work.do(tokenizer)

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from trainyard.processes import LimitedProcess, LimitError, ProcessLimits, ProcessLostError, WorkError
+from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits, WorkError
 from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
@@ -69,18 +69,15 @@ def check_model(
     )
     try:
         asked = process(folder)
-    except WorkError as error:
-        if error.kind == "ServeError":
+    except LimitedProcessError as error:
+        if isinstance(error, WorkError) and error.kind == "ServeError":
             raise ServeError(error.message) from error
-        raise ServeError(
-            f"{folder} cannot be read: {error.kind}: {shortened(' '.join(error.message.split()))}"
-        ) from error
-    except LimitError as error:
-        raise ServeError(
-            f"{folder} has a configuration or weights that are too large to be looked at: {error}; give a smaller model"
-        ) from error
-    except ProcessLostError as error:
-        raise ServeError(f"{folder} could not be looked at: {error}; try again") from error
+        then = (
+            "try again"
+            if error.may_succeed_later
+            else "give a folder with a sound configuration, or a smaller model"
+        )
+        raise ServeError(f"reading {folder} {shortened(' '.join(str(error).split()))}; {then}") from error
     finally:
         process.close()
     _check(folder, asked, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from multiprocessing.context import BaseContext
 
-from trainyard.processes import Overrun, ProcessLimits, ProcessWatch
+from trainyard.processes import ExceededLimit, ProcessLimits, ProcessWatch
 
 __all__ = ["STEP_LIMITS", "StepProgress", "StepWatch"]
 
@@ -49,7 +49,7 @@ class StepWatch:
         self._count = -1
         self._watch: ProcessWatch | None = None
 
-    def look(self, *, has_work: bool) -> Overrun | None:
+    def look(self, *, has_work: bool) -> ExceededLimit | None:
         """Return the limit that the process has passed without progress, if any. Call this about once a second.
 
         Parameters

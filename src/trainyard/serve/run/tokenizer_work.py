@@ -16,7 +16,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.sampling import SamplingParams
 
-__all__ = ["CheckConstraint", "ConversationTokens", "TextTokens", "TokenizerWork", "Tokens", "TokensText"]
+__all__ = ["CheckConstraint", "DecodeTokens", "EncodeConversation", "EncodeTexts", "TokenizerTask", "Tokens"]
 
 Tokens = tuple[int, ...]
 R_co = TypeVar("R_co", covariant=True)
@@ -26,7 +26,7 @@ _TOKEN_BYTES = 8
 _MOST_PROBLEM_CHARS = 2000
 
 
-class TokenizerWork(ABC, Generic[R_co]):
+class TokenizerTask(ABC, Generic[R_co]):
     """One piece of work.
 
     Attributes
@@ -53,7 +53,7 @@ class TokenizerWork(ABC, Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class TextTokens(TokenizerWork[tuple[Tokens, ...]]):
+class EncodeTexts(TokenizerTask[tuple[Tokens, ...]]):
     """The tokens of texts.
 
     Attributes
@@ -83,7 +83,7 @@ class TextTokens(TokenizerWork[tuple[Tokens, ...]]):
 
 
 @dataclass(frozen=True)
-class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
+class EncodeConversation(TokenizerTask[tuple[Tokens, ...]]):
     """The tokens of a conversation, written as one prompt by the chat template of the model.
 
     Attributes
@@ -91,7 +91,7 @@ class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
     messages, tools : as JSON.
     must_show_tools : whether to refuse a template that writes the same prompt without the tools.
     add_generation_prompt : whether an answer is to follow.
-    add_special_tokens, allowed_tokens : see `TextTokens`.
+    add_special_tokens, allowed_tokens : see `EncodeTexts`.
     """
 
     messages: str
@@ -104,7 +104,7 @@ class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
     @classmethod
     def of(
         cls, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **more: Any
-    ) -> ConversationTokens:
+    ) -> EncodeConversation:
         """Make the work from messages and tools in the form that chat templates read."""
         return cls(json.dumps(messages), json.dumps(tools), **more)
 
@@ -124,11 +124,11 @@ class ConversationTokens(TokenizerWork[tuple[Tokens, ...]]):
                 "the chat template of the model leaves out the tools, so that the model cannot choose one; give "
                 'tool_choice: "required" or a function, or serve a model whose template has tools'
             )
-        return TextTokens((prompt,), self.add_special_tokens, None, self.allowed_tokens).do(tokenizer)
+        return EncodeTexts((prompt,), self.add_special_tokens, None, self.allowed_tokens).do(tokenizer)
 
 
 @dataclass(frozen=True)
-class TokensText(TokenizerWork[tuple[str, ...]]):
+class DecodeTokens(TokenizerTask[tuple[str, ...]]):
     """Texts of tokens."""
 
     tokens: tuple[Tokens, ...]
@@ -148,7 +148,7 @@ class TokensText(TokenizerWork[tuple[str, ...]]):
 
 
 @dataclass(frozen=True)
-class CheckConstraint(TokenizerWork[str]):
+class CheckConstraint(TokenizerTask[str]):
     """Find the fault of a JSON schema or grammar; "" if answers can conform to it."""
 
     kind: ClassVar[Literal["tokens", "constraint"]] = "constraint"

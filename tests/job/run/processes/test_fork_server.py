@@ -26,7 +26,7 @@ from trainyard.job.run.processes.fork_server import (
     start,
     warm_up,
 )
-from trainyard.processes import ProcessLimits, ProcessWatch
+from trainyard.processes import ProcessLimits, ProcessWatch, forking
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
     forkserver._forkserver._stop()
     monkeypatch.setattr(fork_server, "_PRELOAD", ["os"])
     warm_up()
-    found = fork_server._server()
+    found = forking.fork_server()
     yield found
     if found.is_running():
         found.kill()
@@ -43,7 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
 
 
 def _check_that_another_is_started(why: str) -> None:
-    with pytest.raises(WorkerError, match=rf"was killed, for it {why}.*; another one is started"):
+    with pytest.raises(WorkerError, match=rf"was killed, for it {why}.*; another server is started"):
         start(context().Process(target=os.getpid))
     start(process := context().Process(target=os.getpid))
     process.join()
@@ -53,7 +53,7 @@ def _check_that_another_is_started(why: str) -> None:
 def test_a_server_that_uses_no_cpu_makes_room_for_another(
     server: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_server, "_LIMITS", ProcessLimits(cpu_s=60.0, idle_s=1.0))
+    monkeypatch.setattr(forking, "_LIMITS", ProcessLimits(cpu_s=60.0, idle_s=1.0))
     server.suspend()
     _check_that_another_is_started("used no CPU for")
 
@@ -64,7 +64,7 @@ def test_a_server_that_is_not_scheduled_for_a_while_goes_on(server: psutil.Proce
     start(process := context().Process(target=os.getpid))
     process.join()
     assert process.exitcode == 0
-    assert fork_server._server() == server
+    assert forking.fork_server() == server
 
 
 def test_a_server_that_loads_for_ever_makes_room_for_another(
@@ -76,7 +76,7 @@ def test_a_server_that_loads_for_ever_makes_room_for_another(
     (tmp_path / "first").touch()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setattr(fork_server, "_PRELOAD", ["endless"])
-    monkeypatch.setattr(fork_server, "_LIMITS", ProcessLimits(cpu_s=0.5))
+    monkeypatch.setattr(forking, "_LIMITS", ProcessLimits(cpu_s=0.5))
     with pytest.raises(WorkerError, match=r"was killed, for it used 0.* CPU seconds"):
         start(context().Process(target=os.getpid))
     (tmp_path / "first").unlink()
@@ -88,7 +88,7 @@ def test_a_server_that_loads_for_ever_makes_room_for_another(
 def test_what_a_server_has_forked_may_use_any_cpu(
     server: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_server, "_LIMITS", ProcessLimits(cpu_s=0.5))
+    monkeypatch.setattr(forking, "_LIMITS", ProcessLimits(cpu_s=0.5))
     start(busy := context().Process(target=_spin))
     server.suspend()
     watch = ProcessWatch(busy.pid, ProcessLimits(cpu_s=1.0))
@@ -99,7 +99,7 @@ def test_what_a_server_has_forked_may_use_any_cpu(
     server.resume()
     starting.join()
     busy.kill()
-    assert fork_server._server() == server
+    assert forking.fork_server() == server
 
 
 def _sleep(*_: object) -> None:

@@ -17,7 +17,7 @@ from trainyard.job.run.processes.fork_server import WorkerError
 from trainyard.job.run.processes.heartbeat import Heartbeats, Silence, beating
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.train import train
-from trainyard.processes import Activity, activity
+from trainyard.processes import ProcessState, process_state
 
 
 class Clock:
@@ -43,7 +43,7 @@ def test_silence_is_time_without_a_change() -> None:
     assert silence.look({"a": 1}) == {"a": 0.0}
 
 
-WAITS = Activity(cpu_s=5.0, is_stopped=False, is_runnable=False)
+WAITS = ProcessState(cpu_s=5.0, is_stopped=False, is_runnable=False)
 STOPPED = WAITS._replace(is_stopped=True)
 STARVED = WAITS._replace(is_runnable=True)
 
@@ -146,20 +146,20 @@ def test_the_system_says_whether_a_process_is_stopped_waits_or_works() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as process:
         try:
             process.stdout.readline()
-            while activity(process.pid).is_runnable:
+            while process_state(process.pid).is_runnable:
                 time.sleep(0.01)
-            assert not activity(process.pid).is_stopped
+            assert not process_state(process.pid).is_stopped
             process.stdin.write(b"go\n")
             process.stdin.flush()
-            before_s = activity(process.pid).cpu_s
-            while not (seen := activity(process.pid)).is_runnable or seen.cpu_s <= before_s:
+            before_s = process_state(process.pid).cpu_s
+            while not (seen := process_state(process.pid)).is_runnable or seen.cpu_s <= before_s:
                 time.sleep(0.01)
             process.send_signal(signal.SIGSTOP)
-            while not activity(process.pid).is_stopped:
+            while not process_state(process.pid).is_stopped:
                 time.sleep(0.01)
         finally:
             process.kill()
-    assert activity(process.pid) == Activity(0.0, False, False)
+    assert process_state(process.pid) == ProcessState(0.0, False, False)
 
 
 def test_a_thread_gives_signs_while_a_process_computes() -> None:

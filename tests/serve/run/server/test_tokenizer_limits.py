@@ -24,9 +24,9 @@ from trainyard.serve.run.server.api_server import ApiServer
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.tokenizer_work import (
     CheckConstraint,
-    ConversationTokens,
-    TextTokens,
-    TokensText,
+    DecodeTokens,
+    EncodeConversation,
+    EncodeTexts,
 )
 
 _LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -151,8 +151,8 @@ def _chat_template(folder: Path, template: str) -> None:
 def test_template_that_does_what_none_should_is_one_error(
     looping: LimitedTokenizer, runner: asyncio.Runner, does: str, told: str
 ):
-    def work(content: str) -> ConversationTokens:
-        return ConversationTokens.of([{"role": "user", "content": content}], [], allowed_tokens=500)
+    def work(content: str) -> EncodeConversation:
+        return EncodeConversation.of([{"role": "user", "content": content}], [], allowed_tokens=500)
 
     with pytest.raises(ServeError, match=told):
         runner.run(looping.do(work(does)))
@@ -203,9 +203,9 @@ def test_tokenizer_that_takes_for_ever_is_one_error(
     changed: Path, runner: asyncio.Runner, part: dict[str, Any]
 ):
     limited = LimitedTokenizer(_change(changed, **part))
-    with pytest.raises(ServeError, match=r"writing and tokenizing the prompt.*(more than|cannot be done)"):
-        runner.run(limited.do(TextTokens(("x" * 60,))))
-    assert runner.run(limited.do(TextTokens(("a",)))) == (limited.local.encode("a"),)
+    with pytest.raises(ServeError, match=r"writing and tokenizing the prompt (takes more than|fails with)"):
+        runner.run(limited.do(EncodeTexts(("x" * 60,))))
+    assert runner.run(limited.do(EncodeTexts(("a",)))) == (limited.local.encode("a"),)
     runner.run(limited.close())
 
 
@@ -274,8 +274,8 @@ def test_long_work_does_not_keep_short_work_waiting(servers: Servers):
     pid = _pid_of_long(servers)
     os.kill(pid, signal.SIGSTOP)
     try:
-        waiting = asyncio.run_coroutine_threadsafe(tokenizer.do(TextTokens(("a" * 70_000,))), servers._loop)
-        assert servers.call(tokenizer.do(TextTokens(("a",)))) == (tokenizer.local.encode("a"),)
+        waiting = asyncio.run_coroutine_threadsafe(tokenizer.do(EncodeTexts(("a" * 70_000,))), servers._loop)
+        assert servers.call(tokenizer.do(EncodeTexts(("a",)))) == (tokenizer.local.encode("a"),)
         assert not waiting.done()
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -284,7 +284,7 @@ def test_long_work_does_not_keep_short_work_waiting(servers: Servers):
 
 def _pid_of_long(servers: Servers) -> int:
     servers.call(
-        servers.tokenizer.do(TextTokens(("b" * 70_000,)))
+        servers.tokenizer.do(EncodeTexts(("b" * 70_000,)))
     )  # it is started with the first of such texts
     pid = servers.tokenizer._long.process.pid
     assert pid is not None
@@ -296,17 +296,17 @@ def test_no_more_work_waits_than_there_is_room_for(servers: Servers):
     lane._num_waiting += 16
     try:
         with pytest.raises(TokenizerBusyError, match="16 other requests wait"):
-            servers.call(servers.tokenizer.do(TextTokens(("a" * 70_000,))))
+            servers.call(servers.tokenizer.do(EncodeTexts(("a" * 70_000,))))
     finally:
         lane._num_waiting -= 16
 
 
 def test_texts_of_tokens_are_bounded(tokenizer: ModelTokenizer):
     word = max(range(2, 900), key=lambda token: len(tokenizer.decode([token])))
-    assert TokensText(((word,) * 3,)).do(tokenizer) == (tokenizer.decode([word] * 3),)
+    assert DecodeTokens(((word,) * 3,)).do(tokenizer) == (tokenizer.decode([word] * 3),)
     length = len(tokenizer.decode([word]))
     with pytest.raises(ServeError, match="characters of text"):
-        TokensText(((word,) * ((1 << 25) // length + 1),)).do(tokenizer)
+        DecodeTokens(((word,) * ((1 << 25) // length + 1),)).do(tokenizer)
 
 
 def test_verdict_on_a_schema_is_short_however_long_the_schema_is(tokenizer: ModelTokenizer):

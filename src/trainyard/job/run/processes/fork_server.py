@@ -21,13 +21,7 @@ from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.rank_processes import how_it_ended
-from trainyard.processes import (
-    Overrun,
-    ProcessLimits,
-    own_cpu_seconds,
-    watch_together,
-    watched,
-)
+from trainyard.processes import ProcessLimits, ProcessLostError, start_forked, watch_together
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -37,8 +31,6 @@ _PRELOAD = [
     "torch.onnx",
 ]
 
-# Of the server, until it has forked a process: the first time, it first loads what is above, which takes some seconds.
-_LIMITS = ProcessLimits(cpu_s=120.0)
 _RANK_LIMITS = ProcessLimits(cpu_s=600.0)
 _LOOK_S = 0.5
 _making = threading.Lock()
@@ -63,27 +55,13 @@ def start(process: BaseProcess) -> None:
     Raises
     ------
     WorkerError
-        If the server ends, or is ended since it does not answer; the next process is forked from another one.
+        If the fork server ended, or was ended because it did not answer; the next process gets another one.
     """
-    server, overruns = _server(), list[Overrun]()
-
-    def end(overrun: Overrun) -> None:
-        overruns.append(overrun)
-        _kill(server)
-
+    context()  # another server, if it has ended
     try:
-        # Only the CPU of the server itself counts; processes that it forked before may use any amount.
-        with watched(server.pid, _LIMITS, end, own_cpu_seconds):
-            process.start()
-    except (EOFError, ConnectionError) as error:
-        why = "ended"
-        if overruns:
-            why = f"was killed, for it {overruns[0]}"
-            with suppress(
-                ChildProcessError
-            ):  # until it has ended, it would be asked again; it is waited for elsewhere
-                os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        raise WorkerError(f"the server that forks processes {why}; another one is started") from error
+        start_forked(process)
+    except ProcessLostError as error:
+        raise WorkerError(f"the process {error}; another server is started") from error
 
 
 def has_ended(process: BaseProcess) -> bool:
@@ -94,16 +72,6 @@ def has_ended(process: BaseProcess) -> bool:
         return psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def _server() -> psutil.Process:
-    context()  # another one, if it has ended
-    return psutil.Process(getattr(forkserver, "_forkserver")._forkserver_pid)  # noqa: B009
-
-
-def _kill(process: psutil.Process) -> None:
-    with suppress(psutil.NoSuchProcess):
-        process.kill()
 
 
 def warm_up() -> None:

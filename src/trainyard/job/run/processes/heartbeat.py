@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from trainyard.processes import IDLE_S, Activity
+from trainyard.processes import IDLE_S, ProcessState
 
-__all__ = ["Heartbeats", "RankProblem", "Silence", "StopWatch", "beating"]
+__all__ = ["Heartbeats", "RankProblem", "Silence", "StoppedProcesses", "beating"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -59,7 +59,7 @@ class Silence(Generic[K]):
         return self._silent_s
 
 
-class StopWatch(Generic[K]):
+class StoppedProcesses(Generic[K]):
     """Finds processes that are stopped and will not go on.
 
     Parameters
@@ -75,7 +75,7 @@ class StopWatch(Generic[K]):
         self._stopped, self._idle = Silence[K](longest_gap_s, clock), Silence[K](longest_gap_s, clock)
         self._num_looks = 0
 
-    def look(self, beats: Mapping[K, object], seen: Mapping[K, Activity]) -> dict[K, str]:
+    def look(self, beats: Mapping[K, object], seen: Mapping[K, ProcessState]) -> dict[K, str]:
         """Return what each stopped process did, the longest idle one first.
 
         Parameters
@@ -138,7 +138,7 @@ class Heartbeats:
     Parameters
     ----------
     ranks : ranks that will be forked.
-    limit_s : see `StopWatch`.
+    limit_s : see `StoppedProcesses`.
     stall_s : longest time of a step; a rank that takes longer counts as stuck. A first step may take half an hour in any
         case. Time in which one of the ranks waits for a core does not count.
     clock : returns this process's time, in seconds.
@@ -160,7 +160,7 @@ class Heartbeats:
         self.look_s = min(1.0, limit_s / _LOOKS_PER_LIMIT, stall_s / _LOOKS_PER_LIMIT)
         self._counts = memoryview(mmap.mmap(-1, 16 * max(1, len(self._places)))).cast("Q")
         gap_s = 2 * self.look_s  # more than this counts as time in which this process was stopped
-        self._stops, self._cores = StopWatch[int](limit_s, gap_s, clock), _CoreClock(clock)
+        self._stops, self._cores = StoppedProcesses[int](limit_s, gap_s, clock), _CoreClock(clock)
         self._stall = Silence[int](gap_s, self._cores)
 
     # In the process of a rank.
@@ -180,7 +180,7 @@ class Heartbeats:
 
     # In the process that has forked them.
 
-    def problem(self, running: Mapping[int, Activity]) -> RankProblem | None:
+    def problem(self, running: Mapping[int, ProcessState]) -> RankProblem | None:
         """Return a rank that is stopped or stuck, and why; None if there is none. Call this every ``look_s``.
 
         Parameters
@@ -216,7 +216,7 @@ class _CoreClock:
     def __call__(self) -> float:
         return self._now_s
 
-    def look(self, running: Mapping[int, Activity]) -> None:
+    def look(self, running: Mapping[int, ProcessState]) -> None:
         """Advance the clock."""
         looked_s = self._clock()
         passed_s, self._looked_s = looked_s - self._looked_s, looked_s

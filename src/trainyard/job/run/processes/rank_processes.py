@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.job.run.processes.heartbeat import Heartbeats, RankProblem
 from trainyard.job.run.processes.logs import cut, print_to, rank_log
-from trainyard.processes import activity
+from trainyard.processes import process_state
 
 __all__ = ["RankProcesses", "how_it_ended"]
 
@@ -93,7 +93,9 @@ class RankProcesses:
     def problem(self, running: Iterable[int]) -> RankProblem | None:
         """A rank that is stopped or stuck; and logs that have grown too long are cut."""
         self._cut_logs()
-        return self._heartbeats.problem({rank: activity(self._processes[rank].pid or 0) for rank in running})
+        return self._heartbeats.problem(
+            {rank: process_state(self._processes[rank].pid or 0) for rank in running}
+        )
 
     def end(self, patience_s: float = 0.0) -> None:
         """End all at once, whatever they wait for.

@@ -15,7 +15,7 @@ from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import Messages, ToolChoiceField, Tools
 from trainyard.serve.run.server.json_body import parse_json
-from trainyard.serve.run.server.request_body import Name, RequestBody, problem_of
+from trainyard.serve.run.server.request_body import Name, RequestBody, describe_error
 from trainyard.serve.run.server.tools.tool_use import ToolUse
 
 __all__ = [
@@ -253,7 +253,7 @@ def read_request(kind: type[Body], content: bytes | bytearray) -> Body:
         found.check_fields()
         return found
     except ValidationError as error:
-        place, told = problem_of(error)
+        place, told = describe_error(error)
         raise ApiError(400, told, param=place) from None
 
 

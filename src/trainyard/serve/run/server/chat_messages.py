@@ -19,7 +19,7 @@ from pydantic import (
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.json_body import check_num_values, parse_json
-from trainyard.serve.run.server.request_body import Name, RequestBody, problem_of
+from trainyard.serve.run.server.request_body import Name, RequestBody, describe_error
 
 __all__ = ["ChatMessage", "Messages", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
 
@@ -58,7 +58,7 @@ def _joined(given: Any) -> Any:
     try:
         return "".join(_TextPart.model_validate(part).text for part in given)
     except ValidationError as error:
-        raise ValueError(problem_of(error)[1]) from None
+        raise ValueError(describe_error(error)[1]) from None
 
 
 class _CalledFunction(RequestBody):

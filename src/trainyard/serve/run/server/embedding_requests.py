@@ -13,8 +13,8 @@ from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.engine_requests import (
     check_tokens,
-    most_tokens,
-    telling_length,
+    longest_prompt_tokens,
+    rewording_length_errors,
     tokens_of_texts,
 )
 from trainyard.serve.run.server.hosted_model import HostedModel
@@ -74,8 +74,8 @@ async def embedding_texts(body: EmbeddingRequest, model: HostedModel) -> tuple[t
         told = f"truncate_prompt_tokens is {most}; allowed are 1 to {max_model_len}, or -1 for the most"
         raise ApiError(400, told, param="truncate_prompt_tokens")
     if most is None:
-        _check_length(most_tokens(body.input), max_model_len=max_model_len)
-    with telling_length(partial(_check_length, max_model_len=max_model_len)):
+        _check_length(longest_prompt_tokens(body.input), max_model_len=max_model_len)
+    with rewording_length_errors(partial(_check_length, max_model_len=max_model_len)):
         found = await tokens_of_texts(
             body.input, "input", model, max_tokens=most, allowed_tokens=most or max_model_len
         )

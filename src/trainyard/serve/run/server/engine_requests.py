@@ -18,20 +18,20 @@ from trainyard.serve.run.server.api_requests import ChatRequest, CompletionReque
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
-from trainyard.serve.run.tokenizer_work import CheckConstraint, ConversationTokens, TextTokens, TokensText
+from trainyard.serve.run.tokenizer_work import CheckConstraint, DecodeTokens, EncodeConversation, EncodeTexts
 
 __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
     "check_constraint",
-    "check_known",
     "check_prompts",
     "check_request",
+    "check_token_ids",
     "check_tokens",
     "completion_prompt_tokens",
     "echoed_prompts",
-    "most_tokens",
-    "telling_length",
+    "longest_prompt_tokens",
+    "rewording_length_errors",
     "to_engine_requests",
     "tokens_of_texts",
 ]
@@ -84,7 +84,7 @@ def check_request(body: GenerationRequest, model: HostedModel) -> None:
             "the server with --policy vllm+priority",
             param="priority",
         )
-    check_known(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
+    check_token_ids(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
 
 
 def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
@@ -103,7 +103,7 @@ def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
             "send several requests",
             param="n",
         )
-    _check_length(most_tokens(body.prompt), max_model_len=model.engine.max_model_len)
+    _check_length(longest_prompt_tokens(body.prompt), max_model_len=model.engine.max_model_len)
 
 
 async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
@@ -115,13 +115,13 @@ async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tup
         If the model has no chat template, or that does not take the messages, or would hide tools from a model that is
         to choose among them; or if the prompt is too long.
     """
-    work = ConversationTokens.of(
+    work = EncodeConversation.of(
         [each.for_template() for each in body.messages],
         body.tool_use.for_template(),
         must_show_tools=body.tool_use.is_optional,
         allowed_tokens=model.engine.max_model_len - 1,
     )
-    with telling_length(partial(_check_length, max_model_len=model.engine.max_model_len)):
+    with rewording_length_errors(partial(_check_length, max_model_len=model.engine.max_model_len)):
         return await model.tokenizer_work(work, "messages")
 
 
@@ -136,12 +136,12 @@ async def completion_prompt_tokens(
         If they are no text, tokens, or list of one of these; or if one is too long.
     """
     max_model_len = model.engine.max_model_len
-    with telling_length(partial(_check_length, max_model_len=max_model_len)):
+    with rewording_length_errors(partial(_check_length, max_model_len=max_model_len)):
         return await tokens_of_texts(body.prompt, "prompt", model, allowed_tokens=max_model_len - 1)
 
 
 @contextmanager
-def telling_length(check_length: Callable[[int, str], None]) -> Iterator[None]:
+def rewording_length_errors(check_length: Callable[[int, str], None]) -> Iterator[None]:
     """Within it, a text with too many tokens is told in the words of a check.
 
     Parameters
@@ -170,7 +170,7 @@ async def tokens_of_texts(
     ----------
     given : a text, tokens, or a list of one of these.
     param : field of the request that has them.
-    max_tokens, allowed_tokens : of each text, as `TextTokens` has them.
+    max_tokens, allowed_tokens : of each text, as `EncodeTexts` has them.
 
     Raises
     ------
@@ -179,7 +179,7 @@ async def tokens_of_texts(
     """
     texts = _texts(given)
     if texts and all(isinstance(each, str) for each in texts):
-        work = TextTokens(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
+        work = EncodeTexts(tuple(texts), max_tokens=max_tokens, allowed_tokens=allowed_tokens)
         return await model.tokenizer_work(work, param)
     if texts and all(_is_tokens(each) for each in texts):
         return tuple(tuple(each) for each in texts)
@@ -190,7 +190,7 @@ async def tokens_of_texts(
     )
 
 
-def most_tokens(given: Any) -> int:
+def longest_prompt_tokens(given: Any) -> int:
     """Length of the longest of texts that are given as tokens; 0 if there is none.
 
     Parameters
@@ -219,7 +219,7 @@ async def echoed_prompts(
         return ("",) * (len(prompts) * body.n)
     given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if not isinstance(given[0], str):
-        given = await model.tokenizer_work(TokensText(prompts), "prompt")
+        given = await model.tokenizer_work(DecodeTokens(prompts), "prompt")
     return tuple(text for text in given for _ in range(body.n))
 
 
@@ -298,7 +298,7 @@ def to_engine_requests(
 
 
 def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
-    check_known(body.logit_bias, "logit_bias", tokenizer.vocabulary)
+    check_token_ids(body.logit_bias, "logit_bias", tokenizer.vocabulary)
     try:
         return SamplingParams(
             temperature=body.temperature,
@@ -333,10 +333,10 @@ def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
     """
     if not tokens:
         raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
-    check_known(tokens, param, vocabulary)
+    check_token_ids(tokens, param, vocabulary)
 
 
-def check_known(tokens: Collection[int], param: str, vocabulary: int) -> None:
+def check_token_ids(tokens: Collection[int], param: str, vocabulary: int) -> None:
     """Whether the model knows tokens.
 
     Raises

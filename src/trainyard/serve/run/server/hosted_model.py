@@ -18,7 +18,7 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.tokenizer_work import TokenizerWork
+from trainyard.serve.run.tokenizer_work import TokenizerTask
 
 __all__ = ["AsyncEngine", "HostedModel", "ReplicaStatus"]
 
@@ -105,7 +105,7 @@ class HostedModel:
         """Name of the model, without an adapter."""
         return self.parent or self.name
 
-    async def tokenizer_work(self, work: TokenizerWork[T], param: str) -> T:
+    async def tokenizer_work(self, work: TokenizerTask[T], param: str) -> T:
         """Do what a field of a request asks of the tokenizer.
 
         Raises

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.reading import shown
 
-__all__ = ["Name", "RequestBody", "problem_of"]
+__all__ = ["Name", "RequestBody", "describe_error"]
 
 _MOST_PLACE_CHARS = 100
 
@@ -46,7 +46,7 @@ def _names_of(kind: type[RequestBody]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
-def problem_of(error: ValidationError) -> tuple[str, str]:
+def describe_error(error: ValidationError) -> tuple[str, str]:
     """The field in which the first error is, and what is wrong with it, in one short sentence."""
     first = error.errors(include_url=False)[0]
     parts = [str(each)[:_MOST_PLACE_CHARS] for each in first["loc"]]

@@ -8,10 +8,10 @@ from pydantic import FailFast, Field
 
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import Messages, Tools
-from trainyard.serve.run.server.engine_requests import check_known
+from trainyard.serve.run.server.engine_requests import check_token_ids
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.request_body import Name, RequestBody
-from trainyard.serve.run.tokenizer_work import ConversationTokens, TextTokens, TokensText
+from trainyard.serve.run.tokenizer_work import DecodeTokens, EncodeConversation, EncodeTexts
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 
@@ -47,9 +47,9 @@ async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...
     if (body.prompt is None) != bool(body.messages):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        text = TextTokens((body.prompt,), body.add_special_tokens is not False, allowed_tokens=_MOST_TOKENS)
+        text = EncodeTexts((body.prompt,), body.add_special_tokens is not False, allowed_tokens=_MOST_TOKENS)
         return (await model.tokenizer_work(text, "prompt"))[0]
-    conversation = ConversationTokens.of(
+    conversation = EncodeConversation.of(
         [each.for_template() for each in body.messages],
         [each.for_template() for each in body.tools],
         add_generation_prompt=body.add_generation_prompt,
@@ -67,5 +67,5 @@ async def detokenized(body: DetokenizeRequest, model: HostedModel) -> str:
     ApiError
         If the model does not know one.
     """
-    check_known(body.tokens, "tokens", model.tokenizer.vocabulary)
-    return (await model.tokenizer_work(TokensText((tuple(body.tokens),)), "tokens"))[0]
+    check_token_ids(body.tokens, "tokens", model.tokenizer.vocabulary)
+    return (await model.tokenizer_work(DecodeTokens((tuple(body.tokens),)), "tokens"))[0]

@@ -1,0 +1,57 @@
+"""Start processes of multiprocessing's fork server. A fork server that does not answer is ended."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+
+import psutil
+
+from trainyard.processes.errors import ProcessLostError
+from trainyard.processes.watch import ExceededLimit, ProcessLimits, own_cpu_seconds, watchdog
+
+__all__ = ["fork_server", "start_forked"]
+
+# Loading the modules that processes begin with takes some seconds, before the first one is forked.
+_LIMITS = ProcessLimits(cpu_s=120.0)
+
+
+def start_forked(process: BaseProcess) -> None:
+    """Start a process of a context of the fork server.
+
+    Raises
+    ------
+    ProcessLostError
+        If the fork server ended, or was ended because it did not answer. The next process gets another fork server.
+    """
+    server = fork_server()
+    exceeded = list[ExceededLimit]()
+
+    def end(limit: ExceededLimit) -> None:
+        exceeded.append(limit)
+        server.kill()
+
+    try:
+        # Only the CPU of the server itself counts; processes that it forked before may use any amount.
+        with watchdog(server.pid, _LIMITS, end, own_cpu_seconds):
+            process.start()
+    except (EOFError, ConnectionError) as error:
+        _end(server)
+        why = f"was killed, for it {exceeded[0]}" if exceeded else "ended"
+        raise ProcessLostError(f"lost the fork server, which {why}") from error
+
+
+def fork_server() -> psutil.Process:
+    """Return the fork server of this process; a new one, if the one before has ended."""
+    forkserver.ensure_running()
+    return psutil.Process(getattr(forkserver, "_forkserver")._forkserver_pid)  # noqa: B009
+
+
+def _end(server: psutil.Process) -> None:
+    """Wait until the system says that the server has ended; until then multiprocessing would ask it again."""
+    with suppress(psutil.NoSuchProcess):
+        server.kill()
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)  # multiprocessing waits for it itself later
