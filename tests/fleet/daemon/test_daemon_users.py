@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from trainyard.fleet.daemon.users import Users
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.own import reread_form
 from trainyard.hardware.interface import is_loopback
-from trainyard.private import write_private
+from trainyard.private import owner_of_bearer, write_private
 
 
 def users(folder: Path, text: str) -> Users:
@@ -42,6 +43,22 @@ def test_a_token_names_its_user(tmp_path: Path) -> None:
         with pytest.raises(Refusal, match="a token is needed") as refusal:
             found.of(given)
         assert refusal.value.status == 401
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer secret-of-ann", "Bearer secret-of-bob", "Basic secret-of-bob", "Bearer s"]
+)
+def test_every_secret_is_compared_in_constant_time(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[bytes]()
+    original = hmac.compare_digest
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append(first)
+        return original(first, second)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    owner_of_bearer({"secret-of-ann": "ann", "secret-of-bob": "bob"}, given)
+    assert compared == [b"secret-of-ann", b"secret-of-bob"]
 
 
 def test_administrators_are_named(tmp_path: Path) -> None:
