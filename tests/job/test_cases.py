@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from mixtures import CONFIGS, mixture
 from one_step import check_equal, own_part, plain, stepped, trained
 
 from trainyard.hardware.parse import parse_cluster
@@ -42,17 +43,23 @@ IN_CI = (
     "buffer_slice_write",
     "checkpoint_blocks",
     "contrastive",
+    "experts_by_sort",
+    "gpt-oss",
     "paramlist_slice",
     "ragged_tokens",
     "tied_head",
     "vae",
 )
-EVERYWHERE = sorted({path.stem for path in FOLDER.glob("*.py")} - set(REFUSED) - {"stateful_loader"})
+EVERYWHERE = sorted(
+    {*CONFIGS, *(path.stem for path in FOLDER.glob("*.py"))} - set(REFUSED) - {"stateful_loader"}
+)
 
 
 @cache
 def task_of(name: str) -> Task:
     warnings.filterwarnings("ignore", category=FutureWarning)
+    if name in CONFIGS:
+        return Task(mixture(name))
     case = runpy.run_path(str(FOLDER / f"{name}.py"))
     torch.manual_seed(0)
     whole = {"whole": case["whole"]} if "whole" in case else {}

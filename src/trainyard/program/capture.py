@@ -34,6 +34,8 @@ from trainyard.program.program import Input, Output, OutputKind, Program, output
 from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
+from trainyard.program.tracing.grouped import grouped_by_ends, write_grouped
+from trainyard.program.tracing.orders import mark_orders
 from trainyard.program.tracing.precision import computed_in, kept_type
 from trainyard.program.tracing.reached import (
     leaves_of,
@@ -124,6 +126,8 @@ def program_of(
     simplify(graph)
     if dtype in HALF:
         leave_out_conversions(graph)
+    write_grouped(graph)
+    mark_orders(graph)
     give_addresses(graph)
     constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
@@ -142,6 +146,8 @@ def capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
         # Recurrent layers are captured as the products that they are, which run on any device and can be cut, not as
         # one kernel of this machine's.
         stack.enter_context(_without_onednn())
+        # PyTorch traces its grouped product in bfloat16 only.
+        stack.enter_context(patch.object(torch, "_grouped_mm", grouped_by_ends))
         yield
 
 
@@ -350,6 +356,7 @@ def _label(graph: fx.Graph) -> None:
         if not is_backward(node):
             known = node.meta.get("custom") or {}
             node.meta |= {"phase": "forward", "layer": known.get("layer", ""), "position": position}
+            node.meta["function"] = known.get("function", "")
             if "checkpoint" in known:
                 node.meta["checkpoint"] = known["checkpoint"]
             if node.op == "call_function":
@@ -363,7 +370,10 @@ def _label(graph: fx.Graph) -> None:
             inputs = gradients or node.all_input_nodes[-1:] or [before]
             source = origin.get(sequence) or inputs[0]
         before = node
-        node.meta |= {"phase": "backward", "layer": source.meta["layer"], "position": source.meta["position"]}
+        node.meta |= {
+            "phase": "backward",
+            **{key: source.meta[key] for key in ("layer", "position", "function")},
+        }
 
 
 @contextmanager

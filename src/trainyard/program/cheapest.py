@@ -18,7 +18,7 @@ __all__ = ["Operand", "Result", "cheapest", "size_of"]
 _PARAM_MOVE_PENALTY = 100.0
 # Partial sums are better reduced later than now: the sum of two is reduced once.
 _LATER = 0.99
-# What ranks of unequal shares cannot do.
+# What ranks of unequal shares cannot do, or what an order of their own does not allow.
 _NEVER = 1e30
 # What ranks that run one after the other cannot do while they run.
 _IN_TURNS_PENALTY = 1e6
@@ -45,6 +45,7 @@ class Operand(NamedTuple):
     have : where it is found.
     num_users : of partial sums; 1 of others.
     moved : where it has been moved already in this phase.
+    stays : whether it cannot be moved.
     """
 
     have: Placement
@@ -52,6 +53,7 @@ class Operand(NamedTuple):
     is_param: bool
     num_users: int
     moved: frozenset[Placement]
+    stays: bool = False
 
 
 class Result(NamedTuple):
@@ -131,6 +133,8 @@ class _Moves:
         if need in operand.moved:
             return 0.0
         have, size = operand.have, operand.size
+        if operand.stays:
+            return _NEVER
         if self.sequential:
             return (_LOCAL_CUT_COST if isinstance(have, Replicate) else _IN_TURNS_PENALTY) * size.num_bytes
         moved = _move_cost(size, have, need, [r.size for r in self.results], self.num_ranks)

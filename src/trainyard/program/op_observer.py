@@ -45,6 +45,17 @@ def line_of_model(frames: Iterable[tuple[str, int]]) -> str:
     return ""
 
 
+def function_of_model() -> str:
+    """The innermost function of the model that is running; "" within the loss itself or a module's ``forward``."""
+    names, frame = list[str](), inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        if "/torch/" not in code.co_filename and not code.co_filename.startswith(_NOT_THE_MODEL):
+            names.append(code.co_name)
+        frame = frame.f_back
+    return "" if len(names) < 2 or names[0] == "forward" else names[0]
+
+
 def frames_now() -> Iterator[tuple[str, int]]:
     """File and line of every call that is going on, innermost first."""
     frame = inspect.currentframe()

@@ -33,6 +33,7 @@ from trainyard.program.placement import (
     Share,
 )
 from trainyard.program.program import Program, output_args, tensors_of
+from trainyard.program.tracing.orders import stays
 
 aten = torch.ops.aten
 
@@ -316,6 +317,9 @@ def _sketch(node: fx.Node, result: Assignment) -> None:
 
 def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     sources, phase = tensor_args(node), node.meta["phase"]
+    if "counts_places_of" in node.meta:
+        order = result.program.nodes[node.meta["counts_places_of"]]
+        result.wanted.setdefault((node, 0), result.now[order])
     given, _ = result.given.get(node, (None, None))
     best = _best(node, sources, result, params) if given is None else given
     result.choice[node] = best
@@ -339,6 +343,7 @@ def _best(node: fx.Node, sources: list[fx.Node], result: Assignment, params: set
             source in params,
             len(source.users) if isinstance(have, Partial) else 1,
             result.moved.get((source, phase), frozenset()),
+            stays(source, have),
         )
         for source in sources
     )

@@ -124,10 +124,8 @@ class Mixture(nn.Module):
         tokens, top = x.flatten(0, 1), self.config.top
         weights, chosen = self.router(tokens)
         experts, order = chosen.flatten().sort(stable=True)
-        every = torch.arange(self.config.experts, device=x.device)
-        ends = torch.searchsorted(experts, every, right=True).to(torch.int32)
         rows = tokens[order // top]
-        y = grouped_product(ends, self._gated(ends, experts, rows), self.down)
+        y = grouped_product(experts, self._gated(experts, rows), self.down)
         back = y[order.argsort()].unflatten(0, (-1, top))
         mixed: Tensor = (back * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # autocast adds up in 32 bits
         if self.shared is not None:
@@ -137,8 +135,8 @@ class Mixture(nn.Module):
             mixed = mixed + shares @ self.down_bias
         return mixed.view_as(x)
 
-    def _gated(self, ends: Tensor, experts: Tensor, rows: Tensor) -> Tensor:
-        gate, up = grouped_product(ends, rows, self.gate), grouped_product(ends, rows, self.up)
+    def _gated(self, experts: Tensor, rows: Tensor) -> Tensor:
+        gate, up = grouped_product(experts, rows, self.gate), grouped_product(experts, rows, self.up)
         if not self.config.bounded:
             return F.silu(gate) * up
         gate, up = gate + self.gate_bias[experts], up + self.up_bias[experts]

@@ -10,6 +10,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trainyard.program.algebra.indexing import COUNTERS
+
 
 class Draw:
     """Sizes, choices and random tensors of one example."""
@@ -49,6 +51,7 @@ CASES: dict[Any, Case] = {}
 NOT_DRAWN = {
     operator.getitem: "takes a tuple apart; propagation handles it itself",
     torch.ops.aten.empty_like.default: "its values mean nothing; the rule is that of zeros_like",
+    **dict.fromkeys(COUNTERS, "whole, unless it counts the places of a sort (tests of mixtures)"),
 }
 
 

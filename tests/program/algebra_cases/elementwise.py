@@ -103,6 +103,17 @@ def _same_shape(d: Draw) -> tuple[Any, ...]:
     return d.real(*shape), d.real(*shape)
 
 
+@case(aten.floor_divide.default)
+def _floor_divide(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape()
+    return d.index(9, *shape), d.index(3, *shape) + 1
+
+
+@case(aten.floor_divide.Scalar)
+def _floor_divide_by_one(d: Draw) -> tuple[Any, ...]:
+    return d.index(9, *d.shape()), 2
+
+
 @case(aten.fill.Scalar)
 def _fill(d: Draw) -> tuple[Any, ...]:
     return d.real(*d.shape()), 2.0

@@ -67,6 +67,11 @@ def _sort_stable(d: Draw) -> tuple[Any, ...]:
     return x, {"stable": True, "dim": dim, "descending": d.pick(True, False)}
 
 
+@case(aten.histc.default)
+def _histogram(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape()), 4, *d.pick((0, 0), (-1, 1))
+
+
 @case(aten.triu.default, aten.tril.default)
 def _triangle(d: Draw) -> tuple[Any, ...]:
     return d.real(*d.shape(2)), d.pick(-1, 0, 1)
@@ -109,6 +114,24 @@ def _index_put(d: Draw) -> tuple[Any, ...]:
 def _index_select(d: Draw) -> tuple[Any, ...]:
     x, dim = d.with_dim()
     return x, dim, d.index(x.shape[dim], d.size())
+
+
+@case(aten.index_copy.default)
+def _index_copy(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    # Each place is written once.
+    index = torch.randperm(x.shape[dim])[: d.data.draw(st.integers(1, x.shape[dim]))]
+    return x, dim, index, d.real(*aten.index_select.default(x, dim, index).shape)
+
+
+@case(aten.index_fill.int_Scalar)
+def _index_fill(d: Draw) -> tuple[Any, ...]:
+    return *_index_select(d), 4.0
+
+
+@case(aten.index_fill.int_Tensor)
+def _index_fill_tensor(d: Draw) -> tuple[Any, ...]:
+    return *_index_select(d), torch.tensor(3.0, dtype=torch.float64)
 
 
 @case(aten.index_add.default)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from algebra_cases.drawing import Draw, case
-from trainyard.program.grouped_product import GROUPED_PRODUCT
+from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
 
 aten = torch.ops.aten
 
@@ -139,7 +139,11 @@ def _lu_solve(d: Draw) -> tuple[Any, ...]:
 
 @case(GROUPED_PRODUCT)
 def _grouped_product(d: Draw) -> tuple[Any, ...]:
-    groups, m, k, n = d.size(), d.size(), d.size(), d.size()
-    ends = d.index(m + 1, groups).sort().values
-    ends[-1] = m
-    return ends.to(torch.int32), d.real(m, k), d.real(groups, k, n)
+    num_groups, m, k, n = d.size(), d.size(), d.size(), d.size()
+    return d.index(num_groups, m).sort().values, d.real(m, k), d.real(num_groups, k, n)
+
+
+@case(GROUPED_GRADIENT)
+def _grouped_gradient(d: Draw) -> tuple[Any, ...]:
+    num_groups, m, k, n = d.size(), d.size(), d.size(), d.size()
+    return d.index(num_groups, m).sort().values, d.real(m, k), d.real(m, n), num_groups

@@ -35,6 +35,11 @@ from trainyard.program.placement import (
 )
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
+from trainyard.program.tracing.orders import stays, without_orders
+
+
+class MovedOrderError(ValueError):
+    """What depends on an order of each rank's own would have to be moved."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,11 @@ def shard(
     wanted, choices : placements and choices that the plan names (see ``propagate``).
     sums_before_sending : whether values that leave the stage are summed before, if they are terms of a sum.
     """
-    assignment = complete(program, axis, wanted, choices)
-    return emit(assignment, wanted, sums_before_sending)
+    try:
+        return emit(complete(program, axis, wanted, choices), wanted, sums_before_sending)
+    except MovedOrderError:
+        program = replace(program, graph=without_orders(program.graph))
+        return emit(complete(program, axis, wanted, choices), wanted, sums_before_sending)
 
 
 def complete(
@@ -267,6 +275,11 @@ class _Emitter:
         self, node: fx.Node, source: fx.Node, have: Placement, need: Placement, user: fx.Node
     ) -> fx.Node:
         axis = self.axis
+        if stays(source, have):
+            raise MovedOrderError(
+                f"{source.name} is in the order of each rank's own sort on axis {axis.name!r}, so it cannot go from "
+                f"{have} to {need}"
+            )
         offset = self._offset(Offset(axis.held), None, user) if isinstance(have, Replicate) else None
         target: Any
         args: tuple[Any, ...]

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from trainyard.job.lower.cut import ancestors
-from trainyard.job.lower.shard import Sharded, complete, emit
+from trainyard.job.lower.shard import MovedOrderError, Sharded, complete, emit
 from trainyard.job.plan import MICROBATCH
 from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
@@ -25,6 +25,7 @@ from trainyard.program.nodes import add_op, add_placeholder, copy_node, remove_d
 from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
 from trainyard.program.program import Input, Output, Program, output_args
 from trainyard.program.propagate import Assignment, Axis
+from trainyard.program.tracing.orders import without_orders
 
 __all__ = ["CoupledRowsError", "split"]
 
@@ -53,8 +54,11 @@ def split(program: Program, num_microbatches: int) -> Program:
         i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole
     }
     wanted |= {f"grad:{o.path}": PARTIAL for o in program.outputs if o.kind == "grad"}
-    assignment = _complete(program, Axis(MICROBATCH, num_microbatches, sequential=True), wanted)
-    whole, local = assignment.program, _summed(emit(assignment, wanted))
+    axis = Axis(MICROBATCH, num_microbatches, sequential=True)
+    try:
+        whole, local = _split(program, axis, wanted)
+    except MovedOrderError:
+        whole, local = _split(replace(program, graph=without_orders(program.graph)), axis, wanted)
     exchanged = _exchanged(local)
     rows = program.num_rows // num_microbatches
     if not exchanged:
@@ -63,6 +67,12 @@ def split(program: Program, num_microbatches: int) -> Program:
     return replace(
         local, inputs=(*local.inputs, *inputs), num_rows=rows, totals=_totals(whole, [i.path for i in inputs])
     )
+
+
+def _split(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Program]:
+    """The program that is cut, and that of a part."""
+    assignment = _complete(program, axis, wanted)
+    return assignment.program, _summed(emit(assignment, wanted))
 
 
 def _complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Assignment:
@@ -136,7 +146,7 @@ def _why(node: fx.Node, program: Program) -> str:
         return f"the metric {reached[0].path!r} is no sum or mean over rows"
     users = [u for u in node.users if u.op == "call_function"] or [node]
     user = next(filter(_is_unknown, users), users[0])
-    where = f"layer {user.meta['layer']!r}" if user.meta["layer"] else "the loss"
+    where = f"layer {user.meta['layer']!r}" if user.meta["layer"] else _function(user)
     phase = "" if user.meta["phase"] == "forward" else "the backward pass of "
     if _is_unknown(user):
         return (
@@ -144,6 +154,12 @@ def _why(node: fx.Node, program: Program) -> str:
         )
     needed = "a sum over all rows is" if node.target is spmd.all_reduce else "all rows at once are"
     return f"in {phase}{where}, {needed} needed from the op {_op_name(user)} on"
+
+
+def _function(node: fx.Node) -> str:
+    """Where an op outside of layers is."""
+    name = node.meta.get("function")
+    return f"{name}, a part of the loss" if name else "the loss"
 
 
 def _is_unknown(node: fx.Node) -> bool:

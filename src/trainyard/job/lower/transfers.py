@@ -11,7 +11,9 @@ from trainyard.job.lower.axes import ShardedStage, leaving
 from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.pieces import Layout, Shape
 from trainyard.job.lower.segment import Segment
+from trainyard.job.plan import PlanError
 from trainyard.job.schedule import Kind
+from trainyard.program.addresses import address
 from trainyard.program.program import tensor_of
 
 _ORDER: tuple[Kind, ...] = ("F", "I", "B", "W")
@@ -57,7 +59,23 @@ class _Leaving(NamedTuple):
     layout: Layout
 
     def sent_to(self, target: int, before: Kind, needed: Layout) -> Transfer:
-        """To a stage where it is to lie so."""
+        """To a stage where it is to lie so.
+
+        Raises
+        ------
+        PlanError
+            If its parts are in orders of their own, and would be divided anew.
+        """
+        if (
+            "stays" in self.node.meta
+            and needed != self.layout
+            and (needed.placements or self.layout.placements)
+        ):
+            raise PlanError(
+                f"stage {target} takes {address(self.node)} from stage {self.stage}, whose ranks divide it otherwise; "
+                "it is in the order of a sort that each part of the rows does for itself. Begin the stage at another op, "
+                "such as the first of a layer"
+            )
         dtype = str(tensor_of(self.node).dtype).removeprefix("torch.")
         return Transfer(
             self.node.name, self.stage, target, self.after, before, dtype, self.shape, self.layout, needed

@@ -55,6 +55,8 @@ _LINEAR_IN_FIRST = {
     aten.clone.default,
     aten._to_copy.default,
     aten.copy.default,
+    aten.floor_divide.default,
+    aten.floor_divide.Scalar,
     aten.fill.Scalar,
     aten.fill.Tensor,
     aten.hardswish.default,

@@ -13,6 +13,7 @@ from trainyard.program.algebra.rules import (
     named,
     replicated,
     resized,
+    result_shapes,
     rule,
     same_dims,
     shapes,
@@ -24,6 +25,7 @@ aten = torch.ops.aten
 
 
 _FIRST = (frozenset({0}),)
+COUNTERS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
 @rule(aten.embedding.default)
@@ -82,8 +84,34 @@ def scatter(node: fx.Node) -> OpAxes:
 
 @rule(aten.topk.default, aten.sort.default, aten.sort.stable, aten.argsort.default)
 def order(node: fx.Node) -> OpAxes:
-    """The ordered dimension is whole."""
-    return resized(node, [argument(node, "dim")])
+    """The ordered dimension is whole, unless each part may have an order of its own."""
+    ratio = node.meta.get("own_order")
+    if ratio is None:
+        return resized(node, [argument(node, "dim")])
+    (length,) = shapes(node)[0]
+    dims: Dims = (("i",),)
+    return OpAxes(
+        (dims,), (dims,) * len(result_shapes(node)), {"i": length // ratio}, contiguous=frozenset("i")
+    )
+
+
+@rule(*COUNTERS)
+def counter(node: fx.Node) -> OpAxes:
+    """Whole, unless it counts the places of an order, of which each part has its own."""
+    ratio = node.meta.get("own_order")
+    if ratio is None:
+        return replicated(node)
+    (length,) = result_shapes(node)[0]
+    return OpAxes((), ((("i",),),), {"i": length // ratio}, contiguous=frozenset("i"))
+
+
+@rule(aten.histc.default)
+def histogram(node: fx.Node) -> OpAxes:
+    """Counts of parts add up, if the bins do not depend on the numbers."""
+    (numbers,) = shapes(node)
+    if argument(node, "min") == argument(node, "max"):
+        return replicated(node)
+    return OpAxes((named("d", numbers),), (((),),), sizes_of("d", numbers))
 
 
 @rule(aten.triu.default, aten.tril.default)
@@ -180,6 +208,16 @@ def index_select(node: fx.Node) -> OpAxes:
     table_dims, source = _selected(table, indices, args_of(node)[1])
     sizes = {f: table[d] for d, factors in enumerate(table_dims) for f in factors} | sizes_of("i", indices)
     return OpAxes((table_dims, named("i", indices)), (source,), sizes, linear=_FIRST)
+
+
+@rule(aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_copy(node: fx.Node) -> OpAxes:
+    """As ``index_add``; of several values for one place the last one counts, so that the indices are whole."""
+    table, indices, *values = shapes(node)
+    dims, source = _selected(table, indices, args_of(node)[1])
+    sizes = {f: table[d] for d, factors in enumerate(dims) for f in factors} | sizes_of("i", indices)
+    operands = (dims, named("i", indices), *(source if shape else () for shape in values))
+    return OpAxes(operands, (dims,), sizes, frozenset(sizes_of("i", indices)))
 
 
 @rule(aten.index_add.default)

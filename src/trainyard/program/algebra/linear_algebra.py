@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from trainyard.program.algebra.notation import Dims, OpAxes
+from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
 from trainyard.program.algebra.rules import (
     args_of,
     leading,
@@ -17,7 +17,7 @@ from trainyard.program.algebra.rules import (
     sizes_of,
     text_rule,
 )
-from trainyard.program.grouped_product import GROUPED_PRODUCT
+from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
 
 aten = torch.ops.aten
 
@@ -27,8 +27,22 @@ text_rule(aten.mm.default, "m k, k n -> m n", linear=_EACH)
 text_rule(aten.bmm.default, "b m k, b k n -> b m n", linear=_EACH)
 text_rule(aten.dot.default, "k, k -> ", linear=_EACH)
 text_rule(aten.mv.default, "m k, k -> m", linear=_EACH)
-# Where the rows of a group end says it of all rows and all groups.
-text_rule(GROUPED_PRODUCT, "g, m k, g k n -> m n", whole="g m", linear=(frozenset({1}), frozenset({2})))
+# Rows are in the order of their groups, so that a part of them must be one piece.
+_PIECES = frozenset("m")
+text_rule(
+    GROUPED_PRODUCT,
+    "m, m k, g k n -> m n",
+    whole="g",
+    linear=(frozenset({1}), frozenset({2})),
+    contiguous=_PIECES,
+)
+
+
+@rule(GROUPED_GRADIENT)
+def grouped_gradient(node: fx.Node) -> OpAxes:
+    """``m, m k, m n -> g k n``, summed over rows."""
+    text = "m, m k, m n -> 1 k n"
+    return axes_from(text, shapes(node), linear=(frozenset({1}), frozenset({2})), contiguous=_PIECES)
 
 
 @rule(aten.addmm.default)

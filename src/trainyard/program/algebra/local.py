@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from trainyard.program import spmd
+from trainyard.program.algebra.indexing import COUNTERS
 from trainyard.program.algebra.notation import Choice
 from trainyard.program.algebra.rules import args_of, first_index, result_shapes
 from trainyard.program.algebra.shapes import SPLITS
@@ -76,6 +77,13 @@ def _local(shape: Sequence[int], placement: Placement, divisor: Divisor) -> list
 @_localiser(aten.view.default, aten.expand.default)
 def _shape_second(node: fx.Node, choice: Choice, divisor: Divisor) -> LocalCall:
     return _replaced(node, 1, _local(result_shapes(node)[0], choice.results[0], divisor))
+
+
+@_localiser(*COUNTERS)
+def _counter(node: fx.Node, choice: Choice, divisor: Divisor) -> LocalCall:
+    """The places of an order that this part has of its own, counted from its first."""
+    (length,) = _local(result_shapes(node)[0], choice.results[0], divisor)
+    return LocalCall(aten.arange.default, (length,), dict(node.kwargs))
 
 
 @_localiser(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)

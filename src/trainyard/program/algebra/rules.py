@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trainyard.program.algebra.lookups import within_parts
 from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
 from trainyard.program.program import tensors_of
 
@@ -141,7 +142,7 @@ def axes_of(node: fx.Node) -> OpAxes:
 
 
 def _key(node: fx.Node) -> Any:
-    """All that a rule may look at: the op, its arguments, and of tensors their shapes and which are the same."""
+    """All that a rule may look at: the op, its arguments, of tensors their shapes and which are the same, and marks."""
     numbers: dict[fx.Node, int] = {}
 
     def plain(value: Any) -> Any:
@@ -156,13 +157,14 @@ def _key(node: fx.Node) -> Any:
 
     args = tuple(map(plain, node.args))
     kwargs = tuple((k, plain(v)) for k, v in node.kwargs.items())
-    return node.target, args, kwargs, tuple(tuple(t.shape) for t in tensors_of(node))
+    marks = node.meta.get("own_order"), node.meta.get("looks_up")
+    return node.target, args, kwargs, tuple(tuple(t.shape) for t in tensors_of(node)), marks
 
 
 def _axes_of(node: fx.Node) -> OpAxes:
     found = RULES.get(node.target)
     if found is not None:
-        return found(node)
+        return within_parts(node, found(node)) if "looks_up" in node.meta else found(node)
     if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
         return RULES["pointwise"](node)
     return replicated(node)

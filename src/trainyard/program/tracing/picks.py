@@ -43,14 +43,14 @@ def _places(node: fx.Node) -> fx.Node | None:
         return None
     if values and _shape(values[0]) not in ((), (*shape, *_shape(table)[2:])):
         return None
-    return at if at.meta["val"].dtype == torch.int64 and _counts_up(rows) else None
+    return at if at.meta["val"].dtype == torch.int64 and counts_up(rows) else None
 
 
 def _shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def _counts_up(node: fx.Node) -> bool:
+def counts_up(node: fx.Node) -> bool:
     """Whether a node is 0, 1, 2 and so on, perhaps as a column."""
     while node.target in (aten.unsqueeze.default, aten.view.default):
         node = node.args[0]  # type: ignore[assignment]

@@ -21,6 +21,7 @@ _CONSTANTS: dict[Any, int | str] = {
     aten.new_zeros.default: 0,
     aten.new_full.default: "fill_value",
     # What is never read may have any value.
+    aten.empty_like.default: 0,
     aten.new_empty.default: 0,
     aten.new_empty_strided.default: 0,
 }

@@ -17,17 +17,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.decompose import losses_written_out
+from trainyard.program.op_observer import function_of_model
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """Trace a function of pytrees of fake tensors that may write to tensors; the graph does not.
 
-    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) and the region that is checkpointed (see
-    `trainyard.program.tracing.checkpoints`) or, after `gradients`, the phase.
+    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) or, outside of layers, the function; and the
+    region that is checkpointed (see `trainyard.program.tracing.checkpoints`) or, after `gradients`, the phase.
     """
 
     def functional(*given: Any) -> Any:
-        with FunctionalTensorMode(), _WithoutChecks():
+        with FunctionalTensorMode(), _Recorded():
             results = function(*pytree.tree_map_only(Tensor, _functional, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
@@ -43,12 +44,18 @@ def _functional(tensor: Tensor) -> Any:
     return to_fun(tensor)
 
 
-class _WithoutChecks(TorchDispatchMode):
-    """Leaves out what only looks at values: whether a matrix could be inverted."""
+class _Recorded(TorchDispatchMode):
+    """Tells ops outside of layers which function of the model runs them.
+
+    It leaves out what only looks at values: whether a matrix could be inverted.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._linalg_check_errors.default:
             return None
+        known = fx_traceback.current_meta.get("custom") or {}
+        if not known.get("layer") and "phase" not in known:
+            fx_traceback.current_meta["custom"] = known | {"function": function_of_model()}
         return func(*args, **(kwargs or {}))
 
 

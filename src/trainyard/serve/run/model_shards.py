@@ -110,11 +110,9 @@ def _grouped_experts(
 ) -> Tensor:
     """Gated experts without biases, as ops that level 1 knows."""
     experts, order = top_k_index.flatten().sort(stable=True)
-    every = torch.arange(module.gate_up_proj.shape[0], device=experts.device)
-    ends = torch.searchsorted(experts, every, right=True).to(torch.int32)
     rows = hidden_states[order // top_k_index.shape[1]]
-    gate, up = grouped_product(ends, rows, module.gate_up_proj.transpose(1, 2)).chunk(2, dim=-1)
-    found = grouped_product(ends, module.act_fn(gate) * up, module.down_proj.transpose(1, 2))
+    gate, up = grouped_product(experts, rows, module.gate_up_proj.transpose(1, 2)).chunk(2, dim=-1)
+    found = grouped_product(experts, module.act_fn(gate) * up, module.down_proj.transpose(1, 2))
     back = found[order.argsort()].unflatten(0, top_k_index.shape)
     mixed: Tensor = (back * top_k_weights.unsqueeze(-1)).sum(1).to(hidden_states.dtype)
     return mixed

@@ -1,0 +1,344 @@
+"""Sorts of which each part of the rows may do its own: they put rows in order, and what follows puts them back.
+
+A mixture sorts its tokens by expert, computes, and puts each result back at its token. Whatever the order is, the results
+are the same. So each part of the batch may sort its own tokens, if whatever depends on the order either treats all places
+alike, or goes back to the rows by the numbers that the sort gave. `mark_orders` finds such sorts.
+
+A place is a position in the sorted order. Of each tensor that depends on a sort two things are followed: which of its
+dimensions is in the sorted order, and whether its numbers count rows or places. These numbers count within the part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.lookups import lookup_of
+from trainyard.program.algebra.rules import axes_of, tensor_args
+from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
+from trainyard.program.nodes import add_op, argument, copy_node
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.tracing.picks import counts_up
+
+__all__ = ["mark_orders", "stays", "without_orders"]
+
+aten = torch.ops.aten
+
+_SORTS = {aten.sort.default, aten.sort.stable}
+_SAME_NUMBERS = {
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.expand.default,
+    aten.clone.default,
+    aten._to_copy.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+}
+_ALIKE = {
+    aten.full.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.empty.memory_format,
+    aten.scalar_tensor.default,
+    aten.full_like.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.empty_like.default,
+}
+"""Ops whose results have the same number everywhere."""
+_QUOTIENTS = {aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode}
+_REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
+# Any part of rows in ascending groups has its rows in ascending groups.
+_TAKES_PARTS = {GROUPED_PRODUCT, GROUPED_GRADIENT}
+_DRAWN_BY_POSITION = {torch.ops.trainyard.dropout.default, torch.ops.trainyard.draw.default}
+
+
+class _DependsOnOrderError(Exception):
+    """Something depends on the order of a sort."""
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """What is known of a tensor that depends on a sort.
+
+    Attributes
+    ----------
+    ordered : dimension that is in the sorted order; None if all are as in the model.
+    counts : what its numbers count, if they may be used to look rows or places up.
+    length : of the dimension in which they count.
+    along : dimension along which they were found.
+    """
+
+    ordered: int | None
+    counts: Literal["rows", "places", ""] = ""
+    length: int = 0
+    along: int = 0
+
+
+def mark_orders(graph: fx.Graph) -> None:
+    """Say in ``meta`` which sorts may be done by each part of the rows, and which ops then look up within their part.
+
+    ``own_order`` stands at sorts: their length divided by it must divide into the parts. ``looks_up`` stands at ops: the
+    number of the operand by which they look up. ``stays`` stands at what depends on the order: the dimension that is in
+    order, or -1 for numbers of rows or places. In parts it must not be moved to another placement. ``counts_places_of``
+    stands at an ``arange`` that counts places: the name of the numbers along which it lies.
+    """
+    for node in list(graph.nodes):
+        if node.target in _SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
+            region = _Region(node)
+            try:
+                region.follow()
+            except _DependsOnOrderError:
+                continue
+            region.mark()
+
+
+def stays(node: fx.Node, have: Placement) -> bool:
+    """Whether a tensor depends on an order of each part's own, so that it cannot be moved from where it is."""
+    dim = node.meta.get("stays")
+    return dim == -1 or (dim is not None and isinstance(have, Shard) and have.dim == dim)
+
+
+def without_orders(graph: fx.Graph) -> fx.Graph:
+    """The graph with sorts that no part does by itself."""
+    copies: dict[fx.Node, fx.Node] = {}
+    new = fx.Graph()
+    for node in graph.nodes:
+        copies[node] = copy_node(new, node, copies.__getitem__)
+        for mark in ("own_order", "looks_up", "stays", "counts_places_of"):
+            copies[node].meta.pop(mark, None)
+    return new
+
+
+@dataclass
+class _Region:
+    """All that depends on the order of one sort.
+
+    Attributes
+    ----------
+    known : tensors that do.
+    looks_up : ops that look up by numbers of rows or places, with the operand that has them.
+    sorts : further sorts that are in this order.
+    counters : by op, the ``arange`` among its operands that counts places.
+    """
+
+    sort: fx.Node
+    known: dict[fx.Node, _Followed] = field(default_factory=dict)
+    looks_up: dict[fx.Node, int] = field(default_factory=dict)
+    sorts: list[fx.Node] = field(default_factory=list)
+    counters: dict[fx.Node, fx.Node] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Elements that are sorted."""
+        return int(self.sort.args[0].meta["val"].numel())  # type: ignore[union-attr]
+
+    def follow(self) -> None:
+        """Follow all that depends on the sort.
+
+        Raises
+        ------
+        _DependsOnOrderError
+            If something depends on the order in another way.
+        """
+        if self.length < 2:
+            raise _DependsOnOrderError
+        self._results(self.sort, _Followed(0), _Followed(0, "rows", self.length))
+        for node in self.sort.graph.nodes:
+            if (
+                node in self.known
+                or node is self.sort
+                or not any(n in self.known for n in node.all_input_nodes)
+            ):
+                continue
+            if node.op == "output" or any("stays" in n.meta for n in node.all_input_nodes):
+                raise _DependsOnOrderError
+            self._visit(node)
+
+    def mark(self) -> None:
+        """Write in ``meta`` what was found."""
+        ratio = math.lcm(*(self.length // f.length for f in self.known.values() if f.counts))
+        for node, counter in self.counters.items():
+            with node.graph.inserting_before(node):
+                own = add_op(node.graph, counter.target, counter.args, dict(counter.kwargs))
+            order = tensor_args(node)[self.looks_up[node]].name
+            own.meta = dict(counter.meta) | {"own_order": ratio, "stays": -1, "counts_places_of": order}
+            node.replace_input_with(counter, own)
+        for node in (self.sort, *self.sorts):
+            node.meta["own_order"] = ratio
+        for node, index in self.looks_up.items():
+            node.meta["looks_up"] = index
+        for node, followed in self.known.items():
+            node.meta["stays"] = followed.ordered if not followed.counts else -1
+
+    def _results(self, sort: fx.Node, values: _Followed | None, numbers: _Followed) -> None:
+        for taken in sort.users:
+            found = (values, numbers)[taken.args[1]]  # type: ignore[index]
+            if found is None and taken.users:
+                raise _DependsOnOrderError
+            if found is not None:
+                self.known[taken] = found
+
+    def _visit(self, node: fx.Node) -> None:
+        operands = tensor_args(node)
+        given = [self.known.get(operand) for operand in operands]
+        counting = [i for i, followed in enumerate(given) if followed is not None and followed.counts]
+        if node.target in _ALIKE:
+            return
+        if not counting:
+            self._treat_alike(node, given)
+        elif len(counting) > 1:
+            raise _DependsOnOrderError
+        elif (lookup := lookup_of(node)) is not None and lookup.index == counting[0]:
+            self._look_up(node, given)
+        elif node.target in _SAME_NUMBERS:
+            self._pass_on(node, given[0])
+        elif node.target in _QUOTIENTS | _REMAINDERS:
+            self._divide(node, given[0])
+        elif node.target in _SORTS:
+            self._invert(node, given[0])
+        else:
+            raise _DependsOnOrderError
+
+    def _treat_alike(self, node: fx.Node, given: list[_Followed | None]) -> None:
+        """An op that treats all places alike: its dimension in order is mapped, or summed."""
+        factors = self._factors(node, given)
+        results = axes_of(node).results
+        places = [[d for d, own in enumerate(dims) if factors & set(own)] for dims in results]
+        for dims, found in zip(results, places, strict=True):
+            if len(found) > 1 or any(len(dims[d]) > 1 for d in found):
+                raise _DependsOnOrderError
+        if isinstance(node.meta["val"], torch.Tensor):
+            if places[0]:
+                self.known[node] = _Followed(places[0][0])
+            return
+        numbers = [i for i, value in enumerate(node.meta["val"]) if isinstance(value, torch.Tensor)]
+        for taken in node.users:
+            found = places[numbers.index(taken.args[1])]  # type: ignore[arg-type]
+            if found:
+                self.known[taken] = _Followed(found[0])
+
+    def _factors(self, node: fx.Node, given: list[_Followed | None]) -> set[str]:
+        """The factors of an op that are in order, in all of its operands that have them."""
+        axes = axes_of(node)
+        found = set[str]()
+        for followed, dims in zip(given, axes.operands, strict=True):
+            if followed is not None and followed.ordered is not None:
+                found.add(_only(dims[followed.ordered]))
+        held = axes.whole if node.target in _TAKES_PARTS else axes.whole | axes.contiguous
+        if (
+            node.target in _DRAWN_BY_POSITION
+            or found & held
+            or any(axes.sizes[f] != self.length for f in found)
+        ):
+            raise _DependsOnOrderError
+        for operand, followed, dims in zip(tensor_args(node), given, axes.operands, strict=True):
+            for d, own in enumerate(dims):
+                if found & set(own) and not self._is_ordered(operand, followed, d):
+                    raise _DependsOnOrderError
+        return found
+
+    def _is_ordered(self, operand: fx.Node, followed: _Followed | None, dim: int) -> bool:
+        return _is_alike(operand) or (followed is not None and followed.ordered == dim)
+
+    def _pass_on(self, node: fx.Node, given: _Followed | None) -> None:
+        """A view or a copy of numbers."""
+        assert given is not None
+        axes = axes_of(node)
+        factor = _only(axes.operands[0][given.along])
+        found = [d for d, own in enumerate(axes.results[0]) if own == (factor,)]
+        if not found:
+            raise _DependsOnOrderError
+        ordered = None if given.ordered is None else found[0]
+        self.known[node] = replace(given, ordered=ordered, along=found[0])
+
+    def _divide(self, node: fx.Node, given: _Followed | None) -> None:
+        """Numbers of rows, of which each has several places that are sorted: the row, or which of its places."""
+        assert given is not None
+        number = node.args[1]
+        if (
+            given.counts != "rows"
+            or not isinstance(number, int)
+            or number < 1
+            or given.length % number
+            or (node.target in _QUOTIENTS and argument(node, "rounding_mode") not in (None, "floor", "trunc"))
+        ):
+            raise _DependsOnOrderError
+        if node.target in _QUOTIENTS:
+            self.known[node] = replace(given, length=given.length // number)
+        elif given.ordered is not None:
+            self.known[node] = _Followed(given.ordered)
+
+    def _invert(self, node: fx.Node, given: _Followed | None) -> None:
+        """The order of the order: the place of each row."""
+        assert given is not None
+        if given.counts != "rows" or given.length != self.length:
+            raise _DependsOnOrderError
+        self.sorts.append(node)
+        self._results(node, None, _Followed(None, "places", self.length))
+
+    def _look_up(self, node: fx.Node, given: list[_Followed | None]) -> None:
+        """An op that reads or writes a table at rows or places."""
+        lookup = lookup_of(node)
+        assert lookup is not None
+        index, table, dim = given[lookup.index], given[0], lookup.dim
+        operands = tensor_args(node)
+        assert index is not None
+        if int(operands[0].meta["val"].shape[dim]) != index.length or lookup.along != index.along:
+            raise _DependsOnOrderError
+        is_in_places = index.counts == "places"
+        if not _is_alike(operands[0]):
+            if (table is not None and table.ordered is not None) != is_in_places:
+                raise _DependsOnOrderError
+            if is_in_places and table is not None and table.ordered != dim:
+                raise _DependsOnOrderError
+        is_ordered = index.ordered is not None
+        self.looks_up[node] = lookup.index
+        if not lookup.writes:
+            if is_ordered:
+                self.known[node] = _Followed(lookup.found)
+            return
+        if not lookup.adds and index.length != self.length:
+            raise _DependsOnOrderError  # of several values for one row, the last would count
+        for values, followed in zip(operands[lookup.index + 1 :], given[lookup.index + 1 :], strict=True):
+            if not _is_alike(values) and values.meta["val"].dim():
+                self._check_values(node, values, followed, lookup.found, is_ordered)
+        if node in self.counters:
+            self.known[node] = _Followed(dim if is_in_places else None, "places", self.length, dim)
+        elif is_in_places:
+            self.known[node] = _Followed(dim)
+
+    def _check_values(
+        self, node: fx.Node, values: fx.Node, followed: _Followed | None, dim: int, is_ordered: bool
+    ) -> None:
+        if dim < 0 or values.meta["val"].shape[dim] == 1:
+            return  # the same at all places
+        if is_ordered and followed is None and values.meta["val"].dim() == 1 and counts_up(values):
+            self.counters[node] = values
+            return
+        if followed is None:
+            if is_ordered:
+                raise _DependsOnOrderError
+        elif followed.ordered != (dim if is_ordered else None):
+            raise _DependsOnOrderError
+
+
+def _only(factors: tuple[str, ...]) -> str:
+    if len(factors) != 1:
+        raise _DependsOnOrderError
+    return factors[0]
+
+
+def _is_alike(node: fx.Node) -> bool:
+    """Whether a tensor has the same number everywhere."""
+    while node.target in _SAME_NUMBERS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node.target in _ALIKE
