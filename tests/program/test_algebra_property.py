@@ -38,7 +38,8 @@ def make_node(target: Any, args: tuple[Any, ...]) -> tuple[fx.Node, dict[fx.Node
 
     kwargs = args[-1] if isinstance(args[-1], dict) else {}
     args = args[:-1] if kwargs else args
-    node = graph.call_function(target, tuple(pytree.tree_map_only(Tensor, placeholder, args)), kwargs)
+    given = pytree.tree_map_only(Tensor, placeholder, (args, kwargs))
+    node = graph.call_function(target, tuple(given[0]), given[1])
     node.meta["val"] = target(*args, **kwargs)
     return node, values
 

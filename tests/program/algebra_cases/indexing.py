@@ -115,3 +115,8 @@ def _index_select(d: Draw) -> tuple[Any, ...]:
 def _index_add(d: Draw) -> tuple[Any, ...]:
     x, dim, index = _index_select(d)
     return x, dim, index, d.real(*aten.index_select.default(x, dim, index).shape)
+
+
+@case(aten.index_fill.int_Scalar)
+def _index_fill(d: Draw) -> tuple[Any, ...]:
+    return *_index_select(d), 2.0

@@ -199,3 +199,12 @@ def _selected(table: tuple[int, ...], indices: tuple[int, ...], dim: int) -> tup
     dims: Dims = tuple(() if d == at else f for d, f in enumerate(named("d", table)))
     found = named("i", indices)[0] if indices else ()
     return dims, tuple(found if d == at else f for d, f in enumerate(dims))
+
+
+@rule(aten.index_fill.int_Scalar)
+def index_fill(node: fx.Node) -> OpAxes:
+    """One value at some indices of a dimension, which is whole."""
+    table, indices = shapes(node)
+    dims, _ = _selected(table, indices, args_of(node)[1])
+    sizes = {f: table[d] for d, factors in enumerate(dims) for f in factors}
+    return OpAxes((dims, tuple(() for _ in indices)), (dims,), sizes)
