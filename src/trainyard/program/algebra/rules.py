@@ -32,6 +32,13 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
     return register
 
 
+def declare(target: Any, function: Rule) -> None:
+    """Register a rule for an op that may have been used before, without one or with another."""
+    RULES[target] = function
+    for key in [key for key in _known if key[0] == target]:
+        del _known[key]
+
+
 def text_rule(target: Any, text: str, **kwargs: Any) -> None:
     """Register an op whose operands always have the same number of dimensions."""
     RULES[target] = lambda node: axes_from(text, shapes(node), **kwargs)
