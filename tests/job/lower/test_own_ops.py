@@ -83,7 +83,7 @@ def test_declared_ops_are_split_forward_and_backward() -> None:
 
 
 def test_the_example_of_the_documentation_is_split() -> None:
-    check_splits(load_model(str(Path(__file__).parents[2] / "examples" / "exact_own_op.py")), 4)
+    check_splits(load_model(str(Path(__file__).parents[3] / "examples" / "exact_own_op.py")), 4)
 
 
 def test_an_op_is_apart_only_once_it_is_declared() -> None:
