@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainyard.job.simulate import Simulation as Simulation
     from trainyard.program.capture import capture as capture
     from trainyard.program.model import Model as Model
+    from trainyard.program.own_ops import rows as rows
     from trainyard.program.program import Program as Program
 
 _HOME = MappingProxyType(
@@ -52,6 +53,7 @@ _HOME = MappingProxyType(
         "lower": "trainyard.job.lower.lower",
         "parse_cluster": "trainyard.hardware.parse",
         "plan": "trainyard.job.planning",
+        "rows": "trainyard.program.own_ops",
         "simulate": "trainyard.job.planning",
         "train": "trainyard.job.run.train",
     }
@@ -73,6 +75,7 @@ __all__ = [
     "lower",
     "parse_cluster",
     "plan",
+    "rows",
     "simulate",
     "train",
 ]

@@ -38,7 +38,8 @@ def make_node(target: Any, args: tuple[Any, ...]) -> tuple[fx.Node, dict[fx.Node
 
     kwargs = args[-1] if isinstance(args[-1], dict) else {}
     args = args[:-1] if kwargs else args
-    node = graph.call_function(target, tuple(pytree.tree_map_only(Tensor, placeholder, args)), kwargs)
+    given = pytree.tree_map_only(Tensor, placeholder, (args, kwargs))
+    node = graph.call_function(target, tuple(given[0]), given[1])
     node.meta["val"] = target(*args, **kwargs)
     return node, values
 
@@ -107,7 +108,9 @@ def check_all_choices(target: Any, args: tuple[Any, ...], num_ranks: int, blocks
 
 
 def test_every_rule_has_a_case() -> None:
-    ruled = {t for t in RULES if t != "pointwise"}
+    # But for ops of a user's own, which are checked when a model is captured.
+    described = {t for t in RULES if getattr(t, "namespace", "aten") in ("aten", "trainyard")}
+    ruled = {t for t in described if t != "pointwise"}
     missing = [str(t) for t in ruled if t not in CASES and t not in NOT_DRAWN]
     assert not missing, f"draw arguments for {missing} in algebra_cases"
     assert not [str(t) for t in CASES if t not in RULES], "cases of ops without a rule"

@@ -30,6 +30,7 @@ from trainyard.program.hidden_state import refuse_hidden_state
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.nodes import add_placeholder
 from trainyard.program.op_observer import line_of_model
+from trainyard.program.own_ops import check_declared_rows
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
@@ -101,6 +102,7 @@ def capture(
         step.refuse_others(trained)
     unused = tuple(name for name in trainable if name not in trained)
     program = program_of(model, graph_module, given, outputs, trained, dtype)
+    check_declared_rows(program.graph)
     return replace(program, aliases=aliases, unused=unused)
 
 

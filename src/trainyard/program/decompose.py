@@ -66,6 +66,55 @@ def _nll_loss_backward(
     return aten.nll_loss_backward.default(share, scores, target, weight, _SUM, ignore_index, count)
 
 
+def _reduced(each: Tensor, reduction: int) -> Tensor:
+    return each.mean() if reduction == _MEAN else each.sum()
+
+
+def _share(grad: Tensor, like: Tensor, reduction: int) -> Tensor:
+    """The gradient of each row's loss, given that of their mean or sum."""
+    rows = like.shape[0]
+    return (grad / rows if reduction == _MEAN else grad).expand(rows)
+
+
+def _multi_margin_loss(
+    scores: Tensor, target: Tensor, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = _MEAN
+) -> Any:
+    if reduction == _NONE or scores.dim() < 2:
+        return NotImplemented
+    return _reduced(aten.multi_margin_loss.default(scores, target, p, margin, weight, _NONE), reduction)
+
+
+def _multi_margin_loss_backward(
+    grad: Tensor,
+    scores: Tensor,
+    target: Tensor,
+    p: Any,
+    margin: Any,
+    weight: Any = None,
+    reduction: int = _MEAN,
+) -> Any:
+    if reduction == _NONE or scores.dim() < 2:
+        return NotImplemented
+    share = _share(grad, scores, reduction)
+    return aten.multi_margin_loss_backward.default(share, scores, target, p, margin, weight, _NONE)
+
+
+def _multilabel_margin_loss_forward(scores: Tensor, target: Tensor, reduction: int) -> Any:
+    if reduction == _NONE or scores.dim() < 2:
+        return NotImplemented
+    each, is_target = aten.multilabel_margin_loss_forward.default(scores, target, _NONE)
+    return _reduced(each, reduction), is_target
+
+
+def _multilabel_margin_loss_backward(
+    grad: Tensor, scores: Tensor, target: Tensor, reduction: int, is_target: Tensor
+) -> Any:
+    if reduction == _NONE or scores.dim() < 2:
+        return NotImplemented
+    share = _share(grad, scores, reduction)
+    return aten.multilabel_margin_loss_backward.default(share, scores, target, _NONE, is_target)
+
+
 def losses_written_out() -> dict[Any, Callable[..., Any]]:
     """Decompositions of losses, which capture applies: their means become sums over counts."""
     found: dict[Any, Callable[..., Any]] = dict(
@@ -90,6 +139,10 @@ def losses_written_out() -> dict[Any, Callable[..., Any]]:
     )
     found[aten.nll_loss_forward.default] = _nll_loss_forward
     found[aten.nll_loss_backward.default] = _nll_loss_backward
+    found[aten.multi_margin_loss.default] = _multi_margin_loss
+    found[aten.multi_margin_loss_backward.default] = _multi_margin_loss_backward
+    found[aten.multilabel_margin_loss_forward.default] = _multilabel_margin_loss_forward
+    found[aten.multilabel_margin_loss_backward.default] = _multilabel_margin_loss_backward
     return found
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from row_ops import WIDTH, batch, by_source
+from split_steps import check_splits
 from torch import Tensor, nn
 
 from trainyard.job.lower.split import CoupledRowsError, split
@@ -37,8 +39,8 @@ APART: dict[str, Loss] = {
 COUPLED: dict[str, tuple[Loss, str]] = {
     "all pairs": (_contrast, "all rows at once are needed from the op mm on"),
     "no rule": (
-        lambda m, b: F.multi_margin_loss(m(b["x"]), b["y"]),
-        "nothing says how the rows of the op multi_m",
+        lambda m, b: m(b["x"]).take(b["y"]).mean(),
+        "nothing says how the rows of the op take",
     ),
 }
 
@@ -46,6 +48,21 @@ COUPLED: dict[str, tuple[Loss, str]] = {
 @pytest.mark.parametrize("name", APART)
 def test_rows_are_apart(name: str) -> None:
     _split(APART[name])
+
+
+USES = by_source()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_microbatches_of_a_function_of_each_row_add_up(name: str) -> None:
+    def loss(module: nn.Module, batch: Any) -> Tensor:
+        found = USES[name](module, batch)
+        # Unlike factors, because the gradient of the norm of what has a fixed norm is nothing but rounding.
+        factors = torch.linspace(0.5, 1.5, found.numel() // len(found)) if found.dim() else torch.tensor(1.0)
+        return (found.flatten(1) * factors).square().mean() if found.dim() > 1 else (found * factors).mean()
+
+    torch.manual_seed(0)
+    check_splits(Model("test", nn.Linear(WIDTH, WIDTH), loss, batch()))
 
 
 @pytest.mark.parametrize("name", COUPLED)

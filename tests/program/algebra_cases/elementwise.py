@@ -17,6 +17,7 @@ aten = torch.ops.aten
 @case(
     aten.clone.default,
     aten.sum.default,
+    aten.nansum.default,
     aten.mean.default,
     aten.max.default,
     aten.min.default,
@@ -62,7 +63,28 @@ def _reduce(d: Draw) -> tuple[Any, ...]:
     return d.real(*shape), dims, d.pick(True, False)
 
 
-@case(aten.max.dim, aten.min.dim, aten.median.dim, aten.prod.dim_int, aten.all.dim, aten.any.dim)
+@case(aten.aminmax.default)
+def _both_ends(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, {"dim": d.pick(None, dim), "keepdim": d.pick(True, False)}
+
+
+@case(aten.all.dims, aten.any.dims)
+def _truth(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x > 0, [dim], d.pick(True, False)
+
+
+@case(
+    aten.mode.default,
+    aten.nanmedian.dim,
+    aten.max.dim,
+    aten.min.dim,
+    aten.median.dim,
+    aten.prod.dim_int,
+    aten.all.dim,
+    aten.any.dim,
+)
 def _reduce_one(d: Draw) -> tuple[Any, ...]:
     return *d.with_dim(), d.pick(True, False)
 
@@ -91,13 +113,13 @@ def _norm(d: Draw) -> tuple[Any, ...]:
     return x, d.pick(1, 2, float("inf")), [dim], d.pick(True, False)
 
 
-@case(aten.var.correction, aten.std.correction, aten.var_mean.correction)
+@case(aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction)
 def _variance(d: Draw) -> tuple[Any, ...]:
     x, dim = d.with_dim()
     return x, d.pick(None, [dim]), {"correction": 0, "keepdim": d.pick(True, False)}
 
 
-@case(aten.copy.default, aten.polar.default)
+@case(aten.copy.default, aten.polar.default, aten.complex.default)
 def _same_shape(d: Draw) -> tuple[Any, ...]:
     shape = d.shape()
     return d.real(*shape), d.real(*shape)
@@ -112,6 +134,17 @@ def _floor_divide(d: Draw) -> tuple[Any, ...]:
 @case(aten.floor_divide.Scalar)
 def _floor_divide_by_one(d: Draw) -> tuple[Any, ...]:
     return d.index(9, *d.shape()), 2
+
+
+@case(aten._neg_view.default)
+def _negated(d: Draw) -> tuple[Any, ...]:
+    return (d.real(*d.shape()),)
+
+
+@case(aten.rrelu_with_noise_backward.default)
+def _rrelu_backward(d: Draw) -> tuple[Any, ...]:
+    x = d.real(*d.shape())
+    return x, x + 1, x.abs(), 0.1, 0.3, d.pick(True, False), False
 
 
 @case(aten.fill.Scalar)
@@ -189,6 +222,11 @@ def _glu_backward(d: Draw) -> tuple[Any, ...]:
 @case(aten.bucketize.Tensor)
 def _bucketize(d: Draw) -> tuple[Any, ...]:
     return d.real(*d.shape()), torch.tensor([-1.0, 0.0, 1.0])
+
+
+@case(aten.isin.Tensor_Tensor)
+def _isin(d: Draw) -> tuple[Any, ...]:
+    return d.index(4, *d.shape()), torch.tensor([1, 2])
 
 
 @case(DROPOUT)

@@ -1,4 +1,4 @@
-"""Arguments of products: matrix products, convolutions, attention, matrices."""
+"""Arguments of products: matrix products, convolutions, attention."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def _attended(d: Draw) -> list[Tensor]:
 
 @case(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def _attention(d: Draw) -> tuple[Any, ...]:
-    return *_attended(d), 0.0, d.pick(True, False)
+    q, *rest = _attended(d)
+    masks = [d.real(*shape) for shape in ((4, 4), (1, 4, 4), (q.shape[0], 1, 1, 4), (*q.shape[:2], 4, 4))]
+    return d.pick((q, *rest, 0.0, True), (q, *rest, 0.0, False, {"attn_mask": d.pick(*masks)}))
 
 
 @case(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -103,38 +105,18 @@ def _cdist_backward(d: Draw) -> tuple[Any, ...]:
     return d.real(*found.shape), left, right, p, found
 
 
-def _matrices(d: Draw) -> Tensor:
-    """Well-conditioned square matrices."""
-    return d.real(*d.shape(0, 2), 3, 3) + 10 * torch.eye(3, dtype=torch.float64)
+@case(aten._trilinear.default)
+def _trilinear(d: Draw) -> tuple[Any, ...]:
+    """As ``F.bilinear`` writes it: n i, o i j, n j -> n o."""
+    n, o, i, j = d.size(), d.size(), d.size(), d.size()
+    return d.real(n, i), d.real(o, i, j), d.real(n, j), [1, 3], [0], [1, 2], [2, 3]
 
 
-@case(aten.linalg_inv_ex.default, aten._linalg_det.default)
-def _matrix(d: Draw) -> tuple[Any, ...]:
-    return (_matrices(d),)
-
-
-@case(aten.linalg_cholesky_ex.default)
-def _cholesky(d: Draw) -> tuple[Any, ...]:
-    x = _matrices(d)
-    return (x + x.mT,)
-
-
-@case(aten._linalg_solve_ex.default)
-def _solve(d: Draw) -> tuple[Any, ...]:
-    x = _matrices(d)
-    return x, d.real(*x.shape[:-1], 2)
-
-
-@case(aten.linalg_solve_triangular.default)
-def _solve_triangular(d: Draw) -> tuple[Any, ...]:
-    return *_solve(d), {"upper": True}
-
-
-@case(aten.linalg_lu_solve.default)
-def _lu_solve(d: Draw) -> tuple[Any, ...]:
-    x, right = _solve(d)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(x)
-    return lu, pivots, right
+@case(aten.linalg_cross.default)
+def _cross(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape(1, 2)
+    wide = [n if d.pick(True, False) else 1 for n in shape]
+    return d.pick((d.real(*shape, 3), d.real(*wide, 3)), (d.real(3, *shape), d.real(3, *wide), {"dim": 0}))
 
 
 @case(GROUPED_PRODUCT)

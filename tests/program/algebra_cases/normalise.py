@@ -128,3 +128,34 @@ def _nll_backward(d: Draw) -> tuple[Any, ...]:
     scores, target, weight, reduction, ignored = _nll(d)
     _, count = aten.nll_loss_forward.default(scores, target, weight, reduction, ignored)
     return d.real(), scores, target, weight, reduction, ignored, count
+
+
+@case(aten.renorm.default)
+def _renorm(d: Draw) -> tuple[Any, ...]:
+    x = d.real(*d.shape(2))
+    return x, 2, d.dim(x.dim()), 0.5
+
+
+@case(aten.multi_margin_loss.default)
+def _multi_margin(d: Draw) -> tuple[Any, ...]:
+    n, c = d.size(), 4
+    return d.real(n, c), d.index(c, n), 1, 1.0, d.pick(None, d.real(c).abs()), 0
+
+
+@case(aten.multi_margin_loss_backward.default)
+def _multi_margin_backward(d: Draw) -> tuple[Any, ...]:
+    scores, target, *rest = _multi_margin(d)
+    return d.real(len(target)), scores, target, *rest
+
+
+@case(aten.multilabel_margin_loss_forward.default)
+def _multilabel_margin(d: Draw) -> tuple[Any, ...]:
+    n, c = d.size(), 4
+    return d.real(n, c), d.index(c, n, c), 0
+
+
+@case(aten.multilabel_margin_loss_backward.default)
+def _multilabel_margin_backward(d: Draw) -> tuple[Any, ...]:
+    scores, target, reduction = _multilabel_margin(d)
+    _, is_target = aten.multilabel_margin_loss_forward.default(scores, target, reduction)
+    return d.real(len(target)), scores, target, reduction, is_target

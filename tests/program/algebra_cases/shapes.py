@@ -216,3 +216,18 @@ def _take_part(d: Draw) -> tuple[Any, ...]:
     dim = d.dim(len(shape)) % len(shape)
     shape[dim] *= 4
     return d.real(*shape), d.pick(0, 1), dim, d.pick(1, 2), 2
+
+
+@case(aten.rot90.default)
+def _rot90(d: Draw) -> tuple[Any, ...]:
+    x = d.real(*d.shape(2))
+    return x, d.pick(-1, 0, 1, 2), d.pick([0, 1], [-1, -2])
+
+
+@case(aten.diagonal_scatter.default)
+def _diagonal_scatter(d: Draw) -> tuple[Any, ...]:
+    x = d.real(*d.shape(2))
+    offset, dims = d.pick(-1, 0), d.pick((0, 1), (-2, -1))
+    if offset and x.shape[dims[0]] < 2:
+        offset = 0
+    return x, d.real(*x.diagonal(offset, *dims).shape), offset, *dims

@@ -92,6 +92,8 @@ def _register_padding(n: int, name: str) -> None:
 
 for _n in (2, 3):
     _register_pools(_n)
+for _kind in ("bilinear", "bicubic"):
+    _register_resizing(2, f"_upsample_{_kind}2d_aa", False)
 for _n, _smooth in ((1, ["linear"]), (2, ["bilinear", "bicubic"]), (3, ["trilinear"])):
     _register_resizing(_n, f"upsample_nearest{_n}d")
     _register_resizing(_n, f"_upsample_nearest_exact{_n}d")
@@ -128,14 +130,32 @@ def _col2im(d: Draw) -> tuple[Any, ...]:
     return d.real(*columns.shape), list(image.shape[2:]), *windows
 
 
-@case(aten.grid_sampler_2d.default)
-def _grid_sampler(d: Draw) -> tuple[Any, ...]:
-    image = _batch(d, 2)
-    return image, d.real(image.shape[0], 3, 2, 2), 0, 0, False
+def _register_sampling(n: int) -> None:
+    @case(_op(f"grid_sampler_{n}d"))
+    def _grid_sampler(d: Draw) -> tuple[Any, ...]:
+        image = _batch(d, n)
+        return image, d.real(image.shape[0], *[2] * n, n), 0, 0, False
+
+    @case(_op(f"grid_sampler_{n}d_backward"))
+    def _grid_sampler_backward(d: Draw) -> tuple[Any, ...]:
+        image, grid, *modes = _grid_sampler(d)
+        result = _op(f"grid_sampler_{n}d")(image, grid, *modes)
+        return _gradient(d, result), image, grid, *modes, [d.pick(True, False), True]
+
+    @case(_op(f"max_unpool{n}d"))
+    def _unpool(d: Draw) -> tuple[Any, ...]:
+        x = d.real(d.size(), d.size(), *[4] * n)
+        small, indices = _op(f"max_pool{n}d_with_indices")(x, [2] * n, [2] * n)
+        return small, indices, [4] * n, *(([2] * n, [0] * n) if n == 3 else ())
 
 
-@case(aten.grid_sampler_2d_backward.default)
-def _grid_sampler_backward(d: Draw) -> tuple[Any, ...]:
-    image, grid, *modes = _grid_sampler(d)
-    result = aten.grid_sampler_2d.default(image, grid, *modes)
-    return _gradient(d, result), image, grid, *modes, [d.pick(True, False), True]
+for _n in (2, 3):
+    _register_sampling(_n)
+
+
+@case(aten.affine_grid_generator.default)
+def _affine_grid(d: Draw) -> tuple[Any, ...]:
+    rows = d.size()
+    return d.pick(
+        (d.real(rows, 2, 3), [rows, 1, 3, 2], False), (d.real(rows, 3, 4), [rows, 1, 3, 2, 2], True)
+    )

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 DROPOUT = torch.ops.trainyard.dropout.default
 DRAW = torch.ops.trainyard.draw.default
 
-_JOINTLY_LINEAR = {aten.add.Tensor, aten.sub.Tensor}
+_JOINTLY_LINEAR = {aten.add.Tensor, aten.sub.Tensor, aten.complex.default}
 _LINEAR_IN_EACH = {aten.mul.Tensor}
 _BACKWARD = {
     aten.elu_backward.default,
@@ -38,6 +38,7 @@ _BACKWARD = {
     aten.softplus_backward.default,
     aten.softshrink_backward.default,
     aten._prelu_kernel_backward.default,
+    aten.rrelu_with_noise_backward.default,
 }
 """Gradients of pointwise ops, pointwise themselves and linear in the gradient that they are given."""
 _LINEAR_IN_FIRST = {
@@ -47,6 +48,7 @@ _LINEAR_IN_FIRST = {
     aten.mul.Scalar,
     aten.neg.default,
     aten.clone.default,
+    aten._neg_view.default,
 }
 
 
@@ -61,6 +63,8 @@ _LINEAR_IN_FIRST = {
     aten.fill.Tensor,
     aten.hardswish.default,
     aten.polar.default,
+    aten.complex.default,
+    aten._neg_view.default,
     aten._prelu_kernel.default,
     *_BACKWARD,
 )
@@ -100,6 +104,7 @@ def _keeps_sums(node: fx.Node) -> bool:
 _REDUCTIONS: dict[Any, Reduction | None] = {
     aten.sum.dim_IntList: "sum",
     aten.sum.default: "sum",
+    aten.nansum.default: "sum",
     aten.count_nonzero.default: "sum",
     aten.count_nonzero.dim_IntList: "sum",
     aten.mean.dim: "avg",
@@ -109,7 +114,10 @@ _REDUCTIONS: dict[Any, Reduction | None] = {
     aten.amin.default: "min",
     aten.min.default: "min",
     aten.all.dim: None,
+    aten.all.dims: None,
+    aten.aminmax.default: None,
     aten.any.dim: None,
+    aten.any.dims: None,
     aten.argmax.default: None,
     aten.argmin.default: None,
     aten.kthvalue.default: None,
@@ -118,9 +126,12 @@ _REDUCTIONS: dict[Any, Reduction | None] = {
     aten.max.dim: None,
     aten.median.dim: None,
     aten.min.dim: None,
+    aten.mode.default: None,
+    aten.nanmedian.dim: None,
     aten.norm.ScalarOpt_dim: None,
     aten.prod.dim_int: None,
     aten.std.correction: None,
+    aten.std_mean.correction: None,
     aten.var.correction: None,
     aten.var_mean.correction: None,
 }
@@ -211,9 +222,9 @@ def gated(node: fx.Node) -> OpAxes:
     return resized(node, [argument(node, "dim")], linear)
 
 
-@rule(aten.bucketize.Tensor)
-def bucketize(node: fx.Node) -> OpAxes:
-    """Pointwise in the values; the boundaries are whole."""
-    shape, boundaries = shapes(node)
+@rule(aten.bucketize.Tensor, aten.isin.Tensor_Tensor)
+def compared(node: fx.Node) -> OpAxes:
+    """Pointwise in the values; the boundaries, or the values to compare with, are whole."""
+    shape, others = shapes(node)
     dims = named("d", shape)
-    return OpAxes((dims, tuple(() for _ in boundaries)), (dims,), sizes_of("d", shape))
+    return OpAxes((dims, tuple(() for _ in others)), (dims,), sizes_of("d", shape))

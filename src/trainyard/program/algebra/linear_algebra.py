@@ -8,7 +8,6 @@ from torch import fx
 from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
 from trainyard.program.algebra.rules import (
     args_of,
-    leading,
     named,
     replicated,
     result_shapes,
@@ -18,6 +17,7 @@ from trainyard.program.algebra.rules import (
     text_rule,
 )
 from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
+from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
 
@@ -126,7 +126,8 @@ def _attention_sizes(query: tuple[int, ...], key: tuple[int, ...]) -> dict[str, 
 
 
 def _mask_dims(shape: tuple[int, ...]) -> Dims:
-    return tuple(f if n != 1 else () for f, n in zip((("b",), ("h",), (), ()), shape, strict=True))
+    aligned: Dims = (("b",), ("h",), (), ())[4 - len(shape) :]
+    return tuple(f if n != 1 else () for f, n in zip(aligned, shape, strict=True))
 
 
 @rule(_FLASH)
@@ -175,14 +176,28 @@ def distances_backward(node: fx.Node) -> OpAxes:
     return OpAxes((pairs, first, (*lead, ("r",), ()), pairs), (first,), sizes, linear=_EACH[:1])
 
 
-@rule(
-    aten.linalg_inv_ex.default,
-    aten.linalg_cholesky_ex.default,
-    aten.linalg_solve_triangular.default,
-    aten.linalg_lu_solve.default,
-    aten._linalg_det.default,
-    aten._linalg_solve_ex.default,
-)
-def factorisation(node: fx.Node) -> OpAxes:
-    """Matrices are whole, and independent of each other."""
-    return leading(node, len(shapes(node)[0]) - 2)
+@rule(aten._trilinear.default)
+def trilinear(node: fx.Node) -> OpAxes:
+    """The product of three operands, to each of which dimensions are added, summed over some."""
+    given, (*added, summed) = shapes(node), args_of(node)[3:7]
+    rank = len(given[0]) + len(added[0])
+    kept = [[d for d in range(rank) if d not in new] for new in added]
+    sizes = {
+        f"t{d}": n for dims, s in zip(kept, given, strict=True) for d, n in zip(dims, s, strict=True) if n > 1
+    }
+    operands = tuple(
+        tuple((f"t{d}",) if n > 1 else () for d, n in zip(dims, s, strict=True))
+        for dims, s in zip(kept, given, strict=True)
+    )
+    result: Dims = tuple((f"t{d}",) if f"t{d}" in sizes else () for d in range(rank) if d not in summed)
+    return OpAxes(operands, (result,), sizes, linear=(*_EACH, frozenset({2})))
+
+
+@rule(aten.linalg_cross.default)
+def cross(node: fx.Node) -> OpAxes:
+    """Vectors of three numbers, which are whole, and independent of each other."""
+    (shape,) = result_shapes(node)
+    dims = named("d", shape)
+    whole = frozenset(dims[argument(node, "dim")])
+    operands = tuple(tuple(f if n != 1 else () for f, n in zip(dims, s, strict=True)) for s in shapes(node))
+    return OpAxes(operands, (dims,), sizes_of("d", shape), whole, linear=(frozenset({0}), frozenset({1})))

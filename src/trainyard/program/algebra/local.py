@@ -99,12 +99,13 @@ def _shape_first(node: fx.Node, choice: Choice, divisor: Divisor) -> LocalCall:
 
 
 _NAMES_RESULT: dict[Any, str] = {
+    aten.affine_grid_generator.default: "size",
     aten.select_backward.default: "input_sizes",
     aten.diagonal_backward.default: "input_sizes",
     aten.unfold_backward.default: "input_sizes",
     **dict.fromkeys(UPSAMPLE_BACKWARD, "input_size"),
 }
-"""Gradients that name the size of their result, and in which argument."""
+"""Ops that name the size of their result, and in which argument."""
 
 
 @_localiser(*_NAMES_RESULT)

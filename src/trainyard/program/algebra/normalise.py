@@ -15,6 +15,7 @@ from trainyard.program.algebra.rules import (
     same_dims,
     shapes,
     sizes_of,
+    tensor_args,
 )
 from trainyard.program.nodes import argument
 
@@ -182,3 +183,31 @@ def nll_loss_backward(node: fx.Node) -> OpAxes:
     operands: tuple[Dims, ...] = ((), (("n",), ("c",)), (("n",),), *weights, ())
     sizes = {"n": scores[0], "c": scores[1]}
     return OpAxes(operands, ((("n",), ("c",)),), sizes, contiguous=frozenset("c"))
+
+
+@rule(aten.renorm.default)
+def renorm(node: fx.Node) -> OpAxes:
+    """Slices along a dimension are independent; the others are whole."""
+    shape = shapes(node)[0]
+    return same_dims(node, [d for d in range(len(shape)) if d != argument(node, "dim") % len(shape)])
+
+
+@rule(
+    aten.multi_margin_loss.default,
+    aten.multi_margin_loss_backward.default,
+    aten.multilabel_margin_loss_forward.default,
+    aten.multilabel_margin_loss_backward.default,
+)
+def margin_loss(node: fx.Node) -> OpAxes:
+    """Losses of rows, not summed; of each row the scores of all classes are whole, and so are their weights."""
+    rows = result_shapes(node)[0][:1]
+    if argument(node, "reduction") != 0 or not rows:
+        return replicated(node)
+    weight = argument(node, "weight")
+    dims = named("n", rows)
+    operands = tuple(
+        ((),) if tensor is weight else (*dims, *(() for _ in s[1:]))
+        for tensor, s in zip(tensor_args(node), shapes(node), strict=True)
+    )
+    results = tuple((*dims, *(() for _ in s[1:])) for s in result_shapes(node))
+    return OpAxes(operands, results, sizes_of("n", rows))

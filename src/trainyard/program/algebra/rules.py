@@ -1,8 +1,8 @@
 """The registry of rules: which dimensions every op maps, sums or needs whole.
 
 A rule is a function from a node to its ``OpAxes``. Rules are registered in the files beside this one, by kind:
-``elementwise``, ``shapes``, ``linear_algebra``, ``normalise``, ``indexing``, ``spatial``. An op without a rule is
-replicated: correct on every mesh, parallel on none.
+``elementwise``, ``shapes``, ``linear_algebra``, ``batched``, ``normalise``, ``indexing``, ``spatial``. An op without
+a rule is replicated: correct on every mesh, parallel on none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def declare(target: Any, function: Rule) -> None:
+    """Register a rule for an op that may have been used before, without one or with another."""
+    RULES[target] = function
+    for key in [key for key in _known if key[0] == target]:
+        del _known[key]
 
 
 def text_rule(target: Any, text: str, **kwargs: Any) -> None:
@@ -67,6 +74,12 @@ def shapes(node: fx.Node) -> list[tuple[int, ...]]:
 
 def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in tensors_of(node)]
+
+
+def present(node: fx.Node, results: tuple[Dims, ...]) -> tuple[Dims, ...]:
+    """Those of all possible results that the op makes; what is not asked of a gradient op may be no tensor."""
+    made = node.meta["val"]
+    return tuple(dims for dims, value in zip(results, made, strict=True) if isinstance(value, torch.Tensor))
 
 
 def named(prefix: str, shape: Iterable[int]) -> Dims:

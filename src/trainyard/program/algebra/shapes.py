@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import Any
 
@@ -16,6 +15,7 @@ from trainyard.program.algebra.rules import (
     first_index,
     leading,
     named,
+    replicated,
     resized,
     result_shapes,
     rule,
@@ -140,6 +140,15 @@ def on_diagonal(node: fx.Node) -> OpAxes:
     return _diagonal(node, shape, to_diagonal=False)
 
 
+@rule(aten.diagonal_scatter.default)
+def diagonal_scatter(node: fx.Node) -> OpAxes:
+    """A tensor with another one on a diagonal."""
+    shape = shapes(node)[0]
+    axes = _diagonal(node, shape, to_diagonal=True)
+    (dims,), (short,) = axes.operands, axes.results
+    return OpAxes((dims, short), (dims,), axes.sizes, linear=(frozenset({0, 1}),))
+
+
 def _diagonal(node: fx.Node, shape: tuple[int, ...], *, to_diagonal: bool) -> OpAxes:
     whole = {argument(node, name) % len(shape) for name in ("dim1", "dim2")}
     dims = tuple(() if d in whole else f for d, f in enumerate(named("d", shape)))
@@ -163,6 +172,8 @@ def unfold(node: fx.Node) -> OpAxes:
 @rule(aten.view_as_complex.default, aten.view_as_real.default, aten._conj.default)
 def complex_numbers(node: fx.Node) -> OpAxes:
     """Pairs of real numbers are complex ones; all dimensions before the pairs are mapped."""
+    if not shapes(node):
+        return replicated(node)  # of a number
     return leading(node, min(len(shapes(node)[0]), len(result_shapes(node)[0])))
 
 
@@ -282,6 +293,12 @@ def pad(node: fx.Node) -> OpAxes:
     return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST if zero else ())
 
 
+@rule(aten.rot90.default)
+def rotate(node: fx.Node) -> OpAxes:
+    """Two dimensions, which are whole, may change places."""
+    return resized(node, argument(node, "dims"), _FIRST)
+
+
 @rule(aten.flip.default, aten.roll.default)
 def reorder(node: fx.Node) -> OpAxes:
     """Elements move along some dimensions, which are whole."""
@@ -295,14 +312,17 @@ def reorder(node: fx.Node) -> OpAxes:
 
 @rule(aten.repeat.default)
 def repeat(node: fx.Node) -> OpAxes:
-    """Dimensions that are repeated are whole."""
+    """A repeated dimension is a row of blocks, each of which has all of its elements."""
     (shape,), (target,) = shapes(node), result_shapes(node)
-    lead = len(target) - len(shape)
-    same = [d >= lead and shape[d - lead] == target[d] for d in range(len(target))]
-    dims = tuple((f"d{d}",) if same[d] and target[d] > 1 else () for d in range(len(target)))
-    sizes = {f"d{d}": n for d, n in enumerate(target) if same[d] and n > 1}
-    assert math.prod(target) % max(1, math.prod(shape)) == 0
-    return OpAxes((dims[lead:],), (dims,), sizes, linear=_FIRST)
+    source = named("d", shape)
+    padded: Dims = (*((),) * (len(target) - len(shape)), *source)
+    times = [
+        n // max(1, size) for n, size in zip(target, (1,) * (len(target) - len(shape)) + shape, strict=True)
+    ]
+    blocks = named("times", times)
+    sizes = sizes_of("d", shape) | sizes_of("times", times)
+    result = tuple((*outer, *inner) for outer, inner in zip(blocks, padded, strict=True))
+    return OpAxes((source,), (result,), sizes, frozenset(sizes_of("times", times)), linear=_FIRST)
 
 
 @rule(spmd.keep_on_first)

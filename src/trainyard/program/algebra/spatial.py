@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import args_of, leading, resized, rule, shapes
+from trainyard.program.algebra.rules import leading, present, resized, rule, shapes
 
 aten = torch.ops.aten
 
@@ -43,6 +43,10 @@ _LINEAR: dict[Any, int] = {
     aten.upsample_bilinear2d.default: 2,
     aten.upsample_bicubic2d.default: 2,
     aten.upsample_trilinear3d.default: 3,
+    aten._upsample_bilinear2d_aa.default: 2,
+    aten._upsample_bicubic2d_aa.default: 2,
+    aten.max_unpool2d.default: 2,
+    aten.max_unpool3d.default: 3,
     aten.reflection_pad1d.default: 1,
     aten.reflection_pad1d_backward.default: 1,
     aten.reflection_pad2d.default: 2,
@@ -72,6 +76,8 @@ UPSAMPLE_BACKWARD: dict[Any, int] = {
     aten.upsample_bilinear2d_backward.default: 2,
     aten.upsample_bicubic2d_backward.default: 2,
     aten.upsample_trilinear3d_backward.default: 3,
+    aten._upsample_bilinear2d_aa_backward.default: 2,
+    aten._upsample_bicubic2d_aa_backward.default: 2,
 }
 """These name the size of their result."""
 
@@ -92,21 +98,30 @@ def channel_shuffle(node: fx.Node) -> OpAxes:
     return resized(node, [1], _FIRST)
 
 
-_IMAGE: Dims = (("n",), ("c",), (), ())
-_GRID: Dims = (("n",), (), (), ())
+def _sampled(num_dims: int) -> tuple[Dims, Dims]:
+    """Dimensions of images, and of the places in them that are looked at."""
+    space: Dims = ((),) * num_dims
+    return (("n",), ("c",), *space), (("n",), *space, ())
 
 
-@rule(aten.grid_sampler_2d.default)
+@rule(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def grid_sampler(node: fx.Node) -> OpAxes:
     """``n c h w, n y x 2 -> n c y x``."""
     image, _ = shapes(node)
-    return OpAxes((_IMAGE, _GRID), (_IMAGE,), {"n": image[0], "c": image[1]}, linear=_FIRST)
+    pixels, places = _sampled(len(image) - 2)
+    return OpAxes((pixels, places), (pixels,), {"n": image[0], "c": image[1]}, linear=_FIRST)
 
 
-@rule(aten.grid_sampler_2d_backward.default)
+@rule(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
 def grid_sampler_backward(node: fx.Node) -> OpAxes:
     """Gradients of the image and of the grid; the latter sums over channels."""
     image = shapes(node)[1]
-    asked: list[bool] = args_of(node)[6]
-    results = tuple(dims for dims, wanted in zip((_IMAGE, _GRID), asked, strict=True) if wanted)
-    return OpAxes((_IMAGE, _IMAGE, _GRID), results, {"n": image[0], "c": image[1]}, linear=_FIRST)
+    pixels, places = _sampled(len(image) - 2)
+    results = present(node, (pixels, places))
+    return OpAxes((pixels, pixels, places), results, {"n": image[0], "c": image[1]}, linear=_FIRST)
+
+
+@rule(aten.affine_grid_generator.default)
+def affine_grid(node: fx.Node) -> OpAxes:
+    """``n 2 3 -> n y x 2``: the places that a transformation of each image looks at."""
+    return leading(node, 1, _FIRST)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 _MIN_BLOCKS = 3
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+_PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
 # Hooks are part of what a module does, so they are compared; these are described by themselves.
 _STATE = {"_parameters", "_buffers", "_modules"}
 
@@ -68,6 +68,8 @@ def frozen(value: Any, within: tuple[int, ...] = ()) -> Any:
         return type(value).__name__, tuple(frozen(v, (*within, id(value))) for v in value)
     if isinstance(value, float):
         return "float", value.hex()  # 0.0 and -0.0 are not the same
+    if isinstance(value, complex):
+        return "complex", value.real.hex(), value.imag.hex()
     if is_plain(value):
         return type(value).__name__, value
     if isinstance(value, set | frozenset) and not value:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.random.positional import PositionalDraws
 from trainyard.program.tracing.checkpoints import checkpoints_run_once
+from trainyard.program.tracing.written_out import WrittenOut
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def stepping(
     with (
         torch.enable_grad(),
         PositionalDraws(rng, rows) as mode,
+        WrittenOut(),
         checkpoints_run_once(),
         _shown_where_held(module, state, held),
         watch(mode),
