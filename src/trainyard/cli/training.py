@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.interrupting import resume_command, saying_how_to_go_on
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
@@ -60,7 +60,11 @@ def train_and_report(
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
     screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
-    with _shown(screen, config.steps) as (on_step, on_restart):
+    folder = config.checkpoint or Path()
+    with (
+        saying_how_to_go_on(command, folder, screen.say),
+        _shown(screen, config.steps) as (on_step, on_restart),
+    ):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
@@ -212,6 +216,6 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         body.append(f"{skipped} of {len(result.metrics)} steps were not finite; their updates were skipped")
     if result.checkpoint is not None:
         folder = result.checkpoint.parent
-        more = f"--checkpoint {quote(str(folder))} --resume --steps {2 * steps}"
-        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {command} {more}"]
+        again = f"{resume_command(command, folder)} --steps {2 * steps}"
+        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {again}"]
     return tuple(body)

@@ -52,11 +52,12 @@ def search(setting: Setting) -> Plan:
         raise _nothing_fits(setting, estimates.points, trials)
     others = _runners_up(fitting, trials, best)
     unfit = {t.name for t in trials.found if not t.simulation.fits}
-    slower = [r for r in others if r.name not in unfit]
+    slower = [r for r in others if r.name not in unfit and r.step_s >= best.simulation.step_s]
     reasons = (
         f"Chosen: {best.name}.",
         _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
         *estimates.left_out,
+        *_not_simulated(others, best, capacity),
         *_failed(failures),
         *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
@@ -99,9 +100,22 @@ def _searched(
 ) -> str:
     names = ", ".join(t.name for t in published)
     return (
-        f"The fastest of {len(estimates.points)} plans: all of the space of degrees, microbatches, schedules, "
-        f"recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by estimate were simulated"
-        + (f", and so were the published systems {names}." if published else ".")
+        f"The fastest in simulation, of {len(estimates.points)} plans: all of the space of degrees, microbatches, "
+        f"schedules, recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by "
+        "estimate were simulated" + (f", and so were the published systems {names}." if published else ".")
+    )
+
+
+def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: int) -> tuple[str, ...]:
+    """That some plans may be faster than the best, as far as the estimate tells."""
+    best_s = best.simulation.step_s
+    faster = [r for r in others if not r.is_simulated and r.step_s < best_s and r.memory_bytes <= capacity]
+    if not faster:
+        return ()
+    first = min(faster, key=lambda r: r.step_s)
+    return (
+        f"Not simulated: {len(faster)} plans that may be faster, by estimate at most {1 - first.step_s / best_s:.1%} "
+        f"({first.name}).",
     )
 
 
@@ -112,7 +126,10 @@ def _failed(failures: Sequence[str]) -> tuple[str, ...]:
 
 
 def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> list[RunnerUp]:
-    """The simulated ones that fit, then the next by estimate, scaled by how the estimate was wrong for our best."""
+    """The simulated ones that fit, then the next by estimate, scaled by how the estimate was wrong for our best.
+
+    Their memory is scaled, too: by the least that a simulated plan needed over what was estimated.
+    """
     simulated = sorted(trials.found, key=lambda t: (not t.simulation.fits, t.simulation.step_s))
     others = [
         RunnerUp(t.name, t.simulation.step_s, t.simulation.peak_memory_bytes, True)
@@ -121,9 +138,10 @@ def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> lis
     ]
     own = [t for t in simulated if t.estimate is not None]
     scale = own[0].simulation.step_s / own[0].estimate.step_s if own and own[0].estimate is not None else 1.0
+    memory_ratio = trials.memory_ratio
     known = {t.estimate.point for t in own if t.estimate is not None}
     others += [
-        RunnerUp(str(e.point), e.step_s * scale, e.memory_bytes, False)
+        RunnerUp(str(e.point), e.step_s * scale, int(e.memory_bytes * memory_ratio), False)
         for e in fitting
         if e.point not in known
     ]
