@@ -66,8 +66,7 @@ def test_a_training_that_is_interrupted_goes_on(
     assert f"{number.name}: the run ends after the present step, with a checkpoint" in rest
     steps = complete_steps(tmp_path / "a folder")
     assert (
-        f"step {steps[0]} is saved in a folder; go on{' under the launcher' if launcher else ''} with"
-        in rest
+        f"step {steps[0]} is saved in a folder; go on{' under the launcher' if launcher else ''} with" in rest
     )
     again = next(line.strip() for line in rest.splitlines() if line.startswith("  trainyard "))
     assert again == "trainyard train gpt-tiny --checkpoint 'a folder' --resume"

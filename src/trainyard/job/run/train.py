@@ -80,9 +80,9 @@ def train(
     Notes
     -----
     At the first Ctrl-C or SIGTERM the run ends after its present step, with a checkpoint in ``config.checkpoint``, and
-    the signal does then what it does without this function: Ctrl-C raises ``KeyboardInterrupt``. A second one ends
-    the run at once, except under a launcher. An exception of a callback is raised after a checkpoint was written, too. Without a folder of
-    checkpoints nothing is saved, and neither waits.
+    the signal does then what it does without this function: Ctrl-C raises ``KeyboardInterrupt``. A second one ends the
+    run at once, except under a launcher. An exception of a callback is raised after a checkpoint was written, too.
+    Without a folder of checkpoints nothing is saved, and neither waits.
 
     Raises
     ------

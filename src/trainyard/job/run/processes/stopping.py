@@ -67,8 +67,9 @@ class EndNow(BaseException):
 def handling_signals(stop: StopRequest) -> Iterator[None]:
     """Turn the first SIGINT or SIGTERM into a request to stop, as long as there is something to save.
 
-    Another signal ends the run at once, if no launcher sends it. When the run has ended, the signal does what it would have done without this.
-    Python handles signals in its main thread only; in another thread nothing changes. A signal that is ignored stays so.
+    Another signal ends the run at once, if no launcher sends it. When the run has ended, the signal does what it would
+    have done without this. Python handles signals in its main thread only; in another thread nothing changes. A signal
+    that is ignored stays so.
     """
     handlers: dict[int, Any] = {}
 
