@@ -147,8 +147,31 @@ def test_accumulation_keeps_one_microbatch():
 
 
 def test_nothing_fits():
-    with pytest.raises(DoesNotFitError, match=r"does not fit.*MiB on a device.*as many devices"):
+    with pytest.raises(
+        DoesNotFitError, match=r"does not fit.*none fits.*by ZeRO stage: 0 \([\d.]+ MiB\), 1 .*, 3 "
+    ):
         plan(wide(16), small_memory(10**6, devices=2))
+
+
+def test_ways_out_fit(monkeypatch):
+    """What is advised where nothing fits is seen to fit."""
+    small = small_memory(10**6, devices=2)
+    with pytest.raises(DoesNotFitError, match=r"What fits by estimate: 4 nodes like this one\."):
+        plan(wide(16), small)
+    assert plan(wide(16), replace(small, nodes=small.nodes * 4)).simulation.fits
+    why = "The loss divides by a sum over all rows."
+    monkeypatch.setattr(Task, "coupling", why)
+    tiny = small_memory(4 * 2**20)
+    with pytest.raises(
+        DoesNotFitError, match=f"Only plans with one microbatch: {why}.*; a batch of 2048 rows;"
+    ):
+        plan(wide(4096, width=64), tiny)
+    assert plan(wide(2048, width=64), tiny).simulation.fits
+
+
+def test_ways_out_that_do_not_fit_are_not_advised():
+    with pytest.raises(DoesNotFitError, match="nothing else that was tried would fit"):
+        plan(wide(16), small_memory(3 * 10**4, devices=2))
 
 
 def test_batch_that_divides_nowhere():

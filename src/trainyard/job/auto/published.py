@@ -44,12 +44,11 @@ def try_published(setting: Setting, trials: Trials) -> tuple[str, ...]:
             continue
         num_ops += whole * (plan.rows_per_microbatch not in known_rows)
         known_rows.add(plan.rows_per_microbatch)
-        if (
-            _is_allowed(setting, plan)
-            and not trials.knows(plan)
-            and _state_fits(setting, plan)
-            and _may_be_best(setting, trials, plan)
-        ):
+        if not _is_allowed(setting, plan) or trials.knows(plan):
+            continue
+        if not _state_fits(setting, plan):
+            trials.too_large.append(name)
+        elif _may_be_best(setting, trials, plan):
             trials.simulate(name, plan)
             num_ops += whole
     if trials.best is not None and trials.best.plan.num_ranks < setting.cluster.num_devices:

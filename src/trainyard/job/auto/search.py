@@ -17,9 +17,9 @@ from trainyard.job.auto.points import Estimates, estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Trial, Trials
-from trainyard.job.plan import DoesNotFitError, Plan, PlanError
+from trainyard.job.auto.unfit import nothing_fits
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
-from trainyard.job.sizes import size_text
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
@@ -38,7 +38,8 @@ def search(setting: Setting) -> Plan:
         If the batch cannot be divided over the cluster's devices.
     """
     capacity = _capacity_bytes(setting)
-    estimates = estimate_all(setting, Probes(setting), capacity)
+    probes = Probes(setting)
+    estimates = estimate_all(setting, probes, capacity)
     if not estimates.points:
         raise PlanError(_divides_nowhere(setting, estimates))
     fitting = sorted((e for e in estimates.points if e.memory_bytes <= capacity), key=lambda e: e.step_s)
@@ -49,7 +50,7 @@ def search(setting: Setting) -> Plan:
     untried = try_published(setting, trials)
     best = trials.best
     if best is None:
-        raise _nothing_fits(setting, estimates.points, trials)
+        raise nothing_fits(setting, probes, estimates, trials, capacity)
     others = _runners_up(fitting, trials, best)
     unfit = {t.name for t in trials.found if not t.simulation.fits}
     slower = [r for r in others if r.name not in unfit and r.step_s >= best.simulation.step_s]
@@ -156,20 +157,4 @@ def _divides_nowhere(setting: Setting, estimates: Estimates) -> str:
             f"divides over none of the meshes of {num_devices} devices; use a batch that is a multiple of {num_devices}.",
             *estimates.left_out,
         )
-    )
-
-
-def _nothing_fits(setting: Setting, estimates: Sequence[Estimate], trials: Trials) -> PlanError:
-    name, cluster, smallest = setting.task.model.name, setting.cluster, trials.smallest
-    if smallest is not None:
-        return DoesNotFitError(
-            f"{name} does not fit on {cluster.name}. Of the plans that were simulated, {smallest.name} is short of "
-            f"least: {smallest.simulation.shortage} Or use more devices, devices with more memory, or fewer rows"
-        )
-    least = min(estimates, key=lambda e: e.memory_bytes)
-    capacity = _capacity_bytes(setting)
-    return DoesNotFitError(
-        f"{name} does not fit on {cluster.name}: the plan with the least memory ({least.point}) needs "
-        f"{size_text(least.memory_bytes)} on a device, of which {size_text(capacity)} can be used. Use about "
-        f"{least.memory_bytes / capacity:.1f} times as many devices, devices with more memory, or fewer rows"
     )
