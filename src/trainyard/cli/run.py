@@ -41,7 +41,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     run = saved_run(options)
     options = settled(options, run, screen.say)
-    screen.say(str(optimizer_config(options)))
+    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(spec, options.seed or 0)
     # What cannot be trained on is refused before anything is simulated.
     data = file_data(spec, options.steps or 0)

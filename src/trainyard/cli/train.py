@@ -53,7 +53,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
     options = settled(options, run, screen.say)
-    screen.say(str(optimizer_config(options)))
+    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(options.model, options.seed or 0)
     # What cannot be trained on is refused before anything is planned.
     data = file_data(options.model, options.steps or 0)
