@@ -140,6 +140,10 @@ def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
     clocks = clock("processor", 5.0, 5.5), clock("wall", 100.0, 129.0)
     assert elapsed(clocks, read_clocks(clocks)) == 0.5
     assert shown == ["processor", "wall", "wall", "processor"]
+    # One that stands still, or goes back, has not seen the op.
+    for stopped in (5.0, 4.0):
+        clocks = clock("processor", 5.0, stopped), clock("wall", 100.0, 129.0)
+        assert elapsed(clocks, read_clocks(clocks)) == 29.0
 
 
 def test_time_in_which_an_op_waits_does_not_count(tmp_path):
