@@ -58,7 +58,7 @@ def search(setting: Setting) -> Plan:
         f"Chosen: {best.name}.",
         _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
         *estimates.left_out,
-        *_not_simulated(others, best, capacity),
+        *_not_simulated(others, best, capacity / trials.memory_ratio),
         *_failed(failures),
         *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
@@ -107,8 +107,13 @@ def _searched(
     )
 
 
-def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: int) -> tuple[str, ...]:
-    """That some plans may be faster than the best, as far as the estimate tells."""
+def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> tuple[str, ...]:
+    """That some plans may be faster than the best, as far as the estimate tells.
+
+    Parameters
+    ----------
+    capacity : bytes that a plan may need on a device by its estimate.
+    """
     best_s = best.simulation.step_s
     faster = [r for r in others if not r.is_simulated and r.step_s < best_s and r.memory_bytes <= capacity]
     if not faster:
@@ -127,10 +132,7 @@ def _failed(failures: Sequence[str]) -> tuple[str, ...]:
 
 
 def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> list[RunnerUp]:
-    """The simulated ones that fit, then the next by estimate, scaled by how the estimate was wrong for our best.
-
-    Their memory is scaled, too: by the least that a simulated plan needed over what was estimated.
-    """
+    """The simulated ones that fit, then the next by estimate, scaled by how the estimate was wrong for our best."""
     simulated = sorted(trials.found, key=lambda t: (not t.simulation.fits, t.simulation.step_s))
     others = [
         RunnerUp(t.name, t.simulation.step_s, t.simulation.peak_memory_bytes, True)
@@ -139,10 +141,9 @@ def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> lis
     ]
     own = [t for t in simulated if t.estimate is not None]
     scale = own[0].simulation.step_s / own[0].estimate.step_s if own and own[0].estimate is not None else 1.0
-    memory_ratio = trials.memory_ratio
     known = {t.estimate.point for t in own if t.estimate is not None}
     others += [
-        RunnerUp(str(e.point), e.step_s * scale, int(e.memory_bytes * memory_ratio), False)
+        RunnerUp(str(e.point), e.step_s * scale, e.memory_bytes, False)
         for e in fitting
         if e.point not in known
     ]
