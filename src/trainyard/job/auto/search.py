@@ -47,7 +47,7 @@ def search(setting: Setting) -> Plan:
     _simulate(setting, fitting, trials)
     failures, num_own = tuple(trials.failures), len(trials.found)
     setting.progress("simulating published systems", 0.9)
-    untried = try_published(setting, trials)
+    try_published(setting, trials)
     best = trials.best
     if best is None:
         raise nothing_fits(setting, probes, estimates, trials, capacity)
@@ -60,7 +60,7 @@ def search(setting: Setting) -> Plan:
         *estimates.left_out,
         *_not_simulated(others, best, capacity / trials.memory_ratio),
         *_failed(failures),
-        *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
+        *_untried(trials.untried),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
     setting.report(others[:10])
@@ -123,6 +123,10 @@ def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> 
         f"Not simulated: {len(faster)} plans that may be faster, by estimate at most {1 - first.step_s / best_s:.1%} "
         f"({first.name}).",
     )
+
+
+def _untried(systems: Sequence[str]) -> tuple[str, ...]:
+    return (f"Not simulated, because the model is so large: {', '.join(systems)}.",) if systems else ()
 
 
 def _failed(failures: Sequence[str]) -> tuple[str, ...]:

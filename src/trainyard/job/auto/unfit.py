@@ -76,6 +76,8 @@ def _published(trials: Trials) -> Iterator[str]:
         yield f"Published systems that need more: {', '.join(unfit)}."
     if trials.too_large:
         yield f"Published systems whose model state alone is too large: {', '.join(trials.too_large)}."
+    if trials.untried:
+        yield f"Published systems that were not tried, because the model is so large: {', '.join(trials.untried)}."
     if trials.failures:
         whys = (failure.split("; ")[0].rstrip(".") for failure in trials.failures)  # without advice
         yield f"Plans that cannot be made: {'; '.join(whys)}."
