@@ -13,13 +13,14 @@ from trainyard.cli.verbs import VERBS
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
-    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
-    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --processes "
-    "--strategies --rows --dtype --statistics --momentum",
+    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "
+    "--processes --strategies --rows --dtype --statistics --momentum",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
-    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
-    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model --momentum",
+    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "
+    "--model --momentum",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",

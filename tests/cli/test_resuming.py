@@ -8,6 +8,7 @@ from pathlib import Path
 
 import one_rank
 import pytest
+import torch
 
 from trainyard.cli import main as cli
 from trainyard.cli.resuming import SavedRun, settled
@@ -17,6 +18,7 @@ from trainyard.cli.training_options import DEFAULTS
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.saved import path_of, read_run, write_run
+from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.schedules import make_schedule
 
@@ -26,6 +28,7 @@ RUN = SavedRun(
     {
         **DEFAULTS,
         "lr": 0.02,
+        "betas": (0.8, 0.9),
         "clip_norm": 0.5,
         "steps": 4,
         "processes": 2,
@@ -33,7 +36,6 @@ RUN = SavedRun(
         "rows": 8,
         "keep": 2,
     },
-    OptimizerConfig(lr=0.02, betas=(0.8, 0.9)),
     Plan("gpt-tiny", "x", "local", 8, make_schedule("one_f_one_b", 1, 1)),
     "2.13.0",
 )
@@ -43,15 +45,15 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     said: list[str] = []
     found = settled(Options(model="gpt-tiny"), RUN, said.append)
     assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
-    assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 10)
+    assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 0)
     assert said == ["goes on after step 4 of the run in f"]
     assert train_config(found, "gpt-tiny", RUN).optimizer == OptimizerConfig(
-        lr=0.02, warmup_steps=10, betas=(0.8, 0.9), clip_norm=0.5
+        lr=0.02, betas=(0.8, 0.9), clip_norm=0.5
     )
     given = settled(Options(model="gpt-tiny", max_checkpoint_gb=2.5), None, said.append)
     assert train_config(given, "gpt-tiny", None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
-    assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 1.0, None, 100)
+    assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 0.0, None, 100)
 
 
 def test_what_may_change_is_said_and_the_rest_refused() -> None:
@@ -62,9 +64,30 @@ def test_what_may_change_is_said_and_the_rest_refused() -> None:
         "goes on after step 4 of the run in f; --steps 8 instead of 4; --processes 1 instead of 2"
     ]
     with pytest.raises(
-        CheckpointError, match=r"a run with --lr 0\.02, --seed 0, and --lr 0\.1, --seed 3 is asked"
+        CheckpointError,
+        match=r"a run with --lr 0\.02, --betas 0\.8 0\.9, and --lr 0\.1, --betas 0\.9 0\.99 is asked",
     ):
-        settled(Options(model="gpt-tiny", lr=0.1, seed=3, steps=9), RUN, said.append)
+        settled(Options(model="gpt-tiny", lr=0.1, betas=(0.9, 0.99), steps=9), RUN, said.append)
+
+
+def test_options_of_another_optimizer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"--betas 0\.9 0\.99, --eps 0\.1: of adamw, not of sgd"):
+        settled(Options(model="gpt-tiny", optimizer="sgd", betas=(0.9, 0.99), eps=0.1), None, print)
+
+
+def test_defaults_are_those_of_python() -> None:
+    usual = settled(Options(model="gpt-tiny"), None, print)
+    python = TrainConfig(steps=100)
+    assert train_config(usual, "gpt-tiny", None).optimizer == python.optimizer == OptimizerConfig()
+    assert {name: DEFAULTS[name] for name in python.options if name in DEFAULTS} == {
+        name: value for name, value in python.options.items() if name in DEFAULTS
+    }
+    assert DEFAULTS["seed"] == python.seed
+    adamw = torch.optim.AdamW([torch.zeros(1)])
+    assert (usual.lr, usual.betas, usual.eps) == tuple(
+        adamw.defaults[name] for name in ("lr", "betas", "eps")
+    )
+    assert (usual.weight_decay, usual.clip_norm, usual.warmup_steps) == (0.0, 0.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +113,8 @@ def test_the_command_that_is_printed_goes_on_exactly(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = shlex.split(
-        "train gpt-tiny --rows 8 --lr 0.02 --warmup-steps 3 --clip-norm 0.5 --weight-decay 0.1 --seed 5 --processes 2 "
-        "--strategies 'zero(stage=2)' --dtype bfloat16"
+        "train gpt-tiny --rows 8 --lr 0.02 --betas 0.8 0.9 --eps 1e-6 --warmup-steps 3 --clip-norm 0.5 "
+        "--weight-decay 0.1 --seed 5 --processes 2 --strategies 'zero(stage=2)' --dtype bfloat16"
     )
 
     def losses(*command: str) -> list[float]:

@@ -19,7 +19,7 @@ from trainyard.cost import measure_processes, measured
 from trainyard.cost.measure_worker import _Worker
 from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
 from trainyard.cost.measurements import Measurement, Measurements
-from trainyard.cost.ops import Roofline, is_free
+from trainyard.cost.ops import BUFFER_OPS, Roofline, is_free
 from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
 from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
@@ -140,6 +140,10 @@ def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
     clocks = clock("processor", 5.0, 5.5), clock("wall", 100.0, 129.0)
     assert elapsed(clocks, read_clocks(clocks)) == 0.5
     assert shown == ["processor", "wall", "wall", "processor"]
+    # One that stands still, or goes back, has not seen the op.
+    for stopped in (5.0, 4.0):
+        clocks = clock("processor", 5.0, stopped), clock("wall", 100.0, 129.0)
+        assert elapsed(clocks, read_clocks(clocks)) == 29.0
 
 
 def test_time_in_which_an_op_waits_does_not_count(tmp_path):
@@ -271,7 +275,9 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     def run(request):
         runs.append(len(request["groups"]))
         found = {"seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)), "failed": {}}
-        return [{**found, "cpu_s": 0.0, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [
+            {**found, "cpu_s": 0.0, "buffer_ops": {key: [[1, 0.1], [2, 0.2]] for key in BUFFER_OPS}}
+        ], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     monkeypatch.setattr(measured.OtherLoad, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
@@ -297,7 +303,9 @@ def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
             "failed": {},
         }
-        return [{**found, "cpu_s": 0.0, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [
+            {**found, "cpu_s": 0.0, "buffer_ops": {key: [[1, 0.1], [2, 0.2]] for key in BUFFER_OPS}}
+        ], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     assert measure_ops([[trace]], Conditions(1, 1)).seconds[relu] == 1e-6

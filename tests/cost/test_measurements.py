@@ -63,6 +63,14 @@ def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
     assert entry.failed.keys() == {"b"}
 
 
+def test_no_op_takes_no_time():
+    entry = Entry({"a": Measurement(1.0, 0.1, 1.0, 1.0)}, buffer_ops={"copy": ((1, 2.0), (2, 5.0))})
+    nothing = Measurement(0.0, 0.0, 1.0, 2.0)
+    entry.add(Entry({"a": nothing, "b": nothing}, buffer_ops={"copy": ((1, 0.0), (2, 0.0))}))
+    assert {signature: m.seconds for signature, m in entry.ops.items()} == {"a": 1.0}
+    assert entry.buffer_ops == {"copy": ((1, 2.0), (2, 5.0))}
+
+
 def test_the_quieter_and_quicker_measurement_counts():
     entry = Entry(
         {"a": Measurement(2.0, 0.1, 1.0, 1.0, other_load=0.6)}, buffer_ops={"copy": ((1, 2.0), (2, 5.0))}
@@ -96,6 +104,7 @@ def test_a_file_gives_back_what_can_be_believed(tmp_path, monkeypatch):
     for name, changes in {
         "nan": {"seconds": float("nan")},
         "negative": {"seconds": -1.0},
+        "nothing at all": {"seconds": 0.0},
         "absurd": {"seconds": 1e9},
         "text": {"seconds": "soon"},
         "more": {"bogus": 1},

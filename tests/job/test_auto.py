@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from trainyard.job.auto.estimate import cut_stages, estimate, in_flight, ramp_le
 from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probes import Probes
+from trainyard.job.auto.search import _not_simulated
 from trainyard.job.auto.space import SCHEDULES, Point, Sharding
 from trainyard.job.catalog import published_strategies
 from trainyard.job.model_state import StateBytes
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError, parse_plan
 from trainyard.job.planning import Infeasible, compare, load_model, make_setting, plan, simulate
 from trainyard.job.schedules import dry_run, make_schedule
+from trainyard.job.setting import RunnerUp
 from trainyard.job.tables import COLUMNS, LayerTable
 from trainyard.job.task import Task
 from trainyard.program.blocks import block_path
@@ -147,8 +150,58 @@ def test_accumulation_keeps_one_microbatch():
 
 
 def test_nothing_fits():
-    with pytest.raises(DoesNotFitError, match=r"does not fit.*MiB on a device.*as many devices"):
+    with pytest.raises(
+        DoesNotFitError, match=r"does not fit.*none fits.*by ZeRO stage: 0 \([\d.]+ MiB\), 1 .*, 3 "
+    ):
         plan(wide(16), small_memory(10**6, devices=2))
+
+
+def test_ways_out_fit(monkeypatch):
+    """What is advised where nothing fits is seen to fit."""
+    small = small_memory(10**6, devices=2)
+    with pytest.raises(DoesNotFitError, match=r"What fits by estimate: 4 nodes like this one\."):
+        plan(wide(16), small)
+    assert plan(wide(16), replace(small, nodes=small.nodes * 4)).simulation.fits
+    why = "The loss divides by a sum over all rows."
+    monkeypatch.setattr(Task, "coupling", why)
+    tiny = small_memory(4 * 2**20)
+    with pytest.raises(
+        DoesNotFitError, match=f"Only plans with one microbatch: {why}.*; a batch of 2048 rows;"
+    ):
+        plan(wide(4096, width=64), tiny)
+    assert plan(wide(2048, width=64), tiny).simulation.fits
+
+
+def test_ways_out_that_do_not_fit_are_not_advised():
+    with pytest.raises(DoesNotFitError, match="nothing else that was tried would fit"):
+        plan(wide(16), small_memory(3 * 10**4, devices=2))
+
+
+def test_plans_that_were_not_simulated_may_be_faster_and_that_is_said():
+    best = SimpleNamespace(simulation=SimpleNamespace(step_s=2.0))
+    others = [
+        RunnerUp("a", 1.0, 9, True),  # simulated: does not fit
+        RunnerUp("b", 1.5, 11, False),  # too large
+        RunnerUp("c", 1.8, 9, False),
+        RunnerUp("d", 1.9, 9, False),
+        RunnerUp("e", 2.0, 9, False),
+    ]
+    assert _not_simulated(others, best, 10) == (
+        "Not simulated: 2 plans that may be faster, by estimate at most 10.0% (c).",
+    )
+    assert _not_simulated(others[-1:], best, 10) == ()
+
+
+def test_idle_devices_are_said_first():
+    found = plan(count_layers(4), "1x4xT4", "zero(stage=3, degree=2)").plan
+    assert found.num_ranks == 2
+    assert (
+        found.explain()
+        .splitlines()[0]
+        .endswith("on 2 ranks, which leaves 2 of the 4 devices idle, of 1x4xT4: 2 data.")
+    )
+    all_used = plan(count_layers(4), "1x4xT4", "zero(stage=3)").plan
+    assert "on 4 ranks of 1x4xT4: 4 data." in all_used.explain()
 
 
 def test_batch_that_divides_nowhere():

@@ -25,6 +25,7 @@ from trainyard.job.setting import first_plan
 from trainyard.job.simulate import simulate_plan
 from trainyard.program.addresses import address
 from trainyard.program.model import Model
+from trainyard.report.prediction import simulation_document, simulation_facts
 
 CLUSTER = parse_cluster("1x8xA100-80G")
 
@@ -95,6 +96,26 @@ def test_parts_of_the_time_add_up():
     assert sum(found.breakdown.values()) == pytest.approx(found.step_s)
     assert found.breakdown["communication"] == pytest.approx(sum(found.exposed.values()))
     assert 0 < found.mfu < 1
+    assert found.known_mfu == found.mfu
+
+
+def test_more_than_the_known_peak_is_no_share_of_it():
+    found = replace(simulate_plan(lowered_of(tiny("gpt")), CLUSTER), mfu=108.08)
+    assert found.known_mfu is None
+    assert dict(simulation_facts(found))["MFU"].startswith(
+        "not known: a step does more than the devices' peak"
+    )
+    assert simulation_document(found)["mfu"] is None
+    assert "more than the devices' peak as it is known, which is too low." in found.explain()
+
+
+@pytest.mark.parametrize(("more", "is_tight"), [(1.0, True), (1.029, True), (1.04, False), (0.99, False)])
+def test_memory_that_is_all_but_full_is_said(more, is_tight):
+    found = simulate_plan(lowered_of(tiny("gpt")), CLUSTER)
+    limit = round(found.peak_memory_bytes * more)
+    tight = replace(found, memory_limit_bytes=(limit,))
+    assert bool(tight.tightness) == is_tight
+    assert ("Memory is tight: a device needs" in tight.explain()) == is_tight
 
 
 def test_gradients_are_reduced_while_the_backward_goes_on():

@@ -80,6 +80,7 @@ def check_bounds(options: Any) -> None:
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         for bounds in get_args(hint):
             value = getattr(options, name)
-            if isinstance(bounds, Bounds) and value is not None and not bounds.allow(value):
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            if isinstance(bounds, Bounds) and not all(map(bounds.allow, values)):
                 option = "--" + name.replace("_", "-")
                 raise ValueError(f"{option} {shown(value)}: allowed is {bounds}; give such a number")

@@ -8,12 +8,14 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.interrupting import Terminated
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 from trainyard.reading import shown, visible
@@ -21,7 +23,7 @@ from trainyard.user_file import fault_in_user_file
 
 __all__ = ["UsageError", "help_text", "main", "run"]
 
-_FAILED, _USER_ERROR, _INTERRUPTED = 1, 2, 130
+_FAILED, _USER_ERROR = 1, 2
 _MOST_ROWS = 4
 _HELP = ("-h", "--help", "help")
 
@@ -41,15 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0; 1 where there is a result and it is not what was asked for, such as a plan that does not
-        fit, or a run began and failed; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C.
+        fit, or a run began and failed; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C;
+        143 after SIGTERM, where a training was saved before.
         With ``TRAINYARD_DEBUG=1`` errors keep their traceback.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(given)
+    except Terminated:
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; what is left must not be flushed into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

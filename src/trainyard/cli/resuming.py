@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cli.launcher import is_launched, is_silent, num_launched
-from trainyard.cli.training_options import DEFAULTS, TrainingOptions
+from trainyard.cli.training_options import DEFAULTS, OPTIMIZER_OPTIONS, TrainingOptions, value_text
 
 if TYPE_CHECKING:
-    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import Plan
     from trainyard.job.task import Task
 
@@ -20,9 +19,7 @@ __all__ = ["SavedRun", "saved_run", "settled"]
 _Options = TypeVar("_Options", bound=TrainingOptions)
 
 _PLANNING = ("processes", "strategies", "statistics")
-_FIXED = (
-    "optimizer", "momentum", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype",
-)  # fmt: skip
+_FIXED = ("optimizer", *OPTIMIZER_OPTIONS, "seed", "rows", "dtype")
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class SavedRun:
     checkpoint : its folder.
     step : steps done.
     values : of options, by name.
-    optimizer : with what the command line has no options for.
     plan : that it ran under.
     torch : the version of PyTorch that it ran with.
     """
@@ -42,7 +38,6 @@ class SavedRun:
     checkpoint: Path
     step: int
     values: Mapping[str, Any]
-    optimizer: OptimizerConfig
     plan: Plan
     torch: str
 
@@ -68,7 +63,7 @@ class SavedRun:
         from trainyard.job.run.config import TrainConfig
 
         # Options were compared before, so the rest is what the plan says.
-        config = TrainConfig(0, self.optimizer, seed=self.values["seed"])
+        config = TrainConfig(0, task.optimizer, seed=self.values["seed"])
         settings = settings_of(plan, config)
         check_goes_on_as(self.checkpoint, settings, identity_of(task.program(task.num_rows)))
 
@@ -103,7 +98,6 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
 
 
 def _read(checkpoint: Path) -> SavedRun:
-    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import parse_plan
     from trainyard.job.run.checkpoint.saved import read_about
     from trainyard.job.run.config import TrainConfig
@@ -114,10 +108,9 @@ def _read(checkpoint: Path) -> SavedRun:
     try:
         plan = parse_plan(about.plan)
         settings = dict(about.settings)
-        kept = {f.name: settings[f.name] for f in fields(OptimizerConfig) if f.name != "name"}
-        optimizer = OptimizerConfig(settings["optimizer"], **{**kept, "betas": tuple(kept["betas"])})
         values = {
             **{name: settings[name] for name in _FIXED},
+            "betas": tuple(settings["betas"]),
             **about.options,
             # A file gives its own batch, and no rows are asked for.
             "rows": None if is_file(plan.model) else plan.num_rows,
@@ -133,7 +126,7 @@ def _read(checkpoint: Path) -> SavedRun:
         raise CheckpointError(
             f"what {checkpoint} says of its run cannot be read: {type(error).__name__}: {error}"
         ) from error
-    return SavedRun(checkpoint, about.step, values, optimizer, plan, about.torch)
+    return SavedRun(checkpoint, about.step, values, plan, about.torch)
 
 
 def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None]) -> _Options:
@@ -143,6 +136,8 @@ def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None])
     ------
     CheckpointError
         If what was given is not that run.
+    ValueError
+        If what was given is of another optimizer.
     """
     known = DEFAULTS if run is None else {**DEFAULTS, **run.values}
     names = [f.name for f in fields(options) if f.name in known]
@@ -152,21 +147,30 @@ def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None])
         refused = [name for name in unlike if name in _FIXED]
         if refused:
             _refuse(run, {name: unlike[name] for name in refused})
-        changed = "".join(f"; {_flag(n)} {value} instead of {known[n]}" for n, value in unlike.items())
+        changed = "".join(
+            f"; {_flag(n, value)} instead of {value_text(known[n])}" for n, value in unlike.items()
+        )
         say(f"goes on after step {run.step} of the run in {run.checkpoint.parent}{changed}")
-    return replace(options, **{name: known[name] for name in names if name not in given})
+    options = replace(options, **{name: known[name] for name in names if name not in given})
+    if options.optimizer == "sgd" and (
+        unused := [_flag(n, given[n]) for n in ("betas", "eps") if n in given]
+    ):
+        raise ValueError(
+            f"{', '.join(unused)}: of adamw, not of sgd; leave it out, or take --optimizer adamw"
+        )
+    return options
 
 
 def _refuse(run: SavedRun, unlike: Mapping[str, Any]) -> None:
     from trainyard.job.run.errors import CheckpointError
 
-    asked = ", ".join(f"{_flag(name)} {value}" for name, value in unlike.items())
-    was = ", ".join(f"{_flag(name)} {run.values[name]}" for name in unlike)
+    asked = ", ".join(_flag(name, value) for name, value in unlike.items())
+    was = ", ".join(_flag(name, run.values[name]) for name in unlike)
     raise CheckpointError(
         f"{run.checkpoint} is of a run with {was}, and {asked} is asked for: leave that out, which continues the run, or "
         "start a run of its own in another folder"
     )
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _flag(name: str, value: object) -> str:
+    return f"--{name.replace('_', '-')} {value_text(value)}"

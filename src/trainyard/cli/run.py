@@ -41,6 +41,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     run = saved_run(options)
     options = settled(options, run, screen.say)
+    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(spec, options.seed or 0)
     # What cannot be trained on is refused before anything is simulated.
     data = file_data(spec, options.steps or 0)
@@ -49,7 +50,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         with screen.waiting("simulating the plan"):
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = load_model(spec, plan.num_rows) if model is None else model
-            optimizer = optimizer_config(options, run)
+            optimizer = optimizer_config(options)
             task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)

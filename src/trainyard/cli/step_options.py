@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from trainyard.cli.bounds import FRACTION
-
-if TYPE_CHECKING:
-    from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer import OptimizerConfig
 
 __all__ = ["OptimizerOptions", "StepOptions"]
 
@@ -19,15 +17,13 @@ __all__ = ["OptimizerOptions", "StepOptions"]
 class OptimizerOptions:
     """What the optimizer keeps in memory."""
 
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
     """How parameters are updated."""
-    momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = 0.0
+    momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
     """Of sgd; above 0 it keeps a number more for each parameter."""
 
     def optimizer_config(self) -> OptimizerConfig:
         """As the runtime takes it."""
-        from trainyard.job.optimizer import OptimizerConfig
-
         return OptimizerConfig(self.optimizer, momentum=self.momentum)
 
 

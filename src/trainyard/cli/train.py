@@ -53,6 +53,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
     options = settled(options, run, screen.say)
+    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(options.model, options.seed or 0)
     # What cannot be trained on is refused before anything is planned.
     data = file_data(options.model, options.steps or 0)
@@ -60,7 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if not is_silent():
         try:
             before = None if run is None else _as_before(run, options, model, screen, simulates=keeps_plan)
-            found = before or _best_plan(run, options, model, screen)
+            found = before or _best_plan(options, model, screen)
         except DoesNotFitError as error:
             return Outcome({"model": options.model, "fits": False, "reason": str(error)}, failure=str(error))
         screen.say(found.plan.explain())
@@ -83,7 +84,7 @@ def _as_before(
 
     plan = run.plan
     model = load_model(options.model, options.rows) if model is None else model
-    optimizer = optimizer_config(options, run)
+    optimizer = optimizer_config(options)
     task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
     run.check(plan, task)
     if not simulates:
@@ -93,7 +94,7 @@ def _as_before(
     return Planned(plan, simulation, task, (), 0.0)
 
 
-def _best_plan(run: SavedRun | None, options: Options, model: Model | None, screen: Screen) -> Planned:
+def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned:
     """Plan for every number of processes that is in question; the fastest plan wins."""
     from trainyard.hardware import cluster_of_profile, local_profile
     from trainyard.job.plan import DoesNotFitError
@@ -116,7 +117,7 @@ def _best_plan(run: SavedRun | None, options: Options, model: Model | None, scre
                     lambda what, done: change(f"{what} ({done:.0%})"),
                     options.statistics or "batch",
                     all_devices=True,
-                    optimizer=optimizer_config(options, run),
+                    optimizer=optimizer_config(options),
                 )
             except DoesNotFitError:
                 if count != counts[-1] or found:

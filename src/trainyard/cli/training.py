@@ -5,22 +5,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.interrupting import resume_command, saying_how_to_go_on
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.training_options import TrainingOptions
+from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
     from trainyard.job.run.step.data import Data
@@ -60,31 +60,30 @@ def train_and_report(
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
     screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
-    with _shown(screen, config.steps) as (on_step, on_restart):
+    folder = config.checkpoint or Path()
+    with (
+        saying_how_to_go_on(command, folder, screen.say),
+        _shown(screen, config.steps) as (on_step, on_restart),
+    ):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
-    document = {"plan": plan.to_text(), **_document(simulation, result)}
+    document = {
+        "plan": plan.to_text(),
+        "optimizer": asdict(config.optimizer),
+        **_document(simulation, result),
+    }
     return Outcome(document, _body(simulation, result, command, config.steps))
 
 
-def optimizer_config(options: TrainingOptions, run: SavedRun | None) -> OptimizerConfig:
-    """How parameters are updated, by options of which none is open any more.
-
-    Parameters
-    ----------
-    run : that goes on, if one does.
-    """
-    from trainyard.job.optimizer import OptimizerConfig
-
-    names = ("lr", "warmup_steps", "momentum", "weight_decay", "clip_norm")
-    base = OptimizerConfig() if run is None else run.optimizer
-    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(base, name=options.optimizer or base.name, **asked)
+def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
+    """How parameters are updated, by options with defaults filled in."""
+    asked: dict[str, Any] = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
+    return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 
 
 def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> TrainConfig:
-    """Options, of which none is open any more, as the runtime takes them.
+    """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
@@ -102,7 +101,7 @@ def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> 
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,
-        optimizer_config(options, run),
+        optimizer_config(options),
         folder,
         resume=options.resume,
         log=folder / "log",
@@ -217,6 +216,6 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         body.append(f"{skipped} of {len(result.metrics)} steps were not finite; their updates were skipped")
     if result.checkpoint is not None:
         folder = result.checkpoint.parent
-        more = f"--checkpoint {quote(str(folder))} --resume --steps {2 * steps}"
-        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {command} {more}"]
+        again = f"{resume_command(command, folder)} --steps {2 * steps}"
+        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {again}"]
     return tuple(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -14,18 +14,18 @@ import tyro
 from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, SEED, STALL, STEPS
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
+from trainyard.job.optimizer import OptimizerConfig
 
-__all__ = ["DEFAULTS", "TrainingOptions", "usual"]
+__all__ = ["DEFAULTS", "OPTIMIZER_OPTIONS", "TrainingOptions", "usual", "value_text"]
+
+OPTIMIZER_OPTIONS = tuple(f.name for f in fields(OptimizerConfig) if f.name != "name")
+"""Fields of `OptimizerConfig` that are options of the same name; ``--optimizer`` is its name."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "steps": 100,
-        "lr": 1e-3,
-        "warmup_steps": 10,
-        "optimizer": "adamw",
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "clip_norm": 1.0,
+        "optimizer": OptimizerConfig.name,
+        **{name: getattr(OptimizerConfig, name) for name in OPTIMIZER_OPTIONS},
         "seed": 0,
         "on_nonfinite": "stop",
         "checkpoint_every": 0,
@@ -39,9 +39,14 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 """Values of options that nobody gave, where no checkpoint says otherwise."""
 
 
+def value_text(value: object) -> str:
+    """The value of an option as a command line has it."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def usual(name: str, metavar: str) -> Any:
     """How help shows an option that is None until it is known whether a run is resumed."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {DEFAULTS[name]})")
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {value_text(DEFAULTS[name])})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +58,13 @@ class TrainingOptions(Common):
     lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
     """Learning rate after warm-up."""
     warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
-    """Steps over which the rate grows."""
+    """Steps over which the rate grows; 0 begins with the whole rate."""
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
+    betas: Annotated[tuple[float, float] | None, usual("betas", "X X"), FRACTION] = None
+    """Of adamw: how slowly its means of gradients and of their squares change."""
+    eps: Annotated[float | None, usual("eps", "X"), QUANTITY] = None
+    """Of adamw: added to the root of the mean square."""
     momentum: Annotated[float | None, usual("momentum", "X"), FRACTION] = None
     """Of sgd."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None

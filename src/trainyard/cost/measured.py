@@ -170,7 +170,7 @@ def _missing(
             missing.append(group)
             known |= wanted
     disturbed = bool(repeat) and entry.buffer_ops_other_load > BUSY
-    return missing, list(BUFFER_OPS) if disturbed or not entry.buffer_ops else []
+    return missing, list(BUFFER_OPS) if disturbed or not entry.buffer_ops.keys() >= set(BUFFER_OPS) else []
 
 
 def _measured(groups: list[Group], conditions: Conditions, budget_s: float, again: bool) -> tuple[Entry, str]:

@@ -67,7 +67,7 @@ class Measurement:
         """Whether an op can have these numbers."""
         numbers = (self.seconds, self.spread, self.work, self.when_s, self.other_load)
         sound = all(math.isfinite(n) and n >= 0 for n in numbers)
-        return sound and self.seconds < _MOST_S and self.num_measured > 0
+        return sound and 0.0 < self.seconds < _MOST_S and self.num_measured > 0
 
     @property
     def was_busy(self) -> bool:
@@ -137,7 +137,7 @@ class Entry:
         return frozenset(s for s in self.busy() if self.ops[s].num_failed_retries < _MAX_FAILED_RETRIES)
 
     def add(self, found: Entry) -> None:
-        """Add new measurements and failures.
+        """Add new measurements and failures; an op takes more than 0 seconds, so one of 0 is none.
 
         If an op has a measurement and fails now, the measurement stays and counts one more failed retry.
         """
@@ -148,10 +148,12 @@ class Entry:
             else:
                 self.ops[signature] = replace(old, num_failed_retries=old.num_failed_retries + 1)
         for signature, new in found.ops.items():
+            if not new.is_sound:
+                continue
             old = self.ops.get(signature)
             self.ops[signature] = new if old is None else old.combined_with(new)
             self.failed.pop(signature, None)
-        if found.buffer_ops:
+        if found.buffer_ops and all(map(_are_sound, found.buffer_ops.values())):
             known = self.buffer_ops or found.buffer_ops
             before = self.buffer_ops_other_load if self.buffer_ops else 1.0
             self.buffer_ops_other_load = min(found.buffer_ops_other_load, before)
@@ -191,12 +193,16 @@ class Measurements:
         remember(self.path, json.dumps({"version": _VERSION, "conditions": conditions}))
 
 
+def _are_sound(points: Points) -> bool:
+    return all(0.0 < seconds < _MOST_S for _, seconds in points)
+
+
 def _entry(values: Mapping[str, Any]) -> Entry:
     ops = {s: m for s, m in _each(Measurement, values["ops"]) if m.is_sound}
     buffer_ops = {}
     for name, points in values["buffer_ops"].items():
         point_list = tuple((int(n), float(s)) for n, s in points)
-        if len(point_list) > 1 and all(0 <= s < _MOST_S for _, s in point_list):
+        if len(point_list) > 1 and _are_sound(point_list):
             buffer_ops[str(name)] = point_list
     return Entry(
         ops, dict(_each(Failure, values["failed"])), buffer_ops, float(values["buffer_ops_other_load"])

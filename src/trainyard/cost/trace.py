@@ -259,8 +259,12 @@ def read_clocks(clocks: Clocks) -> tuple[float, ...]:
 
 
 def elapsed(clocks: Clocks, start: tuple[float, ...]) -> float:
-    """Seconds since then by the clock that shows least: each leaves out something that is not the op's time."""
-    return min(clock() - then for clock, then in zip(reversed(clocks), reversed(start), strict=True))
+    """Seconds since then by the clock that shows least: each leaves out something that is not the op's time.
+
+    A clock that stood still, as the system's count of CPU time may, is passed over; 0 where all did.
+    """
+    laps = [clock() - then for clock, then in zip(reversed(clocks), reversed(start), strict=True)]
+    return min((lap for lap in laps if lap > 0.0), default=0.0)
 
 
 def run_trace(trace: Trace, values: dict[str, Any], times: OpTimes) -> None:

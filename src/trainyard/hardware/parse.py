@@ -44,7 +44,13 @@ from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology, ed
 from trainyard.reading import Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_DEVICES
 
-__all__ = ["cluster_from_dict", "cluster_from_yaml", "is_described_by_name", "parse_cluster"]
+__all__ = [
+    "cluster_from_dict",
+    "cluster_from_yaml",
+    "is_described_by_name",
+    "num_named_devices",
+    "parse_cluster",
+]
 
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
 _Partitions = tuple[tuple[str, frozenset[int]], ...]
@@ -134,6 +140,19 @@ def is_described_by_name(cluster: Cluster) -> bool:
         except HardwareError:
             return False
     return meant is not None and meant.fingerprint() == cluster.fingerprint()
+
+
+def num_named_devices(name: str) -> int | None:
+    """Count the devices of the cluster that a text form means; None where it does not say, or is no text form.
+
+    Nothing is measured or read for it.
+    """
+    if local := _LOCAL.fullmatch(name):
+        return None if local["count"] is None else int(local["count"])
+    try:
+        return None if name.endswith((".yaml", ".yml")) else cluster_from_text(name).num_devices
+    except HardwareError:
+        return None
 
 
 def _local(count: str | None) -> Cluster:

@@ -126,7 +126,8 @@ def plan_task(
         setting.progress("simulating the plan", 0.9)
         simulation = setting.simulate(chosen)
     seconds = time.perf_counter() - started
-    return Planned(_noted(chosen, task), simulation, task, tuple(setting.runners_up), seconds)
+    chosen = _noted(chosen, task, simulation)
+    return Planned(chosen, simulation, task, tuple(setting.runners_up), seconds)
 
 
 @contextmanager
@@ -169,10 +170,10 @@ def make_setting(
     )
 
 
-def _noted(plan: Plan, task: Task) -> Plan:
-    """A plan whose reasons say what the model itself asks for, and leaves aside."""
+def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
+    """A plan whose reasons say what the model itself asks for and leaves aside, and whether memory is tight."""
     program = task.program(plan.rows_per_microbatch)
-    notes = []
+    notes = [simulation.tightness] if simulation.tightness else []
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")

@@ -222,6 +222,10 @@ class Setting(ABC):
         """A setting of another model that is otherwise the same, such as of one with fewer of its blocks."""
 
     @abstractmethod
+    def of_step(self, num_rows: int, dtype: str) -> Setting:
+        """A setting of another step of the same model: of other rows, or in another precision."""
+
+    @abstractmethod
     def load(self) -> None:
         """Load what a simulation needs now, which takes a second, rather than with the first."""
 

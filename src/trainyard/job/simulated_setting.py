@@ -109,6 +109,11 @@ class SimulatedSetting(Setting):
             self, task=Task(model, self.task.dtype, self.task.statistics, optimizer=self.task.optimizer)
         )
 
+    def of_step(self, num_rows: int, dtype: str) -> SimulatedSetting:
+        """A setting of another step of the same model."""
+        task = Task(self.task.model, dtype, self.task.statistics, num_rows, self.task.optimizer)
+        return replace(self, task=task)
+
     def load(self) -> None:
         """Load the engine."""
         load()

@@ -32,6 +32,10 @@ __all__ = [
 
 _SHOWN_RANKS = 8
 _SHOWN_OF_EACH = 3
+_UNKNOWN_MFU = (
+    "not known: a step does more than the devices' peak as it was measured, perhaps on a busy machine; measure again "
+    "when it is quiet (trainyard hardware local --measure)"
+)
 
 
 def mesh_text(plan: Plan) -> str:
@@ -55,7 +59,7 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
     return (
         ("step time", f"{seconds_text(simulation.step_s)} ({simulation.rows_per_s:,.4g} rows/s)"),
         ("of which", time),
-        ("MFU", percent_text(simulation.mfu)),
+        ("MFU", _UNKNOWN_MFU if simulation.known_mfu is None else percent_text(simulation.known_mfu)),
         *_memory_facts(simulation),
         *source_facts(simulation.sources),
     )
@@ -141,7 +145,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
     return {
         "step_s": simulation.step_s,
         "rows_per_s": simulation.rows_per_s,
-        "mfu": simulation.mfu,
+        "mfu": simulation.known_mfu,
         "fits": simulation.fits,
         "breakdown_s": simulation.breakdown,
         "exposed_s": simulation.exposed,
@@ -198,6 +202,6 @@ def contender_of(name: str, found: Planned | Infeasible) -> Contender:
         memory,
         simulation.memory_limit_bytes[rank],
         simulation.fits,
-        simulation.mfu,
+        simulation.known_mfu,
         simulation.shortage,
     )

@@ -12,6 +12,7 @@ from trainyard.divisors import divisors
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Spot
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.reading import shown
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Training:
     rows: int
     steps: int
     strategies: str = "data_parallel"
-    learning_rate: float = 1e-3
+    learning_rate: float = OptimizerConfig.lr
     seed: int = 0
     checkpoint_every: int = 5
 

@@ -39,6 +39,17 @@ def estimate_all(setting: Setting, probes: Probes, capacity: int) -> Estimates:
     return _Points(setting, probes, capacity).run()
 
 
+def least_estimate(setting: Setting, probes: Probes) -> Estimate | None:
+    """Estimate the plan with the least memory from what was probed already; None if nothing is known of any.
+
+    Parameters
+    ----------
+    probes : of another setting, whose cluster may have fewer nodes.
+    """
+    space = _Points(setting, probes, 0)
+    return min(space.leanest(), key=lambda e: e.memory_bytes, default=None)
+
+
 class _Points:
     def __init__(self, setting: Setting, probes: Probes, capacity: int) -> None:
         self.setting, self.probes, self.capacity = setting, probes, capacity
@@ -62,6 +73,19 @@ class _Points:
                 found += self._estimates(pipeline, data, sharding)
         self.setting.progress(f"{len(found)} plans estimated", 0.6)
         return Estimates(tuple(found), tuple(self._left_out(failed, len(able) - len(kept))))
+
+    def leanest(self) -> Iterator[Estimate]:
+        """Estimate every mesh as it needs least: one microbatch in flight on a rank, all divided that can be."""
+        for pipeline, data, sharding in self._grid():
+            count = self.setting.task.num_rows // (data * sharding.rows)
+            for recompute in RECOMPUTES:
+                point = Point(
+                    sharding, pipeline, data, count, "one_f_one_b", 1, recompute, 3 if data > 1 else 0
+                )
+                for balance in ("time", "memory"):
+                    stages = self.probes.stages(sharding, recompute, pipeline, balance)
+                    if stages is not None:
+                        yield estimate(point, stages, self.setting.cluster, self.setting.task)
 
     def _grid(self) -> Iterator[tuple[int, int, Sharding]]:
         cluster, task = self.setting.cluster, self.setting.task

@@ -19,42 +19,35 @@ from trainyard.program.program import tensor_of
 _MAX_OPS = 24_000
 
 
-def try_published(setting: Setting, trials: Trials) -> tuple[str, ...]:
+def try_published(setting: Setting, trials: Trials) -> None:
     """Simulate every published system as its paper has it, where it may be better.
 
     Left out without a simulation are systems that have no plan here, whose plan was simulated already, whose model state
     alone does not fit, and whose ops alone take longer than the best plan so far. Where one that leaves devices idle is
     the best of all, one device without any system is tried, too.
-
-    Returns
-    -------
-    Names of the systems that were left out only because the model is too large to try them all.
     """
     task = setting.task
     known_rows = {t.plan.rows_per_microbatch for t in trials.found} or {task.num_rows}
     whole, num_ops = len(task.program(min(known_rows)).nodes), 0
-    left_out: list[str] = []
     for name, strategy in setting.published.items():
         # A system may need a program of its own, and its lowering.
         if num_ops + 2 * whole > _MAX_OPS:
-            left_out.append(name)
+            trials.untried.append(name)
             continue
         plan = trials.make(name, partial(apply, ((name, strategy),), setting))
         if plan is None:
             continue
         num_ops += whole * (plan.rows_per_microbatch not in known_rows)
         known_rows.add(plan.rows_per_microbatch)
-        if (
-            _is_allowed(setting, plan)
-            and not trials.knows(plan)
-            and _state_fits(setting, plan)
-            and _may_be_best(setting, trials, plan)
-        ):
+        if not _is_allowed(setting, plan) or trials.knows(plan):
+            continue
+        if not _state_fits(setting, plan):
+            trials.too_large.append(name)
+        elif _may_be_best(setting, trials, plan):
             trials.simulate(name, plan)
             num_ops += whole
     if trials.best is not None and trials.best.plan.num_ranks < setting.cluster.num_devices:
         trials.simulate("one device", first_plan(setting))
-    return tuple(left_out)
 
 
 def _is_allowed(setting: Setting, plan: Plan) -> bool:

@@ -17,9 +17,9 @@ from trainyard.job.auto.points import Estimates, estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Trial, Trials
-from trainyard.job.plan import DoesNotFitError, Plan, PlanError
+from trainyard.job.auto.unfit import nothing_fits
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
-from trainyard.job.sizes import size_text
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
@@ -38,7 +38,8 @@ def search(setting: Setting) -> Plan:
         If the batch cannot be divided over the cluster's devices.
     """
     capacity = _capacity_bytes(setting)
-    estimates = estimate_all(setting, Probes(setting), capacity)
+    probes = Probes(setting)
+    estimates = estimate_all(setting, probes, capacity)
     if not estimates.points:
         raise PlanError(_divides_nowhere(setting, estimates))
     fitting = sorted((e for e in estimates.points if e.memory_bytes <= capacity), key=lambda e: e.step_s)
@@ -46,19 +47,20 @@ def search(setting: Setting) -> Plan:
     _simulate(setting, fitting, trials)
     failures, num_own = tuple(trials.failures), len(trials.found)
     setting.progress("simulating published systems", 0.9)
-    untried = try_published(setting, trials)
+    try_published(setting, trials)
     best = trials.best
     if best is None:
-        raise _nothing_fits(setting, estimates.points, trials)
+        raise nothing_fits(setting, probes, estimates, trials, capacity)
     others = _runners_up(fitting, trials, best)
     unfit = {t.name for t in trials.found if not t.simulation.fits}
-    slower = [r for r in others if r.name not in unfit]
+    slower = [r for r in others if r.name not in unfit and r.step_s >= best.simulation.step_s]
     reasons = (
         f"Chosen: {best.name}.",
         _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
         *estimates.left_out,
+        *_not_simulated(others, best, capacity / trials.memory_ratio),
         *_failed(failures),
-        *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
+        *_untried(trials.untried),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
     setting.report(others[:10])
@@ -99,10 +101,32 @@ def _searched(
 ) -> str:
     names = ", ".join(t.name for t in published)
     return (
-        f"The fastest of {len(estimates.points)} plans: all of the space of degrees, microbatches, schedules, "
-        f"recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by estimate were simulated"
-        + (f", and so were the published systems {names}." if published else ".")
+        f"The fastest in simulation, of {len(estimates.points)} plans: all of the space of degrees, microbatches, "
+        f"schedules, recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by "
+        "estimate were simulated" + (f", and so were the published systems {names}." if published else ".")
     )
+
+
+def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> tuple[str, ...]:
+    """That some plans may be faster than the best, as far as the estimate tells.
+
+    Parameters
+    ----------
+    capacity : bytes that a plan may need on a device by its estimate.
+    """
+    best_s = best.simulation.step_s
+    faster = [r for r in others if not r.is_simulated and r.step_s < best_s and r.memory_bytes <= capacity]
+    if not faster:
+        return ()
+    first = min(faster, key=lambda r: r.step_s)
+    return (
+        f"Not simulated: {len(faster)} plans that may be faster, by estimate at most {1 - first.step_s / best_s:.1%} "
+        f"({first.name}).",
+    )
+
+
+def _untried(systems: Sequence[str]) -> tuple[str, ...]:
+    return (f"Not simulated, because the model is so large: {', '.join(systems)}.",) if systems else ()
 
 
 def _failed(failures: Sequence[str]) -> tuple[str, ...]:
@@ -138,20 +162,4 @@ def _divides_nowhere(setting: Setting, estimates: Estimates) -> str:
             f"divides over none of the meshes of {num_devices} devices; use a batch that is a multiple of {num_devices}.",
             *estimates.left_out,
         )
-    )
-
-
-def _nothing_fits(setting: Setting, estimates: Sequence[Estimate], trials: Trials) -> PlanError:
-    name, cluster, smallest = setting.task.model.name, setting.cluster, trials.smallest
-    if smallest is not None:
-        return DoesNotFitError(
-            f"{name} does not fit on {cluster.name}. Of the plans that were simulated, {smallest.name} is short of "
-            f"least: {smallest.simulation.shortage} Or use more devices, devices with more memory, or fewer rows"
-        )
-    least = min(estimates, key=lambda e: e.memory_bytes)
-    capacity = _capacity_bytes(setting)
-    return DoesNotFitError(
-        f"{name} does not fit on {cluster.name}: the plan with the least memory ({least.point}) needs "
-        f"{size_text(least.memory_bytes)} on a device, of which {size_text(capacity)} can be used. Use about "
-        f"{least.memory_bytes / capacity:.1f} times as many devices, devices with more memory, or fewer rows"
     )

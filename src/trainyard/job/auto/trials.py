@@ -37,6 +37,8 @@ class Trials:
     found : in the order in which they were simulated.
     num_ops : of the programs that were lowered for them.
     failures : why plans could not be made, one sentence each.
+    too_large : published systems that were not simulated, because their model state alone does not fit.
+    untried : published systems that were left out, because the model is too large to try them all.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -44,6 +46,8 @@ class Trials:
         self.found: list[Trial] = []
         self.num_ops = 0
         self.failures: list[str] = []
+        self.too_large: list[str] = []
+        self.untried: list[str] = []
 
     @property
     def best(self) -> Trial | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import num_named_devices
 from trainyard.job.plan.errors import require
 from trainyard.job.plan.mesh import PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
@@ -255,7 +256,7 @@ class Plan:
         are_divided = shares != {self.rows_per_microbatch}
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
-            f"{self.model} on {self.num_ranks} ranks of {where}: {self.mesh_text}.",
+            f"{self.model} on {self.num_ranks} {self._ranks_text()} of {where}: {self.mesh_text}.",
             f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
             f"rows{own}, in {self.dtype}.",
         ]
@@ -276,6 +277,14 @@ class Plan:
         if self.recomputed:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
+
+    def _ranks_text(self) -> str:
+        """What the ranks are; of a plan that leaves devices idle, how many."""
+        known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
+        if known is None or known <= self.num_ranks:
+            return "ranks"
+        idle = known - self.num_ranks
+        return f"ranks, which leaves {idle} of the {known} devices idle,"
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,12 +40,15 @@ from trainyard.job.run.config import (
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import join_slurm_step
+from trainyard.job.run.processes.stopping import EndNow, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
+
+T = TypeVar("T")
 
 
 def train(
@@ -73,6 +77,13 @@ def train(
     on_restart : called after each restart.
     on_note : called with each of the result's notes as soon as it is known.
 
+    Notes
+    -----
+    At the first Ctrl-C or SIGTERM the run ends after its present step, with a checkpoint in ``config.checkpoint``, and
+    the signal does then what it does without this function: Ctrl-C raises ``KeyboardInterrupt``. A second one ends the
+    run at once, except under a launcher. An exception of a callback is raised after a checkpoint was written, too.
+    Without a folder of checkpoints nothing is saved, and neither waits.
+
     Raises
     ------
     WorkerError
@@ -85,26 +96,33 @@ def train(
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     join_slurm_step()
-    work = WorkerInput(model, plan, repeatable(data, config.steps), config)
+    stop = StopRequest(_is_launched())
+    recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
+    with handling_signals(stop), recorder.raising():
+        _train(WorkerInput(model, plan, repeatable(data, config.steps), config), recorder, stop)
+    return recorder.result()
+
+
+def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
+    config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
-    is_launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+    is_launched = _is_launched()
     with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
         _check_checkpoint(work)
-        recorder = _Recorder(plan, config, on_step, on_restart, on_note)
         if lock is not None and lock.note:
             recorder.note(lock.note)
         if is_launched:
             with only_for_user():
                 _train_under_launcher(work, recorder, _launched(), None)
-            return recorder.result()
+            return
         with _log_folder(config.log) as logs:
             recorder.open(logs)
+            watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
-                supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs, lock)
+                supervise(work, watcher, logs, lock, stop)
             finally:
                 recorder.close()
-        return recorder.result()
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,10 @@ class Launched:
     store: Path | None = None
     peer: str = ""
     stepped: Callable[[], None] = lambda: None
+
+
+def _is_launched() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 
 def _launched() -> Launched:
@@ -155,7 +177,7 @@ def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | N
     """
     with _lock(work.config, launched.rank):
         _check_checkpoint(work)
-        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None, _print)
+        recorder = _Recorder(work.plan, work.config, StopRequest(), lambda _: None, lambda _: None, _print)
         _train_under_launcher(work, recorder, launched, prepared)
         return recorder.result()
 
@@ -190,23 +212,28 @@ def _log_folder(log: Path | None) -> Iterator[Path]:
 
 
 class _Recorder:
-    """Keeps, writes and passes on what is reported."""
+    """Keeps, writes and passes on what is reported.
+
+    When a callback raises an exception, no callback is called any more, and the run stops.
+    """
 
     def __init__(
         self,
         plan: Plan,
         config: TrainConfig,
+        stop: StopRequest,
         on_step: Callable[[StepMetrics], None],
         on_restart: Callable[[Restart], None],
         on_note: Callable[[str], None],
     ) -> None:
-        self.plan, self.config = plan, config
+        self.plan, self.config, self.stop = plan, config, stop
         self._tell_step, self._tell_restart, self._tell_note = on_step, on_restart, on_note
         self.by_step: dict[int, StepMetrics] = {}
         self.restarts: list[Restart] = []
         self.notes: dict[str, None] = {}
         self.first: int | None = None
         self.metrics: Metrics | None = None
+        self.raised: BaseException | None = None
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
@@ -223,21 +250,61 @@ class _Recorder:
                 self.metrics.write(metrics.as_dict())
         except OSError as error:
             self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
-        self._tell_step(metrics)
+        self.tell_of_stop()
+        self._tell(self._tell_step, metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
         self.first = step if self.first is None else self.first
+        self.stop.can_save = self.config.checkpoint is not None
         for text in notes:
             self.note(text)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes[text] = None
-            self._tell_note(text)
+            self._tell(self._tell_note, text)
 
     def on_restart(self, restart: Restart) -> None:
         self.restarts.append(restart)
-        self._tell_restart(restart)
+        self._tell(self._tell_restart, restart)
+
+    def tell_of_stop(self) -> None:
+        """Note that a signal came, and what a second one does."""
+        if self.stop.signal is not None:
+            at_once = "" if self.stop.is_launched else "; a second signal ends it at once, without"
+            self.note(
+                f"{self.stop.signal.name}: the run ends after the present step, with a checkpoint{at_once}"
+            )
+
+    def _tell(self, callback: Callable[[T], None], news: T) -> None:
+        if self.raised is not None:
+            return
+        try:
+            callback(news)
+        except BaseException as error:
+            if not self.stop.can_save or isinstance(error, EndNow):
+                raise
+            self.raised = error
+            self.stop.ask()
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Raise the exception of a callback when the run has stopped for it, however that went."""
+        try:
+            yield
+        except Exception as error:
+            if self.raised is not None:
+                raise self.raised from error
+            raise
+        except EndNow:
+            if self.config.checkpoint is None and self.by_step:
+                self.note(
+                    f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "
+                    "an interrupted run is saved"
+                )
+            raise
+        if self.raised is not None:
+            raise self.raised
 
     def result(self) -> TrainResult:
         folder = self.config.checkpoint
@@ -286,7 +353,7 @@ def _train_under_launcher(
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     try:
-        train_rank(work, prepared or prepare(work), rank, device, report, resume)
+        train_rank(work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked)
     finally:
         recorder.close()
         if dist.is_initialized():

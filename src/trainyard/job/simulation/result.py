@@ -13,6 +13,7 @@ from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
 
 _GIB = 2**30
+_TIGHT = 0.03  # of the memory that a plan may use: what a prediction may be wrong by
 
 
 class ShareMemory(NamedTuple):
@@ -50,7 +51,7 @@ class Simulation:
     work_s : seconds of computing of each rank in a step, as if it had its cores for itself.
     sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
-    mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
+    mfu : ``model_flops`` over what the devices of the plan could have done at their peak in ``step_s``; see `known_mfu`.
     sources : where the seconds of ops come from; None where none are measured.
     shares : of ranks of unequal shares, what each share needs.
     """
@@ -113,15 +114,34 @@ class Simulation:
         )
 
     @property
+    def tightness(self) -> str:
+        """That a device is all but full; empty where it is not, or the plan does not fit."""
+        pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
+        used, limit = max(pairs, key=lambda pair: pair[0] / pair[1])
+        if not (1.0 - _TIGHT) * limit < used <= limit:
+            return ""
+        return (
+            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, and the "
+            f"prediction may be {100 * _TIGHT:.0f} % too low. If memory runs out, take fewer rows, or recompute more."
+        )
+
+    @property
+    def known_mfu(self) -> float | None:
+        """`mfu`; None where it would be above 1, because the devices do more than the peak that is known of them."""
+        return self.mfu if self.mfu <= 1.0 else None
+
+    @property
     def rows_per_s(self) -> float:
         """Rows of the batch trained in a second."""
         return self.plan.num_rows / self.step_s
 
     def explain(self) -> str:
         """The result in sentences: how long, where the time goes, what fills the memory, what is short."""
+        mfu = self.known_mfu
+        share = "more than" if mfu is None else f"{100 * mfu:.1f} % of"
         parts = [
-            f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {100 * self.mfu:.1f} % of "
-            "the devices' peak.",
+            f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {share} the devices' peak"
+            f"{'' if mfu is not None else ' as it is known, which is too low'}.",
             "Time: "
             + ", ".join(f"{name} {100 * s / self.step_s:.1f} %" for name, s in _largest(self.breakdown))
             + ".",
@@ -137,6 +157,8 @@ class Simulation:
         )
         if not self.fits:
             parts.append(f"It does not fit: {self.shortage}")
+        if self.tightness:
+            parts.append(self.tightness)
         return "\n".join(parts)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import threading
 import time
 import traceback
@@ -28,6 +27,7 @@ from trainyard.job.run.config import WorkerInput
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.fork_server import WorkerError
 from trainyard.job.run.processes.logs import last_lines, print_to, rank_log
+from trainyard.job.run.processes.stopping import leave_signals_to_caller
 from trainyard.job.run.processes.worker import Prepared, prepare
 from trainyard.job.run.processes.worker_group import RankError, WorkerGroup
 
@@ -46,8 +46,7 @@ def agent_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | No
 
     The lock is held by being there; ranks inherit it.
     """
-    # Ctrl-C reaches every process of a terminal; the caller decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_caller()
     print_to(logs / "prepare.log")
     error: BaseException | None = None
     try:

@@ -16,7 +16,8 @@ from trainyard.job.run.processes.fork_server import WorkerError, context, start
 from trainyard.job.run.processes.heartbeat import StoppedProcesses
 from trainyard.job.run.processes.logs import rank_log
 from trainyard.job.run.processes.rank_processes import how_it_ended
-from trainyard.job.run.processes.worker_group import AllReady, Watching
+from trainyard.job.run.processes.stopping import StopRequest
+from trainyard.job.run.processes.worker_group import AllReady, Watching, stop_file
 from trainyard.private import make_private, opener
 from trainyard.processes import process_state
 
@@ -32,20 +33,25 @@ class Watcher:
     on_step : after every step.
     on_ready : when all ranks are about to train, with the step and notes.
     on_restart : after a failure, when all ranks are ready again.
+    on_look : about every second.
     """
 
     on_step: Callable[[StepMetrics], None]
     on_ready: Callable[[int, tuple[str, ...]], None]
     on_restart: Callable[[Restart], None]
+    on_look: Callable[[], None]
 
 
-def supervise(work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
+def supervise(
+    work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock | None, stop: StopRequest
+) -> None:
     """Train with one process per rank, all of them stopped when this returns or raises.
 
     Parameters
     ----------
     logs : folder of ``rank-<n>.log``, which are emptied first.
     lock : of the checkpoints' folder, which the processes hold, too.
+    stop : whether the run is to end after its present step.
 
     Raises
     ------
@@ -61,6 +67,7 @@ def supervise(work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock 
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
         (folder / "work").write_bytes(_pickled(work))
+        stop.tell_through(stop_file(folder))
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=agent_main, args=(theirs, folder, logs.resolve(), lock))
         with theirs:
@@ -79,6 +86,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
     # While the ranks are prepared nothing is heard; from then on, often.
     stops, num_heard = StoppedProcesses[str](heartbeat_s, _LOOK_S), 0
     while True:
+        watcher.on_look()
         if num_heard and not pipe.poll(_LOOK_S):
             for said in stops.look({"": num_heard}, {"": process_state(process.pid)}).values():
                 raise WorkerError(f"the process that watches the ranks {said}: it is stopped")

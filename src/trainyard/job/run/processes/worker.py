@@ -127,7 +127,13 @@ def _load_kernels(program: Program, values: Values) -> None:
 
 
 def train_rank(
-    work: WorkerInput, prepared: Prepared, rank: int, device: torch.device, report: Report, resume: bool
+    work: WorkerInput,
+    prepared: Prepared,
+    rank: int,
+    device: torch.device,
+    report: Report,
+    resume: bool,
+    is_to_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
@@ -135,6 +141,7 @@ def train_rank(
     ----------
     report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
+    is_to_stop : whether this rank was asked to end the run after the present step; nobody is without checkpoints.
 
     Raises
     ------
@@ -172,7 +179,7 @@ def train_rank(
         if done.skipped and config.on_nonfinite == "stop":
             raise _stopped(done, work, checkpointer)
         report(done)
-        last = step + 1 == config.steps or _is_paused(config, executor)
+        last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
             checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
@@ -208,11 +215,12 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
     )
 
 
-def _is_paused(config: TrainConfig, executor: Executor) -> bool:
+def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
     """Whether the run is to end now; all ranks agree, though they look at different moments."""
-    if config.pause is None:
+    if config.checkpoint is None:
         return False
-    found = torch.tensor([float(config.pause.exists())], device=executor.device)
+    is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())
+    found = torch.tensor([float(is_asked)], device=executor.device)
     if executor.plan.num_ranks > 1:
         dist.all_reduce(found, dist.ReduceOp.MAX)
     return bool(found.item())

@@ -57,6 +57,11 @@ class AllReady:
     notes: tuple[str, ...]
 
 
+def stop_file(folder: Path) -> Path:
+    """The file by which ranks learn that the run is to end after its present step."""
+    return folder / "stop"
+
+
 class RankError(Exception):
     """A rank failed: ``reason`` says how."""
 
@@ -93,6 +98,7 @@ class WorkerGroup:
         self.resume, self.failed = resume, failed
         # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
         self.store = folder / f"store-{num_restarts}"
+        self.stop_file = stop_file(folder)
         self.ranks, config = range(work.plan.num_ranks), work.config
         self.processes = RankProcesses(self.ranks, logs, config.heartbeat_s, config.stall_s)
         self.ready: dict[int, Ready] = {}
@@ -229,7 +235,8 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
             use_interface()
             join_group(device, FileStore(str(group.store), num_ranks), rank, num_ranks)
         with only_for_user():
-            train_rank(work, group.prepared or prepare(work), rank, device, report, group.resume)
+            prepared = group.prepared or prepare(work)
+            train_rank(work, prepared, rank, device, report, group.resume, group.stop_file.exists)
         pipe.send(_Done(rank))
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip()

@@ -21,6 +21,7 @@ from trainyard.job.model_state import model_state_bytes, num_trained, state_of
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.remesh import TENSOR, microbatch_program, with_mesh
 from trainyard.job.setting import Setting, Strategy
+from trainyard.job.sizes import size_text
 from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
 from trainyard.program.patterns import shortened
 from trainyard.program.placement import Placement, Shard
@@ -192,7 +193,7 @@ def _degrees(
     least, best = min(needs, key=lambda pair: pair[0])
     raise PlanError(
         f"{setting.task.model.name} does not fit {setting.cluster.name}: the best split (tensor {best.tensor} x "
-        f"pipeline {best.pipeline} x data {best.data}) needs {least / 2**30:.1f} GiB of {room / 2**30:.1f} GiB a "
+        f"pipeline {best.pipeline} x data {best.data}) needs {size_text(least)} of {size_text(room)} a "
         "device; use more devices or give tensor and pipeline yourself and add a strategy that recomputes"
     )
 

@@ -1,0 +1,53 @@
+"""Interruptions of a training: say what is saved, and the command that goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from types import FrameType
+
+from trainyard.cli.launcher import is_launched
+
+__all__ = ["Terminated", "resume_command", "saying_how_to_go_on"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised as Ctrl-C raises KeyboardInterrupt."""
+
+
+def resume_command(command: str, folder: Path) -> str:
+    """Return the command that continues the run of a folder."""
+    return f"{command} --checkpoint {quote(str(folder))} --resume"
+
+
+@contextmanager
+def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Say how the run goes on when Ctrl-C or SIGTERM ends the training within.
+
+    Parameters
+    ----------
+    command : that began the run, without its options.
+    folder : of the checkpoints.
+    """
+    from trainyard.job.run.checkpoint.saved import complete_steps
+
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if steps := complete_steps(folder):
+            launcher = " under the launcher" if is_launched() else ""
+            again = resume_command(command, folder)
+            say(f"step {steps[0]} is saved in {folder}; go on{launcher} with\n  {again}")
+        else:
+            say(f"no checkpoint was written to {folder}: the run has to begin again")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,111 @@
+"""Stops of a run before its last step: at Ctrl-C, at SIGTERM, or because a callback raised an exception.
+
+The run ends after its present step, with a checkpoint. A second signal ends it at once, except under a launcher, which
+may pass on a signal that its processes got already, and ends processes that take too long.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+__all__ = ["EndNow", "StopRequest", "handling_signals", "leave_signals_to_caller"]
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether a run is to end after its present step, with a checkpoint.
+
+    Parameters
+    ----------
+    is_launched : whether a launcher started this process.
+
+    Attributes
+    ----------
+    can_save : whether the run trains, and has a folder of checkpoints; without that a stop has nothing to wait for.
+    signal : that asked for the stop; None if no signal did.
+    """
+
+    def __init__(self, is_launched: bool = False) -> None:
+        self.is_launched, self.can_save = is_launched, False
+        self.signal: signal.Signals | None = None
+        self._is_asked = False
+        self._file: Path | None = None
+
+    def tell_through(self, file: Path) -> None:
+        """Let other processes know of the request by a file, which appears with it."""
+        self._file = file
+        self._write()
+
+    def ask(self) -> None:
+        """Request the stop."""
+        self._is_asked = True
+        self._write()
+
+    def is_asked(self) -> bool:
+        """Return whether the stop was requested."""
+        return self._is_asked
+
+    def _write(self) -> None:
+        if self._is_asked and self._file is not None:
+            with suppress(OSError):  # the run is over, and so is its folder
+                self._file.touch()
+
+
+class EndNow(BaseException):
+    """A signal ends the run at once; raised within `handling_signals` only."""
+
+
+@contextmanager
+def handling_signals(stop: StopRequest) -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into a request to stop, as long as there is something to save.
+
+    Another signal ends the run at once, if no launcher sends it. When the run has ended, the signal does what it would
+    have done without this. Python handles signals in its main thread only; in another thread nothing changes. A signal
+    that is ignored stays so.
+    """
+    handlers: dict[int, Any] = {}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        is_first = stop.signal is None and not stop.is_asked()
+        stop.signal = signal.Signals(number)
+        if stop.can_save and (is_first or stop.is_launched):
+            stop.ask()
+            return
+        restore()
+        raise EndNow
+
+    def restore() -> None:
+        while handlers:
+            signal.signal(*handlers.popitem())
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        handlers |= {n: handler for n, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+        for number in (*handlers,):
+            signal.signal(number, on_signal)
+    try:
+        yield
+    except EndNow:
+        pass
+    finally:
+        restore()
+    if stop.signal is not None:
+        signal.raise_signal(stop.signal)
+
+
+def leave_signals_to_caller() -> None:
+    """Let Ctrl-C and SIGTERM, which may reach all processes of a run, pass: the calling process decides.
+
+    Programs that this process starts have the usual handlers.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, frame: None)
+        signal.siginterrupt(number, False)
