@@ -21,6 +21,8 @@ from trainyard.job.simulate import Simulation
 from trainyard.job.simulated_setting import SimulatedSetting
 from trainyard.job.task import Task
 from trainyard.program.model import Model
+from trainyard.program.tracing.conversions import HALF
+from trainyard.reading import listed
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
@@ -172,7 +174,7 @@ def make_setting(
 def _noted(plan: Plan, task: Task) -> Plan:
     """A plan whose reasons say what the model itself asks for, and leaves aside."""
     program = task.program(plan.rows_per_microbatch)
-    notes = []
+    notes = [note] if (note := _note_of_types(task)) else []
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
@@ -185,6 +187,19 @@ def _noted(plan: Plan, task: Task) -> Plan:
             f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized."
         )
     return replace(plan, reasons=(*plan.reasons, *notes))
+
+
+def _note_of_types(task: Task) -> str:
+    """What becomes of parameters that the model itself has in 16 bits."""
+    params = [*task.model.module.parameters()]
+    short = [p for p in params if p.dtype in HALF]
+    if task.dtype != "float32" or not short:
+        return ""
+    types = listed(sorted({str(p.dtype).removeprefix("torch.") for p in short}))
+    note = f"Not in float32: {len(short)} of {len(params)} parameters, which the model has in {types} and computes with so"
+    if any(p.requires_grad for p in short):
+        note += "; the optimizer updates float32 copies of them, which checkpoints keep"
+    return f"{note}."
 
 
 def simulate(
