@@ -63,9 +63,7 @@ ADAM_MIXED = StateBytes(2, 2, 12, 2)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def state_of(
-    weights: WeightTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()
-) -> StateBytes:
+def state_of(weights: WeightTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
     """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit weights.
 
     Where parameters are ``divided``, 16-bit ones are made from the float32 ones whenever they are gathered.

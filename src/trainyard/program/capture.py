@@ -260,9 +260,7 @@ def fake_state(
         refuse_parameter(name, p)
     for name, buffer in module.named_buffers():
         refuse_buffer(name, buffer)
-    params = {
-        n: convert(p, parameter_type(p, dtype), p.requires_grad) for n, p in module.named_parameters()
-    }
+    params = {n: convert(p, parameter_type(p, dtype), p.requires_grad) for n, p in module.named_parameters()}
     buffers = {n: convert(b, b.dtype, False) for n, b in module.named_buffers()}
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
