@@ -147,7 +147,7 @@ def check(name: str, found: tuple[list[float], Mapping[str, Tensor], str], rel: 
 @pytest.mark.parametrize("name", MODULES)
 def test_one_rank_trains_as_plain_pytorch_with_float32_copies(name: str) -> None:
     plan = plan_of(name, "data_parallel", 1)
-    # PyTorch's kernel on the CPU adds up the gradients of a norm's weights in 16 bits, and here they are added in float32.
+    # PyTorch's CPU kernel adds up the gradients of a norm's weights in 16 bits; here they are added in float32.
     check(name, trained(name, plan), 2e-3 if name == "norm" else 1e-6)
     short = sum(p.dtype != torch.float32 for p in model(name).module.parameters())
     told = next(reason for reason in plan.reasons if "Not in float32" in reason)

@@ -196,7 +196,7 @@ def _note_of_types(task: Task) -> str:
     if task.dtype != "float32" or not short:
         return ""
     types = listed(sorted({str(p.dtype).removeprefix("torch.") for p in short}))
-    note = f"Not in float32: {len(short)} of {len(params)} parameters, which the model has in {types} and computes with so"
+    note = f"Not in float32: {len(short)} of {len(params)} parameters, which the model has and computes with in {types}"
     if any(p.requires_grad for p in short):
         note += "; the optimizer updates float32 copies of them, which checkpoints keep"
     return f"{note}."
