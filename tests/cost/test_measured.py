@@ -17,9 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainyard.cost import measure_processes, measured
 from trainyard.cost.measure_worker import _Worker
-from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
-from trainyard.cost.measurements import Measurement, Measurements
+from trainyard.cost.measured import Conditions, MeasuredOps, OpError, measure_ops
+from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements
 from trainyard.cost.ops import BUFFER_OPS, Roofline, is_free
+from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
 from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
@@ -101,6 +102,39 @@ def test_a_failing_op_is_noted_and_what_follows_runs_on_what_is_made_up():
     (relu,) = (s for s in times.seconds if "relu" in s)
     assert len(times.seconds[relu]) == 2
     assert values["y"].shape == (4, 4)
+
+
+FAULTS = {
+    "an op that is not there": (lambda x: torch.linalg.qr(x)[0], torch.empty(4, 4, dtype=torch.bfloat16)),
+    "types that do not go together": (lambda x: x.float() @ x, torch.empty(4, 4, dtype=torch.bfloat16)),
+    "a value that was made up": (lambda x: torch.linalg.cholesky(x - x - torch.eye(4)), torch.empty(4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_op_that_fails_for_its_types_is_an_error_and_not_estimated(name, tmp_path, cache):
+    graph = fake_graph(lambda x: (FAULTS[name][0](x),), FAULTS[name][1])
+    trace = trace_graph(graph, [n.name for n in graph.find_nodes(op="placeholder")], ["y"])
+    result = measured_by_worker(tmp_path, trace, cpu_s=60.0)
+    ((signature, why),) = result["failed"].items()
+    store = Measurements.read()
+    store.of("1x1").add(Entry(failed={signature: Failure(why, 1.0, signature in result["faults"])}))
+    store.of("1x1").ops |= {
+        s: Measurement(seconds, 0.0, 1.0, 1.0) for s, (seconds, _) in result["seconds"].items()
+    }
+    store.of("1x1").buffer_ops = {"copy": ((1, 0.1), (2, 0.2))}
+    store.write()
+    ops = measure_ops([[trace]], Conditions(1, 1))
+    nodes = [n for n in graph.nodes if n.op == "call_function" and not is_free(n)]
+    (failing,) = (n for n in nodes if op_signature(n) == signature)
+    if name == "a value that was made up":
+        assert ops(failing, device_named("A100-80G")) > 0
+        return
+    failing.meta["layer"] = "blocks.1"
+    with pytest.raises(
+        OpError, match=r"aten\.\w+\.default on .*bfloat16 in blocks\.1 cannot run: \w+Error: .*x\.float\(\)"
+    ):
+        ops(failing, device_named("A100-80G"))
 
 
 def test_an_lstm_is_measured_in_the_mode_in_which_it_is_trained(tmp_path):
@@ -274,7 +308,11 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
 
     def run(request):
         runs.append(len(request["groups"]))
-        found = {"seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)), "failed": {}}
+        found = {
+            "seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)),
+            "failed": {},
+            "faults": [],
+        }
         return [
             {**found, "cpu_s": 0.0, "buffer_ops": {key: [[1, 0.1], [2, 0.2]] for key in BUFFER_OPS}}
         ], None
@@ -302,6 +340,7 @@ def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
         found = {
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
             "failed": {},
+            "faults": [],
         }
         return [
             {**found, "cpu_s": 0.0, "buffer_ops": {key: [[1, 0.1], [2, 0.2]] for key in BUFFER_OPS}}

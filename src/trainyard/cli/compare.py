@@ -30,7 +30,7 @@ class Options(StepOptions, Common):
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in."""
+    """Precision to compute in. With float32 every parameter is computed with in its own type."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of time and memory."""
 

@@ -30,7 +30,7 @@ class Options(StepOptions, Common):
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in."""
+    """Precision to compute in. With float32 every parameter is computed with in its own type."""
     show: Literal["plan", "choices", "routines"] = "plan"
     """plan: what was decided and what it takes. choices: also how every op is cut, as a plan can say it. routines: also
     every op that each rank runs, in order."""

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from trainyard.cli.launcher import is_silent
+from trainyard.cli.machine import require_device, this_machine
 from trainyard.cli.resuming import saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import optimizer_config, train_and_report
@@ -41,9 +42,10 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     run = saved_run(options)
     options = settled(options, run, screen.say)
+    # What cannot be trained on is refused before anything is simulated.
+    require_device(options.device, plan.num_ranks)
     screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(spec, options.seed or 0)
-    # What cannot be trained on is refused before anything is simulated.
     data = file_data(spec, options.steps or 0)
     simulation = None
     if not is_silent():
@@ -54,9 +56,8 @@ def act(options: Options, screen: Screen) -> Outcome:
             task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)
-            simulation = simulate_task(plan, task, f"local:{plan.num_ranks}")
-        # What is known of this machine is its processors and their memory.
-        if options.device == "cpu" and not simulation.fits:
+            simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks))
+        if not simulation.fits:
             return Outcome(simulation_document(simulation), failure=does_not_fit(plan, simulation))
     del model
     named = f" --model {quote(options.model)}" if options.model else ""

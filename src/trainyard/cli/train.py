@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,12 +12,14 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
+from trainyard.cli.machine import most_gpus, require_device, this_machine
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import optimizer_config, train_and_report
 from trainyard.cli.training_options import TrainingOptions, usual
 
 if TYPE_CHECKING:
+    from trainyard.hardware import Cluster
     from trainyard.job.planning import Planned
     from trainyard.program.model import Model
 
@@ -35,7 +39,7 @@ class Options(TrainingOptions):
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
-    """Precision to compute in."""
+    """Precision to compute in. With float32 every parameter is computed with in its own type."""
     statistics: Annotated[
         Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")
     ] = None
@@ -53,9 +57,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
     options = settled(options, run, screen.say)
+    # What cannot be trained on is refused before anything is planned.
+    require_device(options.device, options.processes or 1)
     screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(options.model, options.seed or 0)
-    # What cannot be trained on is refused before anything is planned.
     data = file_data(options.model, options.steps or 0)
     found = None
     if not is_silent():
@@ -66,8 +71,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             return Outcome({"model": options.model, "fits": False, "reason": str(error)}, failure=str(error))
         screen.say(found.plan.explain())
         screen.say(facts_table("", simulation_facts(found.simulation)))
-        # What is known of this machine is its processors and their memory.
-        if options.device == "cpu" and not found.simulation.fits:
+        if not found.simulation.fits:
             return Outcome(planned_document(found), failure=does_not_fit(found.plan, found.simulation))
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
@@ -90,7 +94,7 @@ def _as_before(
     if not simulates:
         return None
     with screen.waiting("simulating the plan"):
-        simulation = simulate_task(plan, task, f"local:{plan.num_ranks}")
+        simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks))
     return Planned(plan, simulation, task, (), 0.0)
 
 
@@ -100,9 +104,14 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
     from trainyard.job.plan import DoesNotFitError
     from trainyard.job.planning import load_model, plan
 
-    with screen.waiting("measuring this machine") as change:
-        profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
-    counts = [options.processes] if options.processes is not None else sorted({1, profile.num_cores})
+    place: Callable[[int], Cluster]
+    if options.device == "cuda":
+        most, place = most_gpus(), partial(this_machine, options.device)
+    else:
+        with screen.waiting("measuring this machine") as change:
+            profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
+        most, place = profile.num_cores, partial(cluster_of_profile, profile)
+    counts = [options.processes] if options.processes is not None else sorted({1, most})
     counts = [num_launched()] if is_launched() else counts
     model = load_model(options.model, options.rows) if model is None or options.rows is not None else model
     found: list[Planned] = []
@@ -111,7 +120,7 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
             try:
                 planned = plan(
                     model,
-                    cluster_of_profile(profile, count),
+                    place(count),
                     str(options.strategies),
                     str(options.dtype),
                     lambda what, done: change(f"{what} ({done:.0%})"),

@@ -90,7 +90,7 @@ class TrainingOptions(Common):
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
     """All checkpoints together take no more of the disk; a run that would need more is refused."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
-    """What the processes compute on."""
+    """What the processes compute on. With cuda each has a GPU of its own, and what is planned for is these GPUs."""
 
     def __post_init__(self) -> None:
         if not self.max_checkpoint_gb > 0.0:

@@ -44,12 +44,14 @@ class ProcessResults:
     seconds : seconds and spread of each op, by signature. The spread is that of `Measurement`.
     buffer_ops : points (elements, seconds) of each op on a flat buffer.
     failed : why an op could not be measured, by signature.
+    faults : those of them that fail in training, too.
     not_tried : why all other ops have no seconds, if no process lived to try them; else empty.
     """
 
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
     buffer_ops: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    faults: set[str] = field(default_factory=set)
     not_tried: str = ""
 
 
@@ -156,6 +158,7 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
     """Combine the results of the processes, and add them to what was found."""
     for result in results:
         found.failed |= result["failed"]
+        found.faults.update(result["faults"])
     for signature in {s for result in results for s in result["seconds"]} - found.failed.keys():
         values = [result["seconds"][signature] for result in results if signature in result["seconds"]]
         found.seconds[signature] = over_processes([s for s, _ in values]), median(s for _, s in values)

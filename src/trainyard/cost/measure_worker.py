@@ -88,6 +88,7 @@ class _Worker:
         self.clocks = (time.thread_time,) if one else (time.process_time, time.perf_counter)
         self.seconds: dict[str, tuple[float, float]] = {}
         self.failed: dict[str, str] = dict(request["failed"])
+        self.faults: set[str] = set()
         self.buffer_ops: dict[str, list[tuple[int, float]]] = {}
         self.at = os.open(folder / f"at{rank}", os.O_CREAT | os.O_WRONLY)
 
@@ -117,7 +118,7 @@ class _Worker:
             while len(runs) <= _MIN_RUNS or (
                 time.monotonic() - begin < self.request["group_limit_s"] and len(runs) < _MAX_RUNS
             ):
-                times = OpTimes({}, self.failed, before, self.clocks)
+                times = OpTimes({}, self.failed, self.faults, before, self.clocks)
                 if not runs:
                     partial = times
                 for trace in traces:
@@ -141,6 +142,7 @@ class _Worker:
             "seconds": self.seconds,
             "buffer_ops": self.buffer_ops,
             "failed": self.failed,
+            "faults": sorted(self.faults),
         }
         found["cpu_s"] = time.thread_time() - self.began_cpu_s
         part = self.folder / f"part{self.rank}"

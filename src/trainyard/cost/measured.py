@@ -1,7 +1,7 @@
 """Seconds of ops, measured on this machine and remembered between processes.
 
-If an op cannot be measured, or would take too much memory or time, the roofline gives its seconds. So a failed
-measurement never stops a plan.
+If an op cannot be measured, or would take too much memory or time, the roofline gives its seconds. One that PyTorch does
+not have for the types of its operands fails in training, too: no plan has it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from trainyard.cost.measure_processes import Group, ProcessResults, measure_in_processes
@@ -22,10 +23,28 @@ from trainyard.hardware.busy import BUSY, OtherLoad, other_load_now
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.measure import free_memory_bytes
 from trainyard.hardware.remembered import measuring
+from trainyard.reading import listed
 
-__all__ = ["Conditions", "MeasuredOps", "measure_ops"]
+__all__ = ["Conditions", "MeasuredOps", "OpError", "measure_ops"]
 
 _MEMORY_SHARE = 0.5  # of the memory that is free now, for all processes together
+
+
+class OpError(Exception):
+    """An op that cannot run; the message names it, its layer and what PyTorch says.
+
+    No ValueError: another plan has the same op, so a search does not go on without it.
+    """
+
+    def __init__(self, node: fx.Node, why: str) -> None:
+        values = [n.meta.get("val") for n in node.all_input_nodes]
+        types = (str(v.dtype).removeprefix("torch.") for v in values if isinstance(v, torch.Tensor))
+        layer = node.meta.get("layer")
+        super().__init__(
+            f"{node.target} on {listed(dict.fromkeys(types))}{f' in {layer}' if layer else ''} cannot run: {why}. It was "
+            "tried on this machine while ops were measured, and would end the training: convert its operands, as in "
+            "x.float(), or use another op"
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,7 @@ class MeasuredOps(OpSeconds):
     buffer_ops : points (elements, seconds) of each op on float32 buffers.
     reasons : why an op was not measured, by signature.
     busy : signatures of ops that were measured while other work used the cores.
+    faults : why an op fails in training, too, by signature.
 
     Attributes
     ----------
@@ -75,9 +95,11 @@ class MeasuredOps(OpSeconds):
         buffer_ops: Mapping[str, Points],
         reasons: Mapping[str, str] | None = None,
         busy: Collection[str] = (),
+        faults: Mapping[str, str] | None = None,
     ) -> None:
         self.seconds, self.buffer_ops = dict(seconds), dict(buffer_ops)
         self.reasons, self.busy = dict(reasons or {}), frozenset(busy)
+        self.faults = dict(faults or {})
         self.measured: set[str] = set()
         self.estimated: set[str] = set()
         self._roofline = Roofline()
@@ -86,6 +108,8 @@ class MeasuredOps(OpSeconds):
         if is_free(node):
             return 0.0
         signature = op_signature(node)
+        if signature in self.faults:
+            raise OpError(node, self.faults[signature])
         known = self.seconds.get(signature)
         if known is not None:
             self.measured.add(signature)
@@ -139,7 +163,8 @@ def measure_ops(
     wrong = entry.implausible() & entry.busy()
     reasons |= dict.fromkeys(wrong, "was slower than larger ops, while other work had the cores")
     seconds = {s: m.seconds for s, m in entry.ops.items() if s not in wrong}
-    return MeasuredOps(seconds, entry.buffer_ops, reasons, entry.busy())
+    faults = {s: failure.why for s, failure in entry.failed.items() if failure.is_fault}
+    return MeasuredOps(seconds, entry.buffer_ops, reasons, entry.busy(), faults)
 
 
 def _all_signatures(groups: Iterable[Group]) -> frozenset[str]:
@@ -218,7 +243,11 @@ def _entry(found: ProcessResults, groups: Iterable[Group], known: Entry, other_l
             s: Measurement(seconds, spread, work[s], when_s, other_load)
             for s, (seconds, spread) in found.seconds.items()
         },
-        {s: Failure(why, when_s) for s, why in found.failed.items() if s not in known.failed},
+        {
+            s: Failure(why, when_s, s in found.faults)
+            for s, why in found.failed.items()
+            if s not in known.failed
+        },
         found.buffer_ops,
         other_load,
     )

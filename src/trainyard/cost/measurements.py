@@ -26,7 +26,7 @@ __all__ = [
     "over_repeats",
 ]
 
-_VERSION = 5
+_VERSION = 6
 _MOST_S = 3600.0  # more is no op
 _MAX_TRIES = 2  # of an op whose seconds are implausible
 _MAX_FAILED_RETRIES = 3
@@ -93,10 +93,16 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an op could not be measured, and when (in seconds since 1970). It is not tried again."""
+    """Why an op could not be measured, and when (in seconds since 1970). It is not tried again.
+
+    Attributes
+    ----------
+    is_fault : whether it fails in training, too: PyTorch has no such op on operands of these types.
+    """
 
     why: str
     when_s: float
+    is_fault: bool = False
 
 
 @dataclass
@@ -209,7 +215,7 @@ def _entry(values: Mapping[str, Any]) -> Entry:
     )
 
 
-_READERS = {"float": float, "int": int, "str": str}
+_READERS = {"float": float, "int": int, "str": str, "bool": bool}
 
 
 def _each(kind: Any, values: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:

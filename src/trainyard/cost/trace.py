@@ -23,6 +23,7 @@ from trainyard.cost.ops import is_free, op_bytes
 from trainyard.cost.signature import op_signature
 from trainyard.program import spmd
 from trainyard.program.flops import node_flops
+from trainyard.program.mixed_types import fails_by_type
 from trainyard.program.random import draw_op as _defines_ops  # noqa: F401
 
 __all__ = [
@@ -243,12 +244,14 @@ class OpTimes:
     ----------
     seconds : of every run of every op, in order, by signature.
     failed : why, by signature. Such an op is not run again; what it would have made is made up.
+    faults : those of them that fail in training, too: for the types of their operands.
     before : called with the signature of an op before it runs; what it raises ends the run.
     clocks : see `elapsed`.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    faults: set[str] = field(default_factory=set)
     before: Callable[[str], object] = lambda signature: None
     clocks: Clocks = (time.perf_counter,)
 
@@ -308,6 +311,8 @@ def _left(step: Instruction, results: Mapping[int, Any]) -> Any:
 
 
 def _measure(step: Instruction, signature: str, results: dict[int, Any], times: OpTimes) -> None:
+    args: Any = ()
+    kwargs: Any = {}
     try:
         target = _callable(step.target)
         seen = ChainMap({i: _wrapped(results[i], bound) for i, bound in step.bounds}, results)
@@ -318,12 +323,26 @@ def _measure(step: Instruction, signature: str, results: dict[int, Any], times: 
     except Exception as error:
         times.failed[signature] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
         times.seconds.pop(signature, None)
+        if _is_fault(error, step.target, args, kwargs):
+            times.faults.add(signature)
         _stand_in(step, results)
         return
     del args, kwargs
     for index in step.frees:
         del results[index]
     times.seconds.setdefault(signature, []).append(elapsed(times.clocks, start))
+
+
+def _is_fault(error: Exception, target: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an op fails for the types of its operands, whatever their values are."""
+    is_pytorch = isinstance(target, str) and target.startswith("aten::")
+    if is_pytorch and isinstance(error, NotImplementedError | TypeError):
+        return True
+    try:
+        run = _callable(target)
+    except AttributeError:  # an op of the user that this process does not know
+        return False
+    return fails_by_type(run, args, kwargs)
 
 
 def _stand_in(step: Instruction, results: dict[int, Any]) -> None:

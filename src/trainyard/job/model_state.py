@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.program.program import Program
+from trainyard.program.tracing.conversions import HALF
+from trainyard.program.tracing.precision import parameter_type
 
 
 @dataclass(frozen=True)
@@ -25,25 +29,49 @@ class StateBytes:
     frozen : all that is kept of a parameter that is not trained: its value, as the passes compute with it.
     """
 
-    parameters: int
-    gradients: int
-    optimizer: int
-    frozen: int
+    parameters: float
+    gradients: float
+    optimizer: float
+    frozen: float
+
+
+@dataclass(frozen=True)
+class WeightTypes:
+    """The types in which a model's parameters are computed with.
+
+    Attributes
+    ----------
+    short : share of the trained elements that are in 16 bits, the others being in float32.
+    frozen_bytes : mean size of an element that is not trained.
+    """
+
+    short: float
+    frozen_bytes: float
+
+    @staticmethod
+    def of(module: nn.Module, dtype: torch.dtype) -> WeightTypes:
+        """Those of a module in a step of precision ``dtype``."""
+        sizes = [(p.requires_grad, p.numel(), parameter_type(p, dtype)) for p in module.parameters()]
+        trained = sum(size for is_trained, size, _ in sizes if is_trained)
+        short = sum(size for is_trained, size, kind in sizes if is_trained and kind in HALF)
+        frozen = [(size, size * kind.itemsize) for is_trained, size, kind in sizes if not is_trained]
+        num_frozen, frozen_bytes = (sum(each) for each in zip((0, 0), *frozen, strict=True))
+        return WeightTypes(short / max(1, trained), frozen_bytes / max(1, num_frozen))
 
 
 ADAM_MIXED = StateBytes(2, 2, 12, 2)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def state_of(dtype: str, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
+def state_of(weights: WeightTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
     """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit weights.
 
     Where parameters are ``divided``, 16-bit ones are made from the float32 ones whenever they are gathered.
     """
+    kept = 0 if "parameters" in divided else 2
+    parameters = kept * weights.short + 4 * (1 - weights.short)
     moments = 4 * len(optimizer.moments)
-    if dtype == "float32":
-        return StateBytes(4, 4, moments, 4)
-    return StateBytes(0 if "parameters" in divided else 2, 4, 4 + moments, 2)
+    return StateBytes(parameters, 4, 4 * weights.short + moments, weights.frozen_bytes)
 
 
 def num_trained(program: Program) -> int:

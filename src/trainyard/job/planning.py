@@ -21,6 +21,8 @@ from trainyard.job.simulate import Simulation
 from trainyard.job.simulated_setting import SimulatedSetting
 from trainyard.job.task import Task
 from trainyard.program.model import Model
+from trainyard.program.tracing.conversions import HALF
+from trainyard.reading import listed
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
@@ -173,7 +175,7 @@ def make_setting(
 def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
     """A plan whose reasons say what the model itself asks for and leaves aside, and whether memory is tight."""
     program = task.program(plan.rows_per_microbatch)
-    notes = [simulation.tightness] if simulation.tightness else []
+    notes = [note for note in (_note_of_types(task), simulation.tightness) if note]
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
@@ -186,6 +188,19 @@ def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
             f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized."
         )
     return replace(plan, reasons=(*plan.reasons, *notes))
+
+
+def _note_of_types(task: Task) -> str:
+    """What becomes of parameters that the model itself has in 16 bits."""
+    params = [*task.model.module.parameters()]
+    short = [p for p in params if p.dtype in HALF]
+    if task.dtype != "float32" or not short:
+        return ""
+    types = listed(sorted({str(p.dtype).removeprefix("torch.") for p in short}))
+    note = f"Not in float32: {len(short)} of {len(params)} parameters, which the model has and computes with in {types}"
+    if any(p.requires_grad for p in short):
+        note += "; the optimizer updates float32 copies of them, which checkpoints keep"
+    return f"{note}."
 
 
 def simulate(

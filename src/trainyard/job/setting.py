@@ -18,6 +18,7 @@ from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import is_described_by_name
+from trainyard.job.model_state import WeightTypes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, Statistics
 from trainyard.job.schedules import make_schedule
@@ -51,6 +52,10 @@ class TaskLike(Protocol):
     @property
     def dtype(self) -> str:
         """Compute precision."""
+
+    @property
+    def weights(self) -> WeightTypes:
+        """The types in which parameters are computed with."""
 
     @property
     def statistics(self) -> Statistics:

@@ -9,6 +9,7 @@ import torch
 
 from trainyard.divisors import divisors
 from trainyard.job.lower.split import CoupledRowsError, split
+from trainyard.job.model_state import WeightTypes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
@@ -24,7 +25,7 @@ class Task:
     Attributes
     ----------
     model : captured on as many rows as a microbatch has, when a plan asks for it.
-    dtype : compute precision, ``float32``, ``bfloat16`` or ``float16``.
+    dtype : compute precision, ``float32`` (each parameter in its own type), ``bfloat16`` or ``float16``.
     statistics : of what rows that depend on each other are computed where the batch is split into microbatches: of the
         ``batch``, which refuses to split it, or of each ``microbatch``, which trains something else. See ``Plan``.
     rows : of one step; by default those of the model's example batch.
@@ -42,6 +43,11 @@ class Task:
     def num_rows(self) -> int:
         """Rows of one step."""
         return batch_rows(self.model.batch, self.model.whole) if self.rows is None else self.rows
+
+    @cached_property
+    def weights(self) -> WeightTypes:
+        """The types in which parameters are computed with."""
+        return WeightTypes.of(self.model.module, getattr(torch, self.dtype))
 
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows (on all ranks together); made once.

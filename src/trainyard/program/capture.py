@@ -32,12 +32,12 @@ from trainyard.program.nodes import add_placeholder
 from trainyard.program.op_observer import line_of_model
 from trainyard.program.own_ops import check_declared_rows
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
-from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
+from trainyard.program.refusals import PACKED, refuse_buffer, refuse_gradient_types, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
 from trainyard.program.tracing.grouped import grouped_by_ends, write_grouped
 from trainyard.program.tracing.orders import mark_orders
-from trainyard.program.tracing.precision import computed_in, kept_type
+from trainyard.program.tracing.precision import computed_in, parameter_type
 from trainyard.program.tracing.reached import (
     leaves_of,
     names_among,
@@ -60,9 +60,9 @@ def capture(
     ----------
     model : the module, its loss and an example batch; none of its tensors is read.
     num_rows : rows of the batch in one execution; by default all rows of the example batch.
-    dtype : compute precision. Parameters are traced in this type, buffers and the batch in their own. Ops are in the
-        types of their operands or, if this is a type of 16 bits, as ``torch.autocast`` runs them on a GPU
-        (`trainyard.program.tracing.precision`).
+    dtype : compute precision. In float32 everything is traced in its own type, and ops run in the types of their
+        operands. In a type of 16 bits parameters are traced in it, buffers and the batch in their own, and ops run as
+        ``torch.autocast`` runs them on a GPU (`trainyard.program.tracing.precision`).
     share : by what loss and metrics, and so the gradients, are multiplied.
 
     Raises
@@ -82,8 +82,10 @@ def capture(
     num_rows = rows if num_rows is None else num_rows
     params, buffers, aliases = fake_state(model.module, fake, dtype)
     with fake:
-        batch = fake_batch(model, None if num_rows == rows else num_rows, dtype)
+        batch = fake_batch(model, None if num_rows == rows else num_rows)
         rng = torch.zeros(3, dtype=torch.int64)
+    if dtype not in HALF:
+        refuse_gradient_types(model.module)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     given = Given(params, buffers, batch, rng, num_rows)
     step = _Step(model, trainable, given, share)
@@ -266,11 +268,8 @@ def fake_state(
         refuse_parameter(name, p)
     for name, buffer in module.named_buffers():
         refuse_buffer(name, buffer)
-    params = {
-        n: convert(p, dtype if p.is_floating_point() else p.dtype, p.requires_grad)
-        for n, p in module.named_parameters()
-    }
-    buffers = {n: convert(b, kept_type(b, dtype), False) for n, b in module.named_buffers()}
+    params = {n: convert(p, parameter_type(p, dtype), p.requires_grad) for n, p in module.named_parameters()}
+    buffers = {n: convert(b, b.dtype, False) for n, b in module.named_buffers()}
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
     for name, p in module.named_parameters(remove_duplicate=False):
@@ -279,13 +278,13 @@ def fake_state(
     return params, buffers, aliases
 
 
-def fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
+def fake_batch(model: Model, num_rows: int | None) -> Any:
     """A batch like the model's, of so many rows, if that is given."""
     whole = whole_paths(model.batch, model.whole)
 
     def like(path: str, value: torch.Tensor) -> torch.Tensor:
         shape = value.shape if num_rows is None or path in whole else (num_rows, *value.shape[1:])
-        return torch.empty(shape, dtype=kept_type(value, dtype), device="cpu")
+        return torch.empty(shape, dtype=value.dtype, device="cpu")
 
     leaves = [like(path, value) for path, value in batch_tensors(model.batch).items()]
     return pytree.tree_unflatten(leaves, pytree.tree_structure(model.batch))

@@ -45,7 +45,7 @@ def capture_forward(model: Model, num_rows: int, dtype: torch.dtype = torch.floa
     params, buffers, aliases = fake_state(model.module, fake, dtype)
     with fake:
         given = Given(
-            params, buffers, fake_batch(model, num_rows, dtype), torch.zeros(3, dtype=torch.int64), num_rows
+            params, buffers, fake_batch(model, num_rows), torch.zeros(3, dtype=torch.int64), num_rows
         )
     pass_ = _Pass(model, given)
     with fake, capturing(model.name, dtype), _evaluating(model.module), layers_recorded(model.module):

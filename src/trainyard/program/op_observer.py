@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainyard.program.mixed_types import refused_types
 from trainyard.program.model import CaptureError
 from trainyard.program.refusals import refused_op, refused_result
 
@@ -86,7 +87,7 @@ class OpObserver(TorchDispatchMode, ABC):
                 "divided among devices. Write it with tensor ops"
             )
         kwargs = kwargs or {}
-        if why := refused_op(func, args, kwargs):
+        if why := refused_op(func, args, kwargs) or refused_types(func, args, kwargs):
             raise CaptureError(f"{line_of_model(frames_now()) or 'the model'} {why}")
         with torch._C.DisableTorchFunction():
             known = self.before(func, pytree.tree_leaves((args, kwargs)), tuple(kwargs))

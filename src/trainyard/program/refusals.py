@@ -26,6 +26,8 @@ _NOT_PLAIN = (
     "their own (torch.index_add, torch.gather), or pad to one length and use a mask"
 )
 
+_TRAINED = (torch.float32, torch.bfloat16)
+
 PACKED = (
     "packs sequences, whose lengths decide how much is computed at every position, so there is no one graph. Give the "
     "padded sequences to the layer. In one direction, what comes before the padding is the same: take each row's last "
@@ -56,6 +58,23 @@ def refuse_parameter(name: str, p: nn.Parameter) -> None:
     else:
         return
     raise CaptureError(f"the model cannot be captured: its parameter {name} {why}")
+
+
+def refuse_gradient_types(module: nn.Module) -> None:
+    """Refuse to train parameters in their own types where gradients of such a type need loss scaling.
+
+    Raises
+    ------
+    CaptureError
+        That names the first of them.
+    """
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.dtype not in _TRAINED:
+            raise CaptureError(
+                f"the model cannot be captured: its parameter {name} is of {str(p.dtype).removeprefix('torch.')}, and "
+                "gradients of that type need loss scaling, which is not there. Call module.bfloat16() or module.float() "
+                "before, freeze the parameter, or compute in bfloat16 (--dtype bfloat16)"
+            )
 
 
 def refuse_buffer(name: str, buffer: Tensor) -> None:

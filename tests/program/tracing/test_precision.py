@@ -190,11 +190,46 @@ def test_double_precision_is_kept_or_refused() -> None:
         capture(model)
 
 
-def test_a_model_of_16_bits_is_trained_in_float32_where_that_is_asked_for() -> None:
-    model = model_of(rotate, torch.randn(4, 8).half(), frequency=FREQUENCY)
-    model.module.half()
-    program = capture(model)
-    assert {tensor_of(n).dtype for n in program.nodes.values() if n.op == "placeholder"} == {
-        FLOAT,
-        torch.int64,
-    }
+def test_everything_is_traced_in_its_own_type_where_no_other_is_asked_for() -> None:
+    model = model_of(
+        normalised, torch.randn(4, 8).bfloat16(), norm=nn.LayerNorm(8), frequency=FREQUENCY.half()
+    )
+    model.module.first.bfloat16()
+    model.module.norm.bfloat16()
+    program, found = capture(model), run(capture(model), model)
+    kinds = {i.path: tensor_of(program.nodes[i.node]).dtype for i in program.inputs}
+    assert kinds["first.weight"] == kinds["norm.bias"] == kinds["batch.x"] == HALF
+    assert kinds["frequency"] == torch.float16
+    loss = model.loss(model.module, model.batch)
+    loss.backward()
+    assert found["loss:loss"].dtype == loss.dtype
+    torch.testing.assert_close(found["grad:first.weight"], model.module.first.weight.grad)
+
+
+UNLIKE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "addmm": lambda net, x: net.first(x.to(HALF)),
+    "mm": lambda net, x: net.first(x) @ net.first.weight.to(HALF),
+    "native_layer_norm": lambda net, x: F.layer_norm(net.first(x), [8], x[0].to(HALF)),
+    "index_put": lambda net, x: x.index_put((torch.tensor([0]),), net.first(x)[:1].to(HALF)),
+    "index_add": lambda net, x: x.index_add(0, torch.tensor([0]), net.first(x)[:1].to(HALF)),
+    "grid_sampler_2d": lambda net, x: F.grid_sample(
+        net.first(x)[None, None], x[None, :4, :2, None].expand(1, 4, 2, 2).to(HALF), align_corners=False
+    ),
+}
+"""Uses of float32 beside bfloat16, by the op that refuses them."""
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("rows", [4, 2**18])
+def test_types_that_do_not_go_together_are_refused_with_the_line(name: str, rows: int) -> None:
+    model = model_of(lambda net, x: UNLIKE[name](net, x).float().square().sum(), torch.ones(4, 8))
+    with pytest.raises(CaptureError, match=rf"test_precision\.py:\d+ .* aten\.{name} .*float.*\.to\("):
+        capture(model, rows)
+
+
+def test_types_that_go_together_are_captured() -> None:
+    def mixed(net: Any, x: Tensor) -> Tensor:
+        y = net.norm(net.first(x).to(HALF)) * x + torch.cat([x, x.to(HALF)])[:4]
+        return F.scaled_dot_product_attention(y.to(HALF), y.to(HALF), y.to(HALF), x @ x.T).float().sum()
+
+    assert capture(model_of(mixed, norm=nn.LayerNorm(8))).num_params

@@ -34,7 +34,7 @@ class Options(Common):
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name. They are divided over the devices."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in."""
+    """Precision to compute in. With float32 every parameter is computed with in its own type."""
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = ""
     """Numbers of devices to ask for; by default all over which the rows divide, and powers of two."""
     steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 1000

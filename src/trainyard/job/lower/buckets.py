@@ -114,9 +114,14 @@ class Bucket:
         return int(getattr(torch, self.dtype).itemsize)
 
     @property
+    def is_converted(self) -> bool:
+        """Whether what is computed with is made from the float32 values that are trained."""
+        return self.is_trained and self.dtype != "float32"
+
+    @property
     def converted_bytes(self) -> int:
         """Bytes of a part in the type that it is computed with, if it is made from float32 whenever it is gathered."""
-        return self.share * self.element_bytes if self.is_trained and self.element_bytes != 4 else 0
+        return self.share * self.element_bytes if self.is_converted else 0
 
     def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The parameters' shapes in a flat buffer of ``num_elements``."""

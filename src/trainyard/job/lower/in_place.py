@@ -50,10 +50,10 @@ def write_in_place(graph: fx.Graph, plan: Plan, buckets: Iterable[Bucket]) -> No
 def write_into_gradients(graph: fx.Graph, plan: Plan, buckets: Iterable[Bucket]) -> None:
     """Products that are the whole gradient of a parameter, and nothing else, in a step.
 
-    Only where there is one microbatch, so that nothing is added up, in float32, as gradients are kept, and unless they
-    are kept in parts.
+    Only where there is one microbatch, so that nothing is added up, of parameters in float32, as gradients are kept, and
+    unless they are kept in parts.
     """
-    if plan.num_microbatches > 1 or plan.dtype != "float32":
+    if plan.num_microbatches > 1:
         return
     by_name = {bucket.name: bucket for bucket in buckets}
     for node in graph.nodes:
@@ -61,7 +61,7 @@ def write_into_gradients(graph: fx.Graph, plan: Plan, buckets: Iterable[Bucket])
             continue
         name, grads = node.args
         bucket = by_name[str(name)]
-        if bucket.gradients_shared:
+        if bucket.gradients_shared or bucket.is_converted:
             continue
         for place, (grad, shape) in enumerate(zip(grads, bucket.shapes, strict=True)):
             if grad.target is _ATEN.mm.default and len(grad.users) == 1 and grads.count(grad) == 1:

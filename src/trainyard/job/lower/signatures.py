@@ -261,7 +261,7 @@ def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     # What is added is converted first, all of the bucket's; what is copied is converted on the way.
-    converted = 0 if context.plan.dtype == "float32" or context.is_first else 4 * sum(bucket.sizes)
+    converted = 4 * sum(bucket.sizes) if bucket.is_converted and not context.is_first else 0
     if not (context.is_last and bucket.reduced and bucket.is_of_one_action):
         return Signature((added,), scratch_bytes=converted)
     return replace(_start_reduction(node, context), passes=(added,), scratch_bytes=converted)

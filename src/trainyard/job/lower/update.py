@@ -56,7 +56,7 @@ def write_update(plan: Plan, buckets: Sequence[Bucket], losses: Sequence[str]) -
     buckets : those that are trained of all stages of the rank.
     losses : names of the losses and metrics that the stages of the plan compute.
     """
-    weights = _weights(plan, buckets)
+    weights = _weights(buckets)
     if plan.schedule.has_updates:
         return Update(_started_losses(losses), _report(plan), _nothing(), weights)
     return Update(_gradients(plan, buckets, losses), _parameters(plan, buckets), weights, weights)
@@ -80,7 +80,7 @@ def write_stage_update(plan: Plan, update: StageUpdate, buckets: Sequence[Bucket
         _call(graph, ops.keep_weights, names)
     # Gradients are terms of the mean over all microbatches of the step.
     _call(graph, ops.update_stage, names, norm, update.num_microbatches / plan.num_microbatches)
-    _make_weights(graph, plan, buckets)
+    _make_weights(graph, buckets)
     graph.output(None)
     return graph
 
@@ -162,19 +162,19 @@ def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
     return graph
 
 
-def _weights(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
+def _weights(buckets: Sequence[Bucket]) -> fx.Graph:
     graph = fx.Graph()
-    _make_weights(graph, plan, buckets)
+    _make_weights(graph, buckets)
     graph.output(None)
     return graph
 
 
-def _make_weights(graph: fx.Graph, plan: Plan, buckets: Sequence[Bucket]) -> None:
+def _make_weights(graph: fx.Graph, buckets: Sequence[Bucket]) -> None:
     gathered = [b.name for b in buckets if b.num_shards > 1 and not b.parameters_shared]
     for bucket in buckets:
         if bucket.name in gathered:
             _call(graph, ops.start_weights, bucket.name)
-        elif bucket.num_shards == 1 and plan.dtype != "float32":
+        elif bucket.num_shards == 1 and bucket.is_converted:
             _call(graph, ops.convert_weights, bucket.name)
     for name in gathered:
         _call(graph, ops.wait_weights, name)

@@ -33,7 +33,7 @@ def check_stage_updates(lowered: Lowered, rank: int) -> None:
         if update.stage in buckets:
             share = update.num_microbatches / lowered.plan.num_microbatches
             where = f"rank {rank}, {update}"
-            _check_ops(_ops(graph), buckets[update.stage], update.in_place, share, where, lowered.plan.dtype)
+            _check_ops(_ops(graph), buckets[update.stage], update.in_place, share, where)
     _check_end(lowered, rank)
 
 
@@ -109,7 +109,7 @@ def _ops(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _check_ops(
-    nodes: list[fx.Node], buckets: Sequence[Bucket], in_place: bool, share: float, where: str, dtype: str
+    nodes: list[fx.Node], buckets: Sequence[Bucket], in_place: bool, share: float, where: str
 ) -> None:
     """Gradients are summed over the ranks of the stage, and its parameters updated, in this order and once."""
     names = tuple(b.name for b in buckets)
@@ -120,7 +120,7 @@ def _check_ops(
     wanted += [(ops.squared_norm, names, holders)]
     wanted += [] if in_place else [(ops.keep_weights, names)]
     wanted += [(ops.update_stage, names, norm, share)]
-    wanted += [(ops.convert_weights, name) for name in names if dtype != "float32"]
+    wanted += [(ops.convert_weights, b.name) for b in buckets if b.is_converted]
     _compare(nodes, wanted, where)
 
 

@@ -36,7 +36,7 @@ def check_update(lowered: Lowered, rank: int) -> None:
     if any(n.args[0] != losses for n in _calls(update.gradients) if n.target is ops.start_losses):
         raise LoweringError(f"{where}: not all losses are averaged")
     _check_parameters(_calls(update.parameters), plan, list(buckets.values()), where)
-    _check_weights(_calls(update.weights), plan, buckets, where)
+    _check_weights(_calls(update.weights), buckets, where)
 
 
 def _calls(graph: fx.Graph) -> list[fx.Node]:
@@ -159,13 +159,13 @@ def _check_parameters(nodes: list[fx.Node], plan: Plan, buckets: list[Bucket], w
         raise LoweringError(f"{where}: {update.name} does not take the norm and the losses")
 
 
-def _check_weights(nodes: list[fx.Node], plan: Plan, buckets: dict[str, Bucket], where: str) -> None:
+def _check_weights(nodes: list[fx.Node], buckets: dict[str, Bucket], where: str) -> None:
     """Weights that are kept beside what is updated are made once."""
     found = sorted((node.target.__name__, str(node.args[0])) for node in nodes)  # type: ignore[union-attr]
     wanted = []
     for name, bucket in buckets.items():
         if bucket.num_shards == 1:
-            wanted += [("convert_weights", name)] if plan.dtype != "float32" else []
+            wanted += [("convert_weights", name)] if bucket.is_converted else []
         elif not bucket.parameters_shared:
             wanted += [("start_weights", name), ("wait_weights", name)]
     if found != sorted(wanted):

@@ -72,8 +72,9 @@ class Plan:
         summed copy).
     state : who keeps parameters, gradients and optimizer state.
     traffic : how messages travel.
-    dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
-        running statistics, are kept in their own type.
+    dtype : compute precision; with ``float32`` parameters are computed with in their own types. What is trained, and
+        optimizer state, are kept in float32. Buffers that a step writes, such as running statistics, are kept in their
+        own type.
     statistics : of what rows that depend on each other (batch statistics, pairs of rows, places of experts) are
         computed: of the whole ``batch``, so that loss and gradients are those of one device, or of each ``microbatch``
         by itself, so that the step's loss is the mean of the microbatches' losses.

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
@@ -17,7 +16,6 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, has_signature, signature
 from trainyard.job.lower.stage_program import StageProgram
-from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
 from trainyard.program.program import size_bytes, tensor_of
 
@@ -87,20 +85,14 @@ class StageMemory:
     released: Mapping[str, Kind]
 
 
-def element_bytes(plan: Plan) -> int:
-    """Bytes of a parameter in the compute type."""
-    return int(getattr(torch, plan.dtype).itemsize)
-
-
 def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that a rank holds all the time, by kind."""
-    width = element_bytes(lowered.plan)
     found = dict.fromkeys(MEMORY_KINDS, 0)
     for bucket in (b for s in stages for b in s.buckets):
         share = bucket.num_elements // bucket.num_shards
-        weights = 0 if bucket.parameters_shared else bucket.num_elements * width
+        weights = 0 if bucket.parameters_shared else bucket.num_elements * bucket.element_bytes
         # In float32 what the optimizer updates is a part of the weights themselves.
-        master = 4 * share if bucket.parameters_shared or width != 4 else 0
+        master = 4 * share if bucket.parameters_shared or bucket.is_converted else 0
         found["parameters"] += weights + master
         found["gradients"] += 4 * (share if bucket.gradients_shared else bucket.num_elements)
         found["optimizer"] += 4 * share * len(lowered.optimizer.moments)

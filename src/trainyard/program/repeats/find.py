@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
+from trainyard.program.model import CaptureError
 from trainyard.program.op_observer import tensors_of
 from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks
@@ -39,10 +40,12 @@ def find_repeats(module: nn.Module, given: Given, run: Callable[[Watch], Any]) -
         return none
     path, first = next(iter(calls.items()))
     alone = Recorder({}, ())
-    traced = trace_block(
-        blocks[path], first.call, given.rng, given.rows, _watching({path: blocks[path]}, alone, none)
-    )
+    watch = _watching({path: blocks[path]}, alone, none)
     # What is around a call in the model, such as autocast, is not around the one that is traced.
+    try:
+        traced = trace_block(blocks[path], first.call, given.rng, given.rows, watch)
+    except CaptureError:
+        return none
     if traced is None or [call.key for call in alone.calls[path]] != [first.key]:
         return none
     replaced = {path: blocks[path] for path in calls}

@@ -40,7 +40,8 @@ _WIDEST = frozenset(
 def computed_in(dtype: torch.dtype) -> Iterator[None]:
     """Within it, ops on the CPU run in the types in which autocast to ``dtype`` runs them on a GPU.
 
-    Code that runs ``torch.autocast("cpu", ...)`` itself is heeded. Nothing changes where ``dtype`` is float32.
+    Code that runs ``torch.autocast("cpu", ...)`` itself is heeded. Nothing changes where ``dtype`` is float32: ops run in
+    the types of their operands.
     """
     if dtype not in HALF:
         yield
@@ -58,12 +59,9 @@ def computed_in(dtype: torch.dtype) -> Iterator[None]:
         library._destroy()
 
 
-def kept_type(value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The type of a buffer or a tensor of the batch in a step that is computed in ``dtype``: its own.
-
-    Where all is in float32, nothing is of 16 bits.
-    """
-    return dtype if dtype == torch.float32 and value.dtype in HALF else value.dtype
+def parameter_type(parameter: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type in which a parameter is computed with in a step of precision ``dtype``: its own in float32."""
+    return dtype if dtype in HALF and parameter.is_floating_point() else parameter.dtype
 
 
 @cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.hardware.gpus import require_gpus
 from trainyard.job.run.checkpoint.lock import FolderLock
 from trainyard.job.run.config import Restart, StepMetrics, WorkerInput
 from trainyard.job.run.processes.agent import Ended, agent_main
@@ -55,11 +56,15 @@ def supervise(
 
     Raises
     ------
+    HardwareError
+        If the run is to compute on GPUs that this machine does not have.
     WorkerError
         If a process failed and no restart is left.
     CheckpointError, NonFiniteError and others
         If a process found that the run cannot begin, or cannot go on however often it is started again.
     """
+    if work.config.device == "cuda":
+        require_gpus(work.plan.num_ranks)
     make_private(logs)
     for rank in range(work.plan.num_ranks):
         open(rank_log(logs, rank), "wb", opener=opener).close()

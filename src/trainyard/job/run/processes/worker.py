@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from trainyard.hardware.gpus import require_gpus
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
@@ -258,18 +259,14 @@ def set_up_device(config: TrainConfig, local_rank: int, processes_here: int) -> 
 
     Raises
     ------
-    ValueError
+    HardwareError
         If there are fewer GPUs than processes.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(config.num_threads or max(1, cores // processes_here))
     if config.device == "cpu":
         return torch.device("cpu")
-    if torch.cuda.device_count() <= local_rank:
-        raise ValueError(
-            f"the plan needs {processes_here} GPUs on this machine, it has {torch.cuda.device_count()}; "
-            "plan for fewer, or train with device cpu"
-        )
+    require_gpus(processes_here)
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 

@@ -81,7 +81,6 @@ class Executor:
             lowered.params,
             self.groups,
             values,
-            getattr(torch, plan.dtype),
             device,
             plan.num_microbatches,
         )

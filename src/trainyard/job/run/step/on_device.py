@@ -134,8 +134,11 @@ def _layer_norm_backward_on_cpu(grad: torch.Tensor, x: torch.Tensor, *rest: Any)
     """PyTorch's CPU kernel adds the gradients of weights in the precision of ``x``; see `_embedding_backward`."""
     if x.dtype not in _HALF:
         return aten.native_layer_norm_backward(grad, x, *rest)  # type: ignore[no-any-return]
-    found = aten.native_layer_norm_backward(grad.float(), x.float(), *rest)
-    return [None if found[0] is None else found[0].to(x.dtype), *found[1:]]
+    shape, mean, rstd, weight, bias, asked = rest
+    wide = [None if value is None else value.float() for value in (mean, rstd, weight, bias)]
+    found = aten.native_layer_norm_backward(grad.float(), x.float(), shape, *wide, asked)
+    kinds = (x.dtype, *(x.dtype if value is None else value.dtype for value in (weight, bias)))
+    return [None if value is None else value.to(kind) for value, kind in zip(found, kinds, strict=True)]
 
 
 _EVERYWHERE: dict[Any, Callable[..., Any]] = {aten.view.default: aten.reshape.default}

@@ -87,12 +87,10 @@ class RankState:
         params: Mapping[str, Param],
         groups: ProcessGroups,
         values: Values,
-        dtype: torch.dtype,
         device: torch.device,
         num_microbatches: int,
     ) -> None:
         self.groups = groups
-        self.dtype = dtype
         self.device = device
         self.num_microbatches = num_microbatches
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
@@ -111,13 +109,9 @@ class RankState:
         flat[: sum(bucket.sizes)] = self._initial(bucket, params, values)
         flat = flat.to(self.device)
         share, own = bucket.share, self._own(bucket)
-        weights = (
-            None
-            if bucket.parameters_shared
-            else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
-        )
+        weights = None if bucket.parameters_shared else flat.to(_dtype(bucket))
         # Detached: a view would hold the memory of these weights when the next ones lie elsewhere.
-        in_weights = weights if self.dtype == torch.float32 else None
+        in_weights = None if bucket.is_converted else weights
         master = flat[own].clone() if in_weights is None else in_weights[own].detach()
         grads = torch.zeros(share if bucket.gradients_shared else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
@@ -127,7 +121,7 @@ class RankState:
         flat = given.new_zeros(bucket.num_elements)
         flat[: given.numel()] = given
         exact = flat[self.shard_index(bucket) * bucket.share :][: bucket.share].clone()
-        part = exact.to(self.device, getattr(torch, bucket.dtype))
+        part = exact.to(self.device, _dtype(bucket))
         return FrozenState(bucket, part, part if part.dtype == exact.dtype else exact)
 
     def _initial(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> torch.Tensor:
@@ -158,7 +152,8 @@ class RankState:
         if name in self.frozen:
             bucket, part = self.frozen[name].bucket, self.frozen[name].part
         else:
-            bucket, part = self.buckets[name].bucket, self.buckets[name].master.to(self.dtype)
+            bucket = self.buckets[name].bucket
+            part = self.buckets[name].master.to(_dtype(bucket))
         flat = self._gather(bucket, part)
         self.groups.count_sent(flat, bucket.num_shards)
         return bucket.views(flat)
@@ -273,7 +268,7 @@ class RankState:
         for state in map(self.buckets.__getitem__, names):
             assert state.weights is not None
             state.weights = state.weights.clone()
-            if self.dtype == torch.float32:
+            if not state.bucket.is_converted:
                 # The optimizer knows the tensor, not where it lies.
                 state.master.data = state.weights[self._own(state.bucket)]
 
@@ -287,7 +282,7 @@ class RankState:
         """Put the updated parts of a bucket's parameters together, on every rank."""
         state = self.buckets[name]
         assert state.weights is not None
-        part = state.master.to(self.dtype, copy=True)
+        part = state.master.to(_dtype(state.bucket), copy=True)
         work = gather_into(
             state.weights, part, group=self.groups.bucket_group(state.bucket.summed_over), async_op=True
         )
@@ -311,3 +306,9 @@ class RankState:
                 flat = self._gather(bucket, flat)
             found |= zip(bucket.paths, bucket.views(flat), strict=True)
         return found
+
+
+def _dtype(bucket: Bucket) -> torch.dtype:
+    """The type in which a bucket's parameters are computed with."""
+    found: torch.dtype = getattr(torch, bucket.dtype)
+    return found
