@@ -16,6 +16,7 @@ from trainyard.program.algebra.rules import (
     shapes,
     sizes_of,
 )
+from trainyard.program.ctc_loss import CTC_LOSS, CTC_LOSS_BACKWARD
 from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
@@ -182,3 +183,22 @@ def nll_loss_backward(node: fx.Node) -> OpAxes:
     operands: tuple[Dims, ...] = ((), (("n",), ("c",)), (("n",),), *weights, ())
     sizes = {"n": scores[0], "c": scores[1]}
     return OpAxes(operands, ((("n",), ("c",)),), sizes, contiguous=frozenset("c"))
+
+
+@rule(CTC_LOSS)
+def ctc_loss(node: fx.Node) -> OpAxes:
+    """``t n c, n s, n, n -> n, n t a``: rows are independent."""
+    log_probs = shapes(node)[0]
+    return OpAxes(_CTC_OPERANDS, (_ROW, (("n",), (), ())), {"n": log_probs[1]})
+
+
+@rule(CTC_LOSS_BACKWARD)
+def ctc_loss_backward(node: fx.Node) -> OpAxes:
+    """``n, t n c, n s, n, n, n, n t a -> t n c``."""
+    log_probs = shapes(node)[1]
+    operands = (_ROW, *_CTC_OPERANDS, _ROW, (("n",), (), ()))
+    return OpAxes(operands, (((), ("n",), ()),), {"n": log_probs[1]}, linear=(frozenset({0}),))
+
+
+_ROW: Dims = (("n",),)
+_CTC_OPERANDS: tuple[Dims, ...] = (((), ("n",), ()), (("n",), ()), _ROW, _ROW)

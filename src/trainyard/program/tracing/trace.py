@@ -14,7 +14,6 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.decompose import losses_written_out
 
@@ -27,7 +26,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """
 
     def functional(*given: Any) -> Any:
-        with FunctionalTensorMode(), _WithoutChecks():
+        with FunctionalTensorMode():
             results = function(*pytree.tree_map_only(Tensor, _functional, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
@@ -41,15 +40,6 @@ def _functional(tensor: Tensor) -> Any:
     if tensor.requires_grad and tensor.is_leaf:
         return to_fun(tensor.detach()).requires_grad_()
     return to_fun(tensor)
-
-
-class _WithoutChecks(TorchDispatchMode):
-    """Leaves out what only looks at values: whether a matrix could be inverted."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._linalg_check_errors.default:
-            return None
-        return func(*args, **(kwargs or {}))
 
 
 def gradients(
