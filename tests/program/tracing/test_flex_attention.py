@@ -97,7 +97,7 @@ def of_documents(_: Any, q: Tensor, k: Tensor, v: Tensor, batch: Any) -> Tensor:
 def padded(_: Any, q: Tensor, k: Tensor, v: Tensor, batch: Any) -> Tensor:
     lengths = batch["lengths"]
     mask = blocks(lambda row, _, query, key: (query < lengths[row]) & (key < lengths[row]), len(q))
-    return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    return flex_attention(q, k, v, block_mask=mask, scale=0.25, enable_gqa=True)
 
 
 def with_sums(_: Any, q: Tensor, k: Tensor, v: Tensor, batch: Any) -> Tensor:
@@ -136,7 +136,7 @@ WAYS: dict[str, tuple[Any, Any, bool]] = {
     "padded, grouped": (
         padded,
         lambda m, q, k, v, b: dense(
-            q,
+            q / math.sqrt(2),  # so that all are scaled by 0.25
             k,
             v,
             (AT[:, None] < b["lengths"][:, None, None, None]) & (b["lengths"][:, None, None, None] > AT),
@@ -229,7 +229,8 @@ def test_models_of_hugging_face_attend_so() -> None:
         labels = words.masked_fill(seen == 0, -100)
         return module(input_ids=words, attention_mask=seen, labels=labels).loss  # type: ignore[no-any-return]
 
-    seen = (torch.arange(8) < torch.tensor([8, 5, 8, 3])[:, None]).long()
+    # One token in each row is not seen: one that sees none would be treated otherwise by eager attention.
+    seen = (torch.arange(8) != torch.tensor([3, 5, 2, 6])[:, None]).long()
     batch = {"words": (torch.arange(32) * 7 % 32).view(4, 8), "seen": seen}
     model = Model("mistral", made("flex_attention"), of_words, batch)
     found, eager = run_graph(capture(model), model), made("eager")
