@@ -206,6 +206,20 @@ def test_a_mask_has_the_dimensions_that_it_depends_on() -> None:
     assert mask_of(of_documents) == (ROWS, 1, LENGTH, LENGTH)
 
 
+def test_in_16_bits_scores_may_be_changed_by_numbers() -> None:
+    def flat(_: Any, q: Tensor, k: Tensor, v: Tensor, batch: Any) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda score, row, head, i, j: score - (i - j).abs() * 0.1)
+
+    module = Attention(flat)
+    randomise(module)
+    model = Model("flat", module.bfloat16(), loss, BATCH)
+    program = capture(model, dtype=torch.bfloat16)
+    found = run_graph(program, model)["loss:loss"]
+    module.float().attend = lambda m, q, k, v, b: dense(q, k, v, change=lambda s: s - APART.abs() * 0.1)
+    torch.testing.assert_close(found, loss(module, BATCH).detach(), rtol=0.02, atol=0.0)
+    assert split(program, 2).num_rows == ROWS // 2
+
+
 @pytest.mark.parametrize(("mask", "whole"), [(noop_mask, True), (noop_mask, False), (causal, False)])
 def test_blocks_listed_by_hand_are_refused(mask: Any, whole: bool) -> None:
     by_blocks = listed(mask, whole)
