@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 WIDTH, ROWS = 8, 8
 
@@ -218,3 +219,51 @@ def batch_norm() -> tuple[Net, Any]:
     """As many features as ranks divide: parts of them are not taken for the whole."""
     net = Net(lambda net, x: net.b(net.norm(torch.tanh(net.a(x)))))
     return _with(net, norm=nn.BatchNorm1d(WIDTH)), mse
+
+
+def batch_norm_without_momentum() -> tuple[Net, Any]:
+    """Its running statistics are the mean over all batches."""
+    net = Net(lambda net, x: net.b(net.norm(torch.tanh(net.a(x)))))
+    return _with(net, norm=nn.BatchNorm1d(WIDTH, momentum=None)), mse
+
+
+def ctc() -> tuple[Net, Any]:
+    """Each row has eight steps of time, and as many targets as its first input says."""
+
+    def loss(net: Net, batch: Any) -> Tensor:
+        scores = (net(batch["x"])[:, None] * net.kept).log_softmax(-1)
+        targets = batch["y"].abs().mul(3).long().clamp(1, WIDTH - 1)[:, :4]
+        lengths = 1 + batch["x"][:, 0].abs().mul(9).long() % 4
+        return F.ctc_loss(scores.transpose(0, 1), targets, torch.full((len(lengths),), 8), lengths)
+
+    return _with(Net(plain), kept=_matrix()), loss
+
+
+def attention_within_documents() -> tuple[Net, Any]:
+    """FlexAttention over four tokens of a row, whose documents the batch says; nearer tokens count more.
+
+    Where it is not captured it is plain attention, as FlexAttention has no gradient on a processor.
+    """
+
+    def loss(net: Net, batch: Any) -> Tensor:
+        documents, at = (batch["y"][:, :4] > 0.5).cumsum(1), torch.arange(4)
+
+        def mask(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (documents[row, query] == documents[row, key]) & (query >= key)
+
+        def nearer(score: Tensor, _row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return score + net.near[query - key]
+
+        x = net.a(batch["x"]).view(-1, 1, 4, 2)
+        if torch.compiler.is_compiling():
+            blocks = create_block_mask(mask, len(x), None, 4, 4, device="cpu")
+            x = flex_attention(x, x.sin(), x, block_mask=blocks)
+            x = flex_attention(x, x.cos(), x, score_mod=nearer, block_mask=blocks)
+        else:
+            seen = (documents[:, None, :, None] == documents[:, None, None]) & (at[:, None] >= at)
+            added = net.near[at[:, None] - at].masked_fill(~seen, -torch.inf)
+            x = F.scaled_dot_product_attention(x, x.sin(), x, seen)
+            x = F.scaled_dot_product_attention(x, x.cos(), x, added)
+        return F.mse_loss(net.b(x.reshape(-1, WIDTH)), batch["y"])
+
+    return _with(Net(plain), near=nn.Parameter(torch.linspace(1, -1, 4))), loss

@@ -130,6 +130,9 @@ TOGETHER = {
     ),
     "one gradient, cut and whole": Case(models.one_gradient_of_two, data=2, cut=(("base", Shard(0)),)),
     "batch norm, parameters cut": Case(models.batch_norm, data=2, microbatches=1, zero=3),
+    "batch norm without momentum": Case(models.batch_norm_without_momentum, data=2, microbatches=1),
+    "ctc, in halves": Case(models.ctc, data=2),
+    "attention within documents": Case(models.attention_within_documents, data=2),
     "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
     "frozen parameters shared": Case(models.partly_frozen, data=2, zero=3, recompute=True),
     "frozen parameters shared, in stages": Case(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.testing._internal.two_tensor import TwoTensor
 
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
@@ -15,6 +16,8 @@ from trainyard.program.model import Model
 WORDS = torch.arange(12).view(4, 3)
 X = torch.ones(4, 6)
 SPARSE = torch.eye(6).to_sparse()
+JAGGED = torch.nested.nested_tensor([X[:1], X[1:]], layout=torch.jagged)
+ENDS = torch.tensor([0, 1, 4])
 
 
 class Packed(nn.Module):
@@ -56,6 +59,23 @@ def table(layer: type[nn.Module], **options: Any) -> nn.Module:
         (With(lambda y: y, SPARSE), X, "its buffer kept is a sparse tensor"),
         (With(lambda y: torch.sparse.mm(SPARSE, y.T)), X, "works with a sparse tensor"),
         (With(lambda y: torch.sparse.mm(torch.eye(6).to_sparse(), y.T)), X, "works with a sparse tensor"),
+        (With(lambda y: y, JAGGED), X, "its buffer kept is a nested tensor.*to_padded_tensor"),
+        (With(lambda y: y), JAGGED, "batch.x is a nested tensor.*to_padded_tensor"),
+        (
+            With(lambda y: torch.nested.nested_tensor_from_jagged(y, ENDS).sum(1)),
+            X,
+            "works with a nested tensor",
+        ),
+        (
+            With(lambda y: torch.nested.as_nested_tensor([y[:1], y[1:]]).sum()),
+            X,
+            "works with a nested tensor",
+        ),
+        (
+            With(lambda y: y, TwoTensor(X, X)),
+            X,
+            "its buffer kept is a TwoTensor.*the tensors that it is made of",
+        ),
         (With(lambda y: y), SPARSE, "batch.x is a sparse tensor; a batch holds plain ones"),
     ],
 )

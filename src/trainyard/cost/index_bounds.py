@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trainyard.program import spmd
+from trainyard.program.ctc_loss import CTC_LOSS, CTC_LOSS_BACKWARD
 from trainyard.program.program import tensor_of
 
 __all__ = ["index_bounds"]
@@ -105,6 +106,19 @@ def _unpooled(node: fx.Node) -> Bounds:
     yield node.args[1], prod(node.args[2])  # type: ignore[arg-type]
 
 
+def _ctc(first: int) -> Callable[[fx.Node], Bounds]:
+    """Operand ``first`` is the log probabilities, then targets, lengths of inputs and lengths of targets."""
+
+    def find(node: fx.Node) -> Bounds:
+        log_probs, targets, inputs, lengths = node.args[first : first + 4]
+        time, _, classes = _sizes(log_probs)
+        yield targets, classes
+        yield inputs, time + 1
+        yield lengths, _sizes(targets)[1] + 1
+
+    return find
+
+
 _INDICES: dict[Any, Callable[[fx.Node], Bounds]] = {
     aten.embedding.default: _rows(1, 0),
     aten.embedding_dense_backward.default: _given(1, 2),
@@ -118,6 +132,8 @@ _INDICES: dict[Any, Callable[[fx.Node], Bounds]] = {
     aten.nll_loss2d_backward.default: _classes(2, 1),
     aten.multi_margin_loss.default: _classes(1, 0),
     aten.multi_margin_loss_backward.default: _classes(2, 1),
+    CTC_LOSS: _ctc(0),
+    CTC_LOSS_BACKWARD: _ctc(1),
     aten.take.default: _elements,
     aten.put.default: _elements,
     aten.max_pool2d_with_indices_backward.default: _pooled(7, 2),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trainyard.program.model import CaptureError
+from trainyard.program.refusals import kind_of, plain_instead
 
 ROOT = "batch"
 
@@ -29,12 +29,8 @@ def batch_tensors(batch: Any) -> dict[str, Tensor]:
                 f"{ROOT}{pytree.keystr(path)} is a {type(leaf).__name__}; a batch holds tensors only"
             )
         name = ".".join([ROOT, *map(key_text, path)])
-        if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
-            kind = "nested" if leaf.is_nested else "quantized" if leaf.is_quantized else "sparse"
-            raise CaptureError(
-                f"{name} is a {kind} tensor; a batch holds plain ones. Give what is in it as tensors of their own: "
-                "indices and values, or values padded to one length and a mask"
-            )
+        if kind := kind_of(leaf):
+            raise CaptureError(f"{name} is a {kind}; a batch holds plain ones: {plain_instead(kind)}")
         found[name] = leaf
     return found
 

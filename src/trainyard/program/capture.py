@@ -32,7 +32,7 @@ from trainyard.program.nodes import add_placeholder
 from trainyard.program.op_observer import line_of_model
 from trainyard.program.own_ops import check_declared_rows
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
-from trainyard.program.refusals import PACKED, refuse_buffer, refuse_gradient_types, refuse_parameter
+from trainyard.program.refusals import refuse_gradient_types, refuse_module, refused_within
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
 from trainyard.program.tracing.grouped import grouped_by_ends, write_grouped
@@ -264,10 +264,7 @@ def fake_state(
         with fake:
             return torch.empty(value.shape, dtype=kept, device="cpu", requires_grad=grad)
 
-    for name, p in module.named_parameters():
-        refuse_parameter(name, p)
-    for name, buffer in module.named_buffers():
-        refuse_buffer(name, buffer)
+    refuse_module(module)
     params = {n: convert(p, parameter_type(p, dtype), p.requires_grad) for n, p in module.named_parameters()}
     buffers = {n: convert(b, b.dtype, False) for n, b in module.named_buffers()}
     first: dict[int, str] = {}
@@ -391,19 +388,19 @@ def _without_onednn() -> Iterator[None]:
 def _refused_with_a_line(name: str) -> Iterator[None]:
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except (RuntimeError, AssertionError) as error:
         frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
         where = line_of_model(reversed(frames))
-        if any(filename.endswith("/nn/utils/rnn.py") for filename, _ in frames):
-            raise CaptureError(f"{name} cannot be captured: {where} {PACKED}") from error
-        raise CaptureError(
-            f"{name} cannot be captured: {where} decides by a tensor's "
-            "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
-            "(torch.where, masking, fixed capacity)."
-        ) from error
-    except RuntimeError as error:
-        frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
-        where = line_of_model(reversed(frames))
+        if why := refused_within(filename for filename, _ in frames):
+            raise CaptureError(f"{name} cannot be captured: {where} {why}") from error
+        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+            raise CaptureError(
+                f"{name} cannot be captured: {where} decides by a tensor's "
+                "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
+                "(torch.where, masking, fixed capacity)."
+            ) from error
+        if isinstance(error, AssertionError):
+            raise
         raise CaptureError(
             f"{name} cannot be captured: at {where or 'an op'} PyTorch says: {error}"
         ) from error

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from algebra_cases.drawing import Draw, case
+from trainyard.program.ctc_loss import CTC_LOSS, CTC_LOSS_BACKWARD
 
 aten = torch.ops.aten
 
@@ -159,3 +160,18 @@ def _multilabel_margin_backward(d: Draw) -> tuple[Any, ...]:
     scores, target, reduction = _multilabel_margin(d)
     _, is_target = aten.multilabel_margin_loss_forward.default(scores, target, reduction)
     return d.real(len(target)), scores, target, reduction, is_target
+
+
+@case(CTC_LOSS)
+def _ctc(d: Draw) -> tuple[Any, ...]:
+    rows, classes, time, most = d.size(), d.pick(2, 5), 6, d.pick(1, 3)
+    log_probs = d.real(time, rows, classes).log_softmax(-1)
+    targets, inputs = d.index(classes - 1, rows, most) + 1, d.index(time, rows) + 1
+    return log_probs, targets, inputs, d.index(most + 1, rows), 0, d.pick(True, False)
+
+
+@case(CTC_LOSS_BACKWARD)
+def _ctc_backward(d: Draw) -> tuple[Any, ...]:
+    *tensors, blank, zero_infinity = _ctc(d)
+    losses, log_alpha = CTC_LOSS(*tensors, blank, zero_infinity)
+    return d.real(len(losses)), *tensors, losses, log_alpha, blank, zero_infinity

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainyard.program.tracing.written_out import WrittenOut, windows
+from trainyard.program.tracing.replaced_calls import ReplacedCalls
+from trainyard.program.tracing.written_out import windows
 
 SIZES = st.integers(1, 5)
 
@@ -50,14 +51,14 @@ def test_bags_are_those_of_pytorch(options: dict[str, str], padding: int | None)
         return found, torch.autograd.grad((found * torch.arange(4)).sum(), weight)[0]
 
     wanted = run()
-    with WrittenOut():
+    with ReplacedCalls():
         found = run()
     torch.testing.assert_close(found, wanted)
 
 
 def test_what_pytorch_refuses_of_bags_stays_refused() -> None:
     weight, index = torch.zeros(6, 4), torch.zeros(2, 3, dtype=torch.int64)
-    with WrittenOut(), pytest.raises(ValueError, match="offsets"):
+    with ReplacedCalls(), pytest.raises(ValueError, match="offsets"):
         F.embedding_bag(index, weight, torch.tensor([0]))
-    with WrittenOut(), pytest.raises(ValueError, match="mode"):
+    with ReplacedCalls(), pytest.raises(ValueError, match="mode"):
         F.embedding_bag(index, weight, mode="median")

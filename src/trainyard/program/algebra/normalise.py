@@ -17,6 +17,7 @@ from trainyard.program.algebra.rules import (
     sizes_of,
     tensor_args,
 )
+from trainyard.program.ctc_loss import CTC_LOSS, CTC_LOSS_BACKWARD
 from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
@@ -211,3 +212,22 @@ def margin_loss(node: fx.Node) -> OpAxes:
     )
     results = tuple((*dims, *(() for _ in s[1:])) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("n", rows))
+
+
+@rule(CTC_LOSS)
+def ctc_loss(node: fx.Node) -> OpAxes:
+    """``t n c, n s, n, n -> n, n t a``: rows are independent."""
+    log_probs = shapes(node)[0]
+    return OpAxes(_CTC_OPERANDS, (_ROW, (("n",), (), ())), {"n": log_probs[1]})
+
+
+@rule(CTC_LOSS_BACKWARD)
+def ctc_loss_backward(node: fx.Node) -> OpAxes:
+    """``n, t n c, n s, n, n, n, n t a -> t n c``."""
+    log_probs = shapes(node)[1]
+    operands = (_ROW, *_CTC_OPERANDS, _ROW, (("n",), (), ()))
+    return OpAxes(operands, (((), ("n",), ()),), {"n": log_probs[1]}, linear=(frozenset({0}),))
+
+
+_ROW: Dims = (("n",),)
+_CTC_OPERANDS: tuple[Dims, ...] = (((), ("n",), ()), (("n",), ()), _ROW, _ROW)

@@ -17,7 +17,9 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.random.positional import PositionalDraws
 from trainyard.program.tracing.checkpoints import checkpoints_run_once
-from trainyard.program.tracing.written_out import WrittenOut
+from trainyard.program.tracing.on_one_device import on_one_device
+from trainyard.program.tracing.replaced_calls import ReplacedCalls
+from trainyard.program.tracing.replaced_ops import ReplacedOps
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,10 @@ def stepping(
     with (
         torch.enable_grad(),
         PositionalDraws(rng, rows) as mode,
-        WrittenOut(),
         checkpoints_run_once(),
+        on_one_device(),
+        ReplacedCalls(),
+        ReplacedOps(),
         _shown_where_held(module, state, held),
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.

@@ -47,6 +47,8 @@ def simplify(graph: fx.Graph) -> None:
             node.args = (source, list(node.meta["val"].shape))
         elif node.target in _CONSTANTS:
             _make_constant(node)
+        elif node.target is aten._to_copy.default and not node.all_input_nodes:
+            _make_number(node)
         elif node.target is aten.expand.default:
             node.args = (node.args[0], list(node.meta["val"].shape))
         elif node.target is aten.nll_loss_backward.default and node.args[4] == _SUM:
@@ -80,6 +82,13 @@ def _make_constant(node: fx.Node) -> None:
     result = node.meta["val"]
     node.args = (list(result.shape), argument(node, value) if isinstance(value, str) else value)
     node.kwargs = {"dtype": result.dtype, "device": result.device}
+    node.target = aten.full.default
+
+
+def _make_number(node: fx.Node) -> None:
+    """A number that vmap made a tensor of, and autocast converted, is a constant."""
+    result = node.meta["val"]
+    node.args, node.kwargs = ([], node.args[0]), {"dtype": result.dtype, "device": result.device}
     node.target = aten.full.default
 
 

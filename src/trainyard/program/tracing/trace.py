@@ -45,14 +45,11 @@ def _functional(tensor: Tensor) -> Any:
 
 
 class _Recorded(TorchDispatchMode):
-    """Tells ops outside of layers which function of the model runs them.
+    """Tells ops outside of layers which function of the model runs them."""
 
-    It leaves out what only looks at values: whether a matrix could be inverted.
-    """
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._linalg_check_errors.default:
-            return None
         known = fx_traceback.current_meta.get("custom") or {}
         if not known.get("layer") and "phase" not in known:
             fx_traceback.current_meta["custom"] = known | {"function": function_of_model()}

@@ -1,4 +1,8 @@
-"""Functions that are captured as other ops, in which it shows that the rows of a batch are apart."""
+"""Functions that are captured as other ops, in which it shows that the rows of a batch are apart.
+
+PyTorch's own ops for them number elements through all rows: the bags of a batch are one list of indices with offsets,
+and strides count in memory.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,8 @@ import torch
 import torch._refs
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-__all__ = ["WrittenOut", "windows"]
-
-
-class WrittenOut(TorchFunctionMode):
-    """Within it bags of embeddings, Fourier transforms of windows, and strides are written as ops of whole dimensions.
-
-    PyTorch's own ops for these number elements through all rows: the bags of a batch are one list of indices with
-    offsets, and strides count in memory.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _REPLACEMENTS.get(func, func)(*args, **(kwargs or {}))
+__all__ = ["WRITTEN_OUT", "windows"]
 
 
 def _embedding_bag(
@@ -145,7 +137,7 @@ def _cut(
     return x.expand(tuple(sizes))
 
 
-_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     F.embedding_bag: _embedding_bag,
     torch.as_strided: _as_strided,
     Tensor.as_strided: _as_strided,

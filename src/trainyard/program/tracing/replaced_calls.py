@@ -1,0 +1,45 @@
+"""Functions that a graph computes in another form than PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
+from torch.overrides import TorchFunctionMode
+
+from trainyard.program.tracing.flex_attention import flex_attention
+from trainyard.program.tracing.written_out import WRITTEN_OUT
+
+
+class ReplacedCalls(TorchFunctionMode):
+    """Within it FlexAttention is tensor ops, the CTC loss has tensors of lengths, and bags and strides are written out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
+
+
+def _with_lengths_as_tensors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(
+        log_probs: Tensor,
+        targets: Tensor,
+        input_lengths: Any,
+        target_lengths: Any,
+        *options: Any,
+        **named: Any,
+    ) -> Tensor:
+        lengths = (torch.as_tensor(given) for given in (input_lengths, target_lengths))
+        return function(log_probs, targets, *lengths, *options, **named)
+
+    return call
+
+
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    **WRITTEN_OUT,
+    flex_attention_operator: flex_attention,
+    F.ctc_loss: _with_lengths_as_tensors(F.ctc_loss),
+    torch.ctc_loss: _with_lengths_as_tensors(torch.ctc_loss),
+}
