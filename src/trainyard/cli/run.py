@@ -44,9 +44,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     options = settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is simulated.
     require_device(options.device, plan.num_ranks)
-    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(spec, options.seed or 0)
     data = file_data(spec, options.steps or 0)
+    screen.say(f"optimizer {optimizer_config(options)}")
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan"):

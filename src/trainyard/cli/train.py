@@ -59,9 +59,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     options = settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
-    screen.say(f"optimizer {optimizer_config(options)}")
     model = file_model(options.model, options.seed or 0)
     data = file_data(options.model, options.steps or 0)
+    screen.say(f"optimizer {optimizer_config(options)}")
     found = None
     if not is_silent():
         try:

@@ -16,7 +16,7 @@ from trainyard.program.tracing.written_out import WRITTEN_OUT
 
 
 class ReplacedCalls(TorchFunctionMode):
-    """Within it FlexAttention is tensor ops, the CTC loss has tensors of lengths, and bags and strides are written out."""
+    """Within it FlexAttention is tensor ops, the CTC loss has tensors of lengths, bags and strides are written out."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _REPLACED.get(func, func)(*args, **(kwargs or {}))

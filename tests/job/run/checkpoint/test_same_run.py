@@ -20,7 +20,7 @@ from trainyard.program.model import Model
 def test_other_settings_are_named_and_options_may_change(tmp_path: Path) -> None:
     one_rank.run(tmp_path, 1)
     other = replace(one_rank.OPTIMIZER, lr=0.02, betas=(0.8, 0.95))
-    said = r"lr is 0\.01 there and 0\.02 here, betas is \[0\.9, 0\.95\] there .*, seed is 0 there and 7 here"
+    said = r"lr is 0\.01 there and 0\.02 here, betas is \[0\.9, 0\.999\] there .*, seed is 0 there and 7 here"
     with pytest.raises(CheckpointError, match=said):
         one_rank.run(tmp_path, 2, resume=True, optimizer=other, seed=7)
     ready, _ = one_rank.run(tmp_path, 2, resume=True, checkpoint_every=1, keep=5)

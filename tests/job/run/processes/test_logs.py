@@ -15,6 +15,7 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.quota import QuotaError, checkpoint_bytes
 from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.processes.logs import Metrics, cut, metrics_files
+from trainyard.job.run.processes.stopping import StopRequest
 from trainyard.job.run.train import _Recorder, train
 from trainyard.private import make_private, only_for_user, require_private, write_private
 from trainyard.reading import read_text
@@ -86,7 +87,12 @@ def test_a_full_disk_ends_no_training_and_lines_stay_whole(
 
     written = os.write
     recorder = _Recorder(
-        plans.plan(), plans.config(9, tmp_path, log=tmp_path), lambda _: None, lambda _: None, notes.append
+        plans.plan(),
+        plans.config(9, tmp_path, log=tmp_path),
+        StopRequest(),
+        lambda _: None,
+        lambda _: None,
+        notes.append,
     )
     recorder.open(tmp_path)
     monkeypatch.setattr(os, "write", write)
