@@ -44,7 +44,7 @@ IN_CI = (
     "checkpoint_blocks",
     "contrastive",
     "experts_by_sort",
-    "gpt-oss",
+    *CONFIGS,
     "paramlist_slice",
     "ragged_tokens",
     "tied_head",
