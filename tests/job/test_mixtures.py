@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from trainyard.program import spmd
 from trainyard.program.model import Model
 from trainyard.program.placement import PARTIAL, Placement, Shard
 from trainyard.program.propagate import Axis
+from trainyard.zoo import build
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.decoder import Decoder, DecoderConfig
 from trainyard.zoo.mixture import MixtureConfig
@@ -59,6 +61,16 @@ def test_mixtures_of_the_zoo_are_trained(config: MixtureConfig) -> None:
     assert task.coupling is None
     for count in (1, 4):
         check_equal(trained(task, plan_of(task, count)), plain(task.model))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_as_transformers_writes_it_is_the_model_of_the_zoo(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    config.architectures = [type(task_of(name).model.module).__name__]
+    config.save_pretrained(tmp_path)
+    ours, theirs = build(str(tmp_path / "config.json"), 4).module, task_of(name).model.module
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    assert Task(build(str(tmp_path / "config.json"), 4)).coupling is None
 
 
 def test_a_mixture_of_ones_own_has_the_loss_of_plain_pytorch() -> None:

@@ -125,7 +125,9 @@ def _mixtral(given: Section) -> DecoderConfig:
 
 def _qwen3_moe(given: Section) -> DecoderConfig:
     _refuse_window(given)
-    mixture = _mixture(given, "num_experts", "moe_intermediate_size")
+    # transformers 5 writes the number of experts under another name than the published files have.
+    experts = "num_local_experts" if "num_local_experts" in given else "num_experts"
+    mixture = _mixture(given, experts, "moe_intermediate_size")
     sizes, every = _sizes(given), given.whole("decoder_sparse_step", 1, _MOST_LAYERS, 1)
     named = given.items_of("mlp_only_layers", [])
     dense = tuple(n for n in range(sizes["layers"]) if n in named or (n + 1) % every)
