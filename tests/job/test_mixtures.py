@@ -249,7 +249,27 @@ def by_ends_of_others(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) 
     return F.grouped_mm(tokens, m.weight, offs=ends) * score[:, None]
 
 
+def in_order_of_the_order(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    order = score.argsort()
+    found = m.compute(tokens[order], expert[order])[order]
+    return torch.zeros_like(tokens).index_copy(0, order, found)
+
+
+def rows_at_places(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    return m.compute(tokens, expert) * tokens[score.argsort().argsort()]
+
+
+def one_place_of_a_token(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    """Of the two places of a token the last one in order counts."""
+    order = m.router(tokens).topk(2, -1).indices.flatten().argsort(stable=True)
+    found = m.compute(tokens, expert)[order // 2] * (order % 2)[:, None]
+    return torch.zeros_like(tokens).index_copy(0, order // 2, found)
+
+
 COUPLED = (
+    in_order_of_the_order,
+    rows_at_places,
+    one_place_of_a_token,
     by_ends_of_others,
     place_matters,
     beside_rows,

@@ -85,24 +85,20 @@ def scatter(node: fx.Node) -> OpAxes:
 @rule(aten.topk.default, aten.sort.default, aten.sort.stable, aten.argsort.default)
 def order(node: fx.Node) -> OpAxes:
     """The ordered dimension is whole, unless each part may have an order of its own."""
-    ratio = node.meta.get("own_order")
-    if ratio is None:
+    if "own_order" not in node.meta:
         return resized(node, [argument(node, "dim")])
     (length,) = shapes(node)[0]
     dims: Dims = (("i",),)
-    return OpAxes(
-        (dims,), (dims,) * len(result_shapes(node)), {"i": length // ratio}, contiguous=frozenset("i")
-    )
+    return OpAxes((dims,), (dims,) * len(result_shapes(node)), {"i": length}, contiguous=frozenset("i"))
 
 
 @rule(*COUNTERS)
 def counter(node: fx.Node) -> OpAxes:
     """Whole, unless it counts the places of an order, of which each part has its own."""
-    ratio = node.meta.get("own_order")
-    if ratio is None:
+    if "own_order" not in node.meta:
         return replicated(node)
     (length,) = result_shapes(node)[0]
-    return OpAxes((), ((("i",),),), {"i": length // ratio}, contiguous=frozenset("i"))
+    return OpAxes((), ((("i",),),), {"i": length}, contiguous=frozenset("i"))
 
 
 @rule(aten.histc.default)

@@ -10,7 +10,6 @@ dimensions is in the sorted order, and whether its numbers count rows or places.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -86,10 +85,10 @@ class _Followed:
 def mark_orders(graph: fx.Graph) -> None:
     """Say in ``meta`` which sorts may be done by each part of the rows, and which ops then look up within their part.
 
-    ``own_order`` stands at sorts: their length divided by it must divide into the parts. ``looks_up`` stands at ops: the
-    number of the operand by which they look up. ``stays`` stands at what depends on the order: the dimension that is in
-    order, or -1 for numbers of rows or places. In parts it must not be moved to another placement. ``counts_places_of``
-    stands at an ``arange`` that counts places: the name of the numbers along which it lies.
+    ``own_order`` stands at such sorts. ``looks_up`` stands at ops: the number of the operand by which they look up.
+    ``stays`` stands at what depends on the order: the dimension that is in order, or -1 for numbers of rows or places.
+    In parts it must not be moved to another placement. ``counts_places_of`` stands at an ``arange`` that counts places:
+    the name of the numbers along which it lies.
     """
     for node in list(graph.nodes):
         if node.target in _SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
@@ -165,15 +164,14 @@ class _Region:
 
     def mark(self) -> None:
         """Write in ``meta`` what was found."""
-        ratio = math.lcm(*(self.length // f.length for f in self.known.values() if f.counts))
         for node, counter in self.counters.items():
             with node.graph.inserting_before(node):
                 own = add_op(node.graph, counter.target, counter.args, dict(counter.kwargs))
             order = tensor_args(node)[self.looks_up[node]].name
-            own.meta = dict(counter.meta) | {"own_order": ratio, "stays": -1, "counts_places_of": order}
+            own.meta = dict(counter.meta) | {"own_order": True, "stays": -1, "counts_places_of": order}
             node.replace_input_with(counter, own)
         for node in (self.sort, *self.sorts):
-            node.meta["own_order"] = ratio
+            node.meta["own_order"] = True
         for node, index in self.looks_up.items():
             node.meta["looks_up"] = index
         for node, followed in self.known.items():
