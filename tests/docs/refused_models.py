@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.utils.rnn import pack_padded_sequence
 
+import trainyard
 from trainyard.program.model import Model
 
 X = torch.linspace(-1, 1, 24).view(4, 6)
@@ -106,6 +107,20 @@ class DrawsBackward(torch.autograd.Function):
         return grad + torch.rand_like(grad)
 
 
+def declared(
+    name: str, compute: Callable[[Tensor], Tensor], shape: Callable[[Tensor], Tensor] = lambda x: x
+) -> Callable[[], Model]:
+    """With an op of its own, of which it is said that every row is computed by itself."""
+
+    @torch.library.custom_op(f"refused::{name}", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        return compute(x)
+
+    op.register_fake(lambda x: torch.empty_like(shape(x)))
+    trainyard.rows(op)
+    return doing(lambda net, y: y.square().mean() + op(y.detach()).mean())
+
+
 class DistributedDataParallel(Net):
     """What is refused is known by its name: PyTorch's own needs a process group."""
 
@@ -127,6 +142,7 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "is a script": lambda: model(nn.Sequential(torch.jit.trace(nn.Linear(6, 6), X))),
     "has no shape yet": lambda: model(nn.LazyLinear(6)),
     "is of float64": lambda: model(nn.Linear(6, 6).double(), X.double()),
+    "need loss scaling": lambda: model(nn.Linear(6, 6).half(), X.half()),
     "is complex": doing(lambda net, y: y * net.c.real, c=nn.Parameter(torch.ones(6, dtype=torch.complex64))),
     "has hooks on its gradient": with_hook,
     "it writes to its parameter": doing(writes_parameter),
@@ -148,5 +164,10 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "must have the same number of rows": lambda: model(Net(), beside={"edges": WORDS[:2]}),
     "whole is a tuple of names": lambda: model(Net(), whole="x"),
     "which the batch does not have": lambda: model(Net(), whole=("edges",)),
+    "is another one for 4 rows at once": declared("summed", lambda x: x - x.sum()),
+    "fails on 4 rows or on a part of them": declared(
+        "failing", lambda x: x.view(2, -1, 6).flatten(0, 1).clone()
+    ),
+    "must have equally many rows": declared("flat", lambda x: x[1:].clone(), lambda x: x[1:]),
     "PyTorch says": doing(lambda net, y: y @ torch.ones(5, 5)),
 }

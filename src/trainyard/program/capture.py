@@ -6,7 +6,6 @@ that repeat are traced once (`trainyard.program.repeats`), so a model of any siz
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -16,8 +15,6 @@ from unittest.mock import patch
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
@@ -29,10 +26,10 @@ from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.hidden_state import refuse_hidden_state
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.nodes import add_placeholder
-from trainyard.program.op_observer import line_of_model
+from trainyard.program.op_observer import refused_with_a_line
 from trainyard.program.own_ops import check_declared_rows
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
-from trainyard.program.refusals import refuse_gradient_types, refuse_module, refused_within
+from trainyard.program.refusals import refuse_gradient_types, refuse_module
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
 from trainyard.program.tracing.grouped import grouped_by_ends, write_grouped
@@ -143,7 +140,7 @@ def program_of(
 def capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
     """What holds while a model's code runs; what stops it is told with the line."""
     with ExitStack() as stack:
-        stack.enter_context(_refused_with_a_line(name))
+        stack.enter_context(refused_with_a_line(name))
         stack.enter_context(computed_in(dtype))
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
@@ -382,25 +379,3 @@ def _without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
-
-
-@contextmanager
-def _refused_with_a_line(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, AssertionError) as error:
-        frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
-        where = line_of_model(reversed(frames))
-        if why := refused_within(filename for filename, _ in frames):
-            raise CaptureError(f"{name} cannot be captured: {where} {why}") from error
-        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-            raise CaptureError(
-                f"{name} cannot be captured: {where} decides by a tensor's "
-                "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
-                "(torch.where, masking, fixed capacity)."
-            ) from error
-        if isinstance(error, AssertionError):
-            raise
-        raise CaptureError(
-            f"{name} cannot be captured: at {where or 'an op'} PyTorch says: {error}"
-        ) from error

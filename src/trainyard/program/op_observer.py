@@ -5,21 +5,27 @@ from __future__ import annotations
 import contextlib
 import inspect
 import linecache
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.mixed_types import refused_types
 from trainyard.program.model import CaptureError
-from trainyard.program.refusals import refused_op, refused_result
+from trainyard.program.refusals import refused_op, refused_result, refused_within
 
 # Files whose lines are not the model's, by how their names begin.
 _NOT_THE_MODEL = (str(Path(__file__).parent), "<", contextlib.__file__)
@@ -100,3 +106,31 @@ class OpObserver(TorchDispatchMode, ABC):
             with torch._C.DisableTorchFunction():
                 self.after(func, known, args, kwargs, result)
         return result
+
+
+@contextmanager
+def refused_with_a_line(name: str) -> Iterator[None]:
+    """Turn what stops a model's code into a refusal that names the line.
+
+    Raises
+    ------
+    CaptureError
+    """
+    try:
+        yield
+    except (RuntimeError, AssertionError) as error:
+        frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+        where = line_of_model(reversed(frames))
+        if why := refused_within(filename for filename, _ in frames):
+            raise CaptureError(f"{name} cannot be captured: {where} {why}") from error
+        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+            raise CaptureError(
+                f"{name} cannot be captured: {where} decides by a tensor's "
+                "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
+                "(torch.where, masking, fixed capacity)."
+            ) from error
+        if isinstance(error, AssertionError):
+            raise
+        raise CaptureError(
+            f"{name} cannot be captured: at {where or 'an op'} PyTorch says: {error}"
+        ) from error

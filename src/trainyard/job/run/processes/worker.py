@@ -158,8 +158,7 @@ def train_rank(
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
     executor = Executor(prepared.lowered, rank, values, device, config.seed)
-    first = 0
-    notes: list[str] = []
+    first, notes = 0, list[str]()
     checkpointer = None
     if config.checkpoint is not None:
         facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
