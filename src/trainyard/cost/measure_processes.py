@@ -22,8 +22,8 @@ from torch._library.custom_ops import OPDEFS
 
 from trainyard.cost.measurements import over_processes
 from trainyard.cost.trace import Trace
-from trainyard.hardware.heap import heap_environment
 from trainyard.processes import ExceededLimit, ProcessLimits, ProcessWatch, wait_for_all
+from trainyard.processes.heap import heap_environment
 
 __all__ = ["ProcessResults", "measure_in_processes"]
 

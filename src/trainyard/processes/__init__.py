@@ -8,7 +8,7 @@ from trainyard.processes.errors import (
     ProcessLostError,
     WorkError,
 )
-from trainyard.processes.forking import start_forked
+from trainyard.processes.forking import fork_server, start_forked
 from trainyard.processes.lifetime import die_with_parent, killing_descendants
 from trainyard.processes.limited import LimitedProcess
 from trainyard.processes.waiting import wait_for_all
@@ -40,6 +40,7 @@ __all__ = [
     "ProcessWatch",
     "WorkError",
     "die_with_parent",
+    "fork_server",
     "kill_tree",
     "killing_descendants",
     "own_cpu_seconds",

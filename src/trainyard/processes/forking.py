@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -10,10 +11,12 @@ from multiprocessing.process import BaseProcess
 import psutil
 
 from trainyard.processes.errors import ProcessLostError
+from trainyard.processes.heap import heap_of_children
 from trainyard.processes.watch import ExceededLimit, ProcessLimits, own_cpu_seconds, watchdog
 
 __all__ = ["fork_server", "start_forked"]
 
+_making = threading.Lock()
 # Loading the modules that processes begin with takes some seconds, before the first one is forked.
 _LIMITS = ProcessLimits(cpu_s=120.0)
 
@@ -44,8 +47,12 @@ def start_forked(process: BaseProcess) -> None:
 
 
 def fork_server() -> psutil.Process:
-    """Return the fork server of this process; a new one, if the one before has ended."""
-    forkserver.ensure_running()
+    """Return the fork server of this process; a new one, if the one before has ended.
+
+    What it forks keeps the memory that it frees (see `trainyard.processes.heap`), whoever starts the server.
+    """
+    with _making, heap_of_children():
+        forkserver.ensure_running()
     return psutil.Process(getattr(forkserver, "_forkserver")._forkserver_pid)  # noqa: B009
 
 

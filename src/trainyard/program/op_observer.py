@@ -28,6 +28,7 @@ from trainyard.program.model import CaptureError
 from trainyard.program.refusals import refused_op, refused_result, refused_within
 
 # Files whose lines are not the model's, by how their names begin.
+_CAPTURE = str(Path(__file__).with_name("capture.py"))
 _NOT_THE_MODEL = (str(Path(__file__).parent), "<", contextlib.__file__)
 
 
@@ -55,12 +56,12 @@ def line_of_model(frames: Iterable[tuple[str, int]]) -> str:
 def function_of_model() -> str:
     """The innermost function of the model that is running; "" within the loss itself or a module's ``forward``."""
     names, frame = list[str](), inspect.currentframe()
-    while frame is not None:
-        code = frame.f_code
+    # Outside of what captures the step are the calls that ask for the capture.
+    while frame is not None and (code := frame.f_code).co_filename != _CAPTURE:
         if "/torch/" not in code.co_filename and not code.co_filename.startswith(_NOT_THE_MODEL):
             names.append(code.co_name)
         frame = frame.f_back
-    return "" if len(names) < 2 or names[0] == "forward" else names[0]
+    return "" if len(names) < 2 or names[0] in ("forward", "<lambda>") else names[0]
 
 
 def frames_now() -> Iterator[tuple[str, int]]:

@@ -34,8 +34,8 @@ from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.cluster import Cluster, Node
-from trainyard.hardware.heap import heap_environment
 from trainyard.private import opener
+from trainyard.processes.heap import heap_environment
 
 __all__ = ["RayBackend"]
 

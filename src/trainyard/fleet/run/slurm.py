@@ -44,7 +44,7 @@ from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.cluster import Cluster, Node
-from trainyard.hardware.heap import heap_environment
+from trainyard.processes.heap import heap_environment
 
 __all__ = ["SlurmBackend"]
 

@@ -6,22 +6,19 @@ import multiprocessing as mp
 import os
 import queue
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.rank_processes import how_it_ended
-from trainyard.processes import ProcessLimits, ProcessLostError, start_forked, watch_together
+from trainyard.processes import ProcessLimits, ProcessLostError, fork_server, start_forked, watch_together
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -33,7 +30,6 @@ _PRELOAD = [
 
 _RANK_LIMITS = ProcessLimits(cpu_s=600.0)
 _LOOK_S = 0.5
-_making = threading.Lock()
 
 
 class WorkerError(FailedRunError):
@@ -44,8 +40,7 @@ def context() -> Any:
     """The multiprocessing context whose processes start with PyTorch loaded."""
     found = mp.get_context("forkserver")
     found.set_forkserver_preload(_PRELOAD)
-    with _making, heap_of_children():
-        forkserver.ensure_running()
+    fork_server()
     return found
 
 

@@ -8,8 +8,8 @@ import resource
 
 import pytest
 
-from trainyard.hardware.heap import heap_environment, heap_of_children
 from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.processes.heap import heap_environment, heap_of_children
 
 _BLOCKS, _BLOCK_BYTES = 64, 2**20
 
