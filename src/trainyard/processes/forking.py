@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 
@@ -27,23 +28,30 @@ def start_forked(process: BaseProcess) -> None:
     Raises
     ------
     ProcessLostError
-        If the fork server ended, or was ended because it did not answer. The next process gets another fork server.
+        If the fork server was ended because it did not answer, or if it and the next one ended by themselves. The next
+        process gets another fork server.
     """
-    server = fork_server()
     exceeded = list[ExceededLimit]()
+    for is_last in (False, True):
+        server = fork_server()
+        try:
+            # Only the CPU of the server itself counts; processes that it forked before may use any amount.
+            with watchdog(server.pid, _LIMITS, partial(_give_up, server, exceeded), own_cpu_seconds):
+                process.start()
+            return
+        except (EOFError, ConnectionError) as error:
+            _end(server)
+            if exceeded:
+                raise ProcessLostError(
+                    f"lost the fork server, which was killed, for it {exceeded[0]}"
+                ) from error
+            if is_last:
+                raise ProcessLostError("lost the fork server, which ended") from error
 
-    def end(limit: ExceededLimit) -> None:
-        exceeded.append(limit)
-        server.kill()
 
-    try:
-        # Only the CPU of the server itself counts; processes that it forked before may use any amount.
-        with watchdog(server.pid, _LIMITS, end, own_cpu_seconds):
-            process.start()
-    except (EOFError, ConnectionError) as error:
-        _end(server)
-        why = f"was killed, for it {exceeded[0]}" if exceeded else "ended"
-        raise ProcessLostError(f"lost the fork server, which {why}") from error
+def _give_up(server: psutil.Process, exceeded: list[ExceededLimit], limit: ExceededLimit) -> None:
+    exceeded.append(limit)
+    server.kill()
 
 
 def fork_server() -> psutil.Process:
