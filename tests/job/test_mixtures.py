@@ -113,6 +113,7 @@ class Sorted(nn.Module):
         self.router = nn.Linear(WIDTH, EXPERTS)
         self.weight = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / 3)
         self.by_place = nn.Parameter(torch.randn(ROWS * LENGTH, WIDTH))
+        self.longer = nn.Parameter(torch.randn(2 * ROWS * LENGTH, WIDTH))
         self.use = use
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,6 +260,28 @@ def rows_at_places(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> 
     return m.compute(tokens, expert) * tokens[score.argsort().argsort()]
 
 
+def rows_written_at_numbers(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    return torch.zeros_like(tokens).index_copy(0, score.argsort(), m.compute(tokens, expert))
+
+
+def looked_up_in_a_longer_table(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    order = expert.argsort()
+    found = m.compute(tokens[order], expert[order]) * m.longer[order]
+    return torch.zeros_like(tokens).index_copy(0, order, found)
+
+
+def a_third_of_the_numbers(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    order = expert.argsort()
+    found = m.compute(tokens[order], expert[order]) * (order % 3 == 0)[:, None]
+    return torch.zeros_like(tokens).index_copy(0, order, found)
+
+
+def numbers_within_the_batch(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    order = expert.argsort()
+    found = m.compute(tokens[order], expert[order]) * (order % len(order))[:, None]
+    return torch.zeros_like(tokens).index_copy(0, order, found)
+
+
 def one_place_of_a_token(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
     """Of the two places of a token the last one in order counts."""
     order = m.router(tokens).topk(2, -1).indices.flatten().argsort(stable=True)
@@ -270,6 +293,10 @@ COUPLED = (
     in_order_of_the_order,
     rows_at_places,
     one_place_of_a_token,
+    rows_written_at_numbers,
+    looked_up_in_a_longer_table,
+    a_third_of_the_numbers,
+    numbers_within_the_batch,
     by_ends_of_others,
     place_matters,
     beside_rows,

@@ -89,7 +89,12 @@ def order(node: fx.Node) -> OpAxes:
         return resized(node, [argument(node, "dim")])
     (length,) = shapes(node)[0]
     dims: Dims = (("i",),)
-    return OpAxes((dims,), (dims,) * len(result_shapes(node)), {"i": length}, contiguous=frozenset("i"))
+    return OpAxes(
+        (dims,),
+        (dims,) * len(result_shapes(node)),
+        {"i": length // node.meta["own_order"]},
+        contiguous=frozenset("i"),
+    )
 
 
 @rule(*COUNTERS)
@@ -98,7 +103,7 @@ def counter(node: fx.Node) -> OpAxes:
     if "own_order" not in node.meta:
         return replicated(node)
     (length,) = result_shapes(node)[0]
-    return OpAxes((), ((("i",),),), {"i": length}, contiguous=frozenset("i"))
+    return OpAxes((), ((("i",),),), {"i": length // node.meta["own_order"]}, contiguous=frozenset("i"))
 
 
 @rule(aten.histc.default)

@@ -10,6 +10,7 @@ dimensions is in the sorted order, and whether its numbers count rows or places.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -85,10 +86,10 @@ class _Followed:
 def mark_orders(graph: fx.Graph) -> None:
     """Say in ``meta`` which sorts may be done by each part of the rows, and which ops then look up within their part.
 
-    ``own_order`` stands at such sorts. ``looks_up`` stands at ops: the number of the operand by which they look up.
-    ``stays`` stands at what depends on the order: the dimension that is in order, or -1 for numbers of rows or places.
-    In parts it must not be moved to another placement. ``counts_places_of`` stands at an ``arange`` that counts places:
-    the name of the numbers along which it lies.
+    ``own_order`` stands at such sorts: a number that must divide the length of each part. ``looks_up`` stands at ops: the
+    number of the operand by which they look up. ``stays`` stands at what depends on the order: the dimension that is in
+    order, or -1 for numbers of rows or places. In parts it must not be moved to another placement. ``counts_places_of``
+    stands at an ``arange`` that counts places: the name of the numbers along which it lies.
     """
     for node in list(graph.nodes):
         if node.target in _SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
@@ -127,6 +128,7 @@ class _Region:
     looks_up : ops that look up by numbers of rows or places, with the operand that has them.
     sorts : further sorts that are in this order.
     counters : by op, the ``arange`` among its operands that counts places.
+    divisor : a number that divides the length of each part, for numbers are divided by it.
     """
 
     sort: fx.Node
@@ -134,6 +136,7 @@ class _Region:
     looks_up: dict[fx.Node, int] = field(default_factory=dict)
     sorts: list[fx.Node] = field(default_factory=list)
     counters: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    divisor: int = 1
 
     @property
     def length(self) -> int:
@@ -168,10 +171,14 @@ class _Region:
             with node.graph.inserting_before(node):
                 own = add_op(node.graph, counter.target, counter.args, dict(counter.kwargs))
             order = tensor_args(node)[self.looks_up[node]].name
-            own.meta = dict(counter.meta) | {"own_order": True, "stays": -1, "counts_places_of": order}
+            own.meta = dict(counter.meta) | {
+                "own_order": self.divisor,
+                "stays": -1,
+                "counts_places_of": order,
+            }
             node.replace_input_with(counter, own)
         for node in (self.sort, *self.sorts):
-            node.meta["own_order"] = True
+            node.meta["own_order"] = self.divisor
         for node, index in self.looks_up.items():
             node.meta["looks_up"] = index
         for node, followed in self.known.items():
@@ -270,6 +277,7 @@ class _Region:
             or (node.target in _QUOTIENTS and argument(node, "rounding_mode") not in (None, "floor", "trunc"))
         ):
             raise _DependsOnOrderError
+        self.divisor = math.lcm(self.divisor, self.length // given.length * number)
         if node.target in _QUOTIENTS:
             self.known[node] = replace(given, length=given.length // number)
         elif given.ordered is not None:
