@@ -242,6 +242,20 @@ def two_sorts(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tenso
     return torch.zeros_like(tokens).index_copy(0, order, found)
 
 
+def sorted_after_the_product(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    counts = torch.histc(expert.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+    found = F.grouped_mm(tokens, m.weight, offs=counts.cumsum(0).to(torch.int32))
+    order = expert.argsort()
+    return found + tokens.index_add(0, order, m.compute(tokens[order], expert[order]))
+
+
+def some_in_no_group(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    experts, order = torch.where(score > 0.4, expert, -1).sort()
+    ends = torch.searchsorted(experts, torch.arange(EXPERTS), right=True).to(torch.int32)
+    found = F.grouped_mm(tokens[order], m.weight, offs=ends) * (experts >= 0)[:, None]
+    return found[order.argsort()] * score[:, None]
+
+
 def by_ends_of_others(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
     """Each expert computes as many rows as it has tokens in the first half."""
     experts = expert[: len(expert) // 2].sort().values
@@ -282,6 +296,43 @@ def numbers_within_the_batch(m: Sorted, tokens: Tensor, score: Tensor, expert: T
     return torch.zeros_like(tokens).index_copy(0, order, found)
 
 
+def the_inverse_backwards(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    experts, order = expert.sort()
+    return m.compute(tokens[order], experts)[order.argsort(descending=True)] * score[:, None]
+
+
+def places_added_to_a_table(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    experts, order = expert.sort()
+    places = torch.full_like(order, -1).index_add(0, order, torch.arange(len(order)))
+    return m.compute(tokens[order], experts)[places] * score[:, None]
+
+
+def numbers_as_truths(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    experts, order = expert.sort()
+    return m.compute(tokens[order], experts)[order.bool().argsort(stable=True)] * score[:, None]
+
+
+def places_through_a_view(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    """Right in parts, too; the numbers that count are not followed through a view."""
+    experts, order = expert.sort()
+    counted = torch.arange(len(order)).view(ROWS, LENGTH).flatten()
+    return m.compute(tokens[order], experts)[torch.empty_like(order).scatter(0, order, counted)]
+
+
+def sorted_in_two_dimensions(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    experts, order = expert.sort()
+    inverse = order[:, None].expand(-1, WIDTH).argsort(0)
+    return m.compute(tokens[order], experts).gather(0, inverse) * score[:, None]
+
+
+def put_at_numbers_after_a_mask(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    """Rules of one op for a mask and for numbers, on equal shapes."""
+    masked, put = tokens.clone(), tokens.clone()
+    masked[expert > 1] = 0
+    put[expert] = 0
+    return masked + put + m.compute(tokens, expert)
+
+
 def one_place_of_a_token(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
     """Of the two places of a token the last one in order counts."""
     order = m.router(tokens).topk(2, -1).indices.flatten().argsort(stable=True)
@@ -293,11 +344,19 @@ COUPLED = (
     in_order_of_the_order,
     rows_at_places,
     one_place_of_a_token,
+    the_inverse_backwards,
+    places_added_to_a_table,
+    numbers_as_truths,
+    places_through_a_view,
+    sorted_in_two_dimensions,
+    put_at_numbers_after_a_mask,
     rows_written_at_numbers,
     looked_up_in_a_longer_table,
     a_third_of_the_numbers,
     numbers_within_the_batch,
     by_ends_of_others,
+    sorted_after_the_product,
+    some_in_no_group,
     place_matters,
     beside_rows,
     numbers_are_values,

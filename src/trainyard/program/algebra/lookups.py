@@ -40,6 +40,7 @@ _ADDS = {
     aten.scatter.value,
     aten.scatter_add.default,
 }
+_REPLACES = {aten.index_put.default, aten.index_copy.default, aten.scatter.src}
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Lookup:
     found : dimension, of what is read or of the values that are written, which follows that one.
     writes : whether the result is the table with values written into it.
     adds : whether the order in which values are written at one place does not matter.
+    replaces : whether each value that is written takes the place of what the table had.
     """
 
     dim: int
@@ -62,6 +64,7 @@ class Lookup:
     found: int
     writes: bool
     adds: bool
+    replaces: bool
 
 
 def lookup_of(node: fx.Node) -> Lookup | None:
@@ -92,7 +95,9 @@ def lookup_of(node: fx.Node) -> Lookup | None:
         # Values have fewer dimensions than what is indexed, from the left.
         found -= table.dim() - 1 + index.dim() - argument(node, "values").meta["val"].dim()
     adds = node.target in _ADDS or bool(argument(node, "accumulate"))
-    return Lookup(dim, 1, along, found, node.target not in _READS, adds)
+    return Lookup(
+        dim, 1, along, found, node.target not in _READS, adds, not adds and node.target in _REPLACES
+    )
 
 
 def within_parts(node: fx.Node, axes: OpAxes) -> OpAxes:

@@ -155,14 +155,14 @@ def axes_of(node: fx.Node) -> OpAxes:
 
 
 def _key(node: fx.Node) -> Any:
-    """All that a rule may look at: the op, its arguments, of tensors their shapes and which are the same, and marks."""
+    """All that a rule may look at: op, arguments, of tensors the shapes, types and which are the same, and marks."""
     numbers: dict[fx.Node, int] = {}
 
     def plain(value: Any) -> Any:
         if isinstance(value, fx.Node):
             tensor = value.meta.get("val")
-            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None
-            return numbers.setdefault(value, len(numbers)), shape
+            form = (tuple(tensor.shape), tensor.dtype) if isinstance(tensor, torch.Tensor) else None
+            return numbers.setdefault(value, len(numbers)), form
         if isinstance(value, list | tuple):
             return tuple(map(plain, value))
         # True is not 1, though it equals it.

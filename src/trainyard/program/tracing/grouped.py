@@ -6,7 +6,7 @@ Ends count rows of the whole batch, so that a product by ends is of all rows at 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -22,6 +22,14 @@ _PYTORCH = torch._grouped_mm
 
 _COPIES = {aten._to_copy.default, aten.clone.default}
 _SORTS = {aten.sort.default, aten.sort.stable}
+_SAME = {
+    aten.view.default,
+    aten.clone.default,
+    aten.squeeze.dim,
+    aten.unsqueeze.default,
+    aten.permute.default,
+}
+_FINDS = _SORTS | {aten.topk.default, aten.max.dim, aten.min.dim}
 
 
 def grouped_by_ends(
@@ -41,10 +49,12 @@ def grouped_by_ends(
 
 def write_grouped(graph: fx.Graph) -> None:
     """Let products of groups take numbers that the graph sorted, instead of where the rows of a group end; in place."""
+    before = set[fx.Node]()
     for node in list(graph.nodes):
+        before.add(node)
         write = _WRITERS.get(str(node.target))
         ends = None if write is None else _ends(node)
-        groups = None if ends is None else _groups(ends)
+        groups = None if ends is None else _groups(ends, before)
         if write is not None and groups is not None and _num_rows(groups) == _num_rows(_rows(node)):
             with graph.inserting_before(node):
                 write(node, groups)
@@ -73,18 +83,19 @@ def _counts_equal(searched: fx.Node) -> bool:
     return bool(argument(searched, "right")) or argument(searched, "side") == "right"
 
 
-def _groups(ends: fx.Node) -> fx.Node | None:
-    """The group of each row, in ascending order, if the graph has it."""
+def _groups(ends: fx.Node, before: Set[fx.Node]) -> fx.Node | None:
+    """The group of each row, in ascending order, if the graph has it before the product."""
     num_groups = ends.meta["val"].shape[0]
     if ends.target is aten.searchsorted.Tensor:
         found, every = _copied(ends.args[0]), _copied(ends.args[1])
-        return _sorted(found) if _counts_equal(ends) and _is_range(every) else None
+        return _sorted(found, before) if _counts_equal(ends) and _is_range(every) else None
     if ends.target is not aten.cumsum.default:
         return None
     counts = _copied(ends.args[0])
-    if counts.target is not aten.histc.default or counts.args[1:] != (num_groups, 0, num_groups - 1):
+    ranges = [(num_groups, 0, num_groups - 1), (num_groups, 0, num_groups)]
+    if counts.target is not aten.histc.default or num_groups < 2 or counts.args[1:] not in ranges:
         return None
-    return _sorted(_copied(counts.args[0]))
+    return _sorted(_copied(counts.args[0]), before)
 
 
 def _copied(node: Any) -> fx.Node:
@@ -95,14 +106,26 @@ def _copied(node: Any) -> fx.Node:
     return found
 
 
-def _sorted(numbers: fx.Node) -> fx.Node | None:
-    """Numbers in ascending order: themselves, or the result of a sort of them."""
+def _sorted(numbers: fx.Node, before: Set[fx.Node]) -> fx.Node | None:
+    """Numbers of groups in ascending order: themselves, or the result of a sort of them."""
+    if not _are_indices(numbers):
+        return None
     if numbers.target is operator.getitem and _is_ascending(numbers.args[0]) and numbers.args[1] == 0:
         return numbers
     for user in numbers.users:
-        if _is_ascending(user):
+        if user in before and _is_ascending(user):
             return next((taken for taken in user.users if taken.args[1] == 0), None) or _values(user)
     return None
+
+
+def _are_indices(node: Any) -> bool:
+    """Whether numbers are whole and not negative, for they say where something was found."""
+    if node.target in _SAME or node.target in _SORTS:
+        return _are_indices(node.args[0])
+    if node.target is not operator.getitem:
+        return node.target in (aten.argmax.default, aten.argmin.default)
+    source, place = node.args
+    return source.target in _FINDS if place else source.target in _SORTS and _are_indices(source)
 
 
 def _values(sort: fx.Node) -> fx.Node:

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import fx
 
+from trainyard.program.algebra.indexing import COUNTERS
 from trainyard.program.algebra.lookups import lookup_of
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
@@ -257,6 +258,8 @@ class _Region:
     def _pass_on(self, node: fx.Node, given: _Followed | None) -> None:
         """A view or a copy of numbers."""
         assert given is not None
+        if node.meta["val"].dtype not in (torch.int32, torch.int64):
+            raise _DependsOnOrderError
         axes = axes_of(node)
         factor = _only(axes.operands[0][given.along])
         found = [d for d, own in enumerate(axes.results[0]) if own == (factor,)]
@@ -286,7 +289,8 @@ class _Region:
     def _invert(self, node: fx.Node, given: _Followed | None) -> None:
         """The order of the order: the place of each row."""
         assert given is not None
-        if given.counts != "rows" or given.length != self.length:
+        is_plain = node.args[0].meta["val"].dim() == 1 and not argument(node, "descending")  # type: ignore[union-attr]
+        if not is_plain or given.counts != "rows" or given.length != self.length:
             raise _DependsOnOrderError
         self.sorts.append(node)
         self._results(node, None, _Followed(None, "places", self.length))
@@ -316,18 +320,24 @@ class _Region:
             raise _DependsOnOrderError  # of several values for one row, the last would count
         for values, followed in zip(operands[lookup.index + 1 :], given[lookup.index + 1 :], strict=True):
             if not _is_alike(values) and values.meta["val"].dim():
-                self._check_values(node, values, followed, lookup.found, is_ordered)
+                self._check_values(node, values, followed, lookup.found, is_ordered, lookup.replaces)
         if node in self.counters:
             self.known[node] = _Followed(dim if is_in_places else None, "places", self.length, dim)
         elif is_in_places:
             self.known[node] = _Followed(dim)
 
     def _check_values(
-        self, node: fx.Node, values: fx.Node, followed: _Followed | None, dim: int, is_ordered: bool
+        self,
+        node: fx.Node,
+        values: fx.Node,
+        followed: _Followed | None,
+        dim: int,
+        is_ordered: bool,
+        replaces: bool,
     ) -> None:
         if dim < 0 or values.meta["val"].shape[dim] == 1:
             return  # the same at all places
-        if is_ordered and followed is None and values.meta["val"].dim() == 1 and counts_up(values):
+        if is_ordered and followed is None and replaces and values.target in COUNTERS and counts_up(values):
             self.counters[node] = values
             return
         if followed is None:
