@@ -171,7 +171,88 @@ def by_counts(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tenso
     return torch.zeros_like(tokens).index_copy(0, order, found) * score[:, None]
 
 
+ENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "histc over one more": lambda e, _: torch.histc(e.float(), bins=EXPERTS, min=0, max=EXPERTS).cumsum(0),
+    "one_hot": lambda e, _: F.one_hot(e, EXPERTS).sum(0).cumsum(0),
+    "equal": lambda e, _: (e[:, None] == torch.arange(EXPERTS)).sum(0).cumsum(0, dtype=torch.int32),
+    "scatter_add": lambda e, _: (
+        torch.zeros(EXPERTS, dtype=torch.long).scatter_add(0, e, torch.ones_like(e)).cumsum(0)
+    ),
+    "index_add": lambda e, _: (
+        torch.zeros(EXPERTS, dtype=torch.long).index_add(0, e, torch.ones_like(e)).cumsum(0)
+    ),
+    "searchsorted in order": lambda e, order: torch.searchsorted(e[order], torch.arange(EXPERTS), right=True),
+    "searchsorted from 1": lambda e, _: torch.searchsorted(e.sort().values, torch.arange(1, EXPERTS + 1)),
+    "bucketize": lambda e, _: torch.bucketize(torch.arange(EXPERTS), e.sort().values, right=True),
+}
+"""Where the tokens of each expert end, as mixtures compute it of the expert of each token and the order of a sort."""
+
+WRONG_ENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a capacity": lambda e, _: (
+        torch.histc(e.float(), bins=EXPERTS, min=0, max=EXPERTS - 1).clamp(max=6).cumsum(0)
+    ),
+    "other bins": lambda e, _: torch.histc(e.float(), bins=EXPERTS, min=0, max=2 * EXPERTS).cumsum(0),
+    "backwards": lambda e, _: F.one_hot(e, EXPERTS).flip(1).sum(0).cumsum(0),
+    "twos": lambda e, _: (
+        torch.zeros(EXPERTS, dtype=torch.long)
+        .scatter_add(0, e, torch.full_like(e, 2))
+        .cumsum(0)
+        .clamp(max=len(e))
+    ),
+    "equal to others": lambda e, _: (e[:, None] == torch.arange(1, EXPERTS + 1)).sum(0).cumsum(0),
+    "from the left": lambda e, _: torch.searchsorted(e.sort().values, torch.arange(EXPERTS)),
+    "half of them": lambda e, _: F.one_hot(e[: len(e) // 2], EXPERTS).sum(0).cumsum(0) * 2,
+}
+"""Ends that are not those of the experts' tokens."""
+
+
+def with_ends(ends: Callable[[Tensor, Tensor], Tensor]) -> Task:
+    def use(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+        order = expert.argsort(stable=True)
+        found = F.grouped_mm(tokens[order], m.weight, offs=ends(expert, order).to(torch.int32))
+        is_in_a_group = torch.arange(len(order)) < ends(expert, order)[-1]
+        found = found.masked_fill(~is_in_a_group[:, None], 0.0) if ends in WRONG_ENDS.values() else found
+        return torch.zeros_like(tokens).index_copy(0, order, found) * score[:, None]
+
+    return task_with(use)
+
+
+@pytest.mark.parametrize("form", ENDS)
+def test_products_by_ends_are_split_however_the_ends_are_counted(form: str) -> None:
+    task = with_ends(ENDS[form])
+    assert task.coupling is None
+    for count in (2, 8):
+        check_equal(trained(task, plan_of(task, count)), plain(task.model))
+
+
+@pytest.mark.parametrize("form", WRONG_ENDS)
+def test_products_by_other_ends_are_of_the_whole_batch(form: str) -> None:
+    task = with_ends(WRONG_ENDS[form])
+    assert task.coupling is not None
+    check_equal(trained(task, plan_of(task, 1)), plain(task.model))
+
+
+def as_in_torchtitan(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+    scores, experts = m.router(tokens).softmax(-1).topk(2, -1)
+    counts = torch.histc(experts.view(-1).float(), bins=EXPERTS, min=0, max=EXPERTS)
+    order = torch.argsort(experts.view(-1), stable=True)
+    scores = scores.view(-1)[order]
+    index = (order // 2).reshape(-1, 1).expand(-1, WIDTH)
+    routed = torch.gather(tokens, 0, index) * scores[:, None]
+    found = F.grouped_mm(routed, m.weight, offs=torch.cumsum(counts, 0, dtype=torch.int32))
+    return torch.zeros_like(tokens).scatter_add(0, index, found)
+
+
+def judged_in_order(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Any:
+    """What is computed in order adds to the loss by its mean, whose gradient is alike at all places."""
+    order = score.argsort()
+    found = m.compute(tokens[order], expert[order])
+    return tokens.index_add(0, order, found), found.square().mean()
+
+
 SEPARATE = (
+    judged_in_order,
+    as_in_torchtitan,
     by_ends,
     by_counts,
     put_back_by_inverse,
@@ -375,7 +456,9 @@ def task_with(use: Callable[[Sorted, Tensor, Tensor, Tensor], Tensor]) -> Task:
     batch = {name: torch.randn(ROWS, LENGTH, WIDTH, generator=generator) for name in "xy"}
 
     def loss(module: nn.Module, batch: Any) -> Tensor:
-        return F.mse_loss(module(batch["x"]), batch["y"].flatten(0, 1))
+        found = module(batch["x"])
+        found, more = found if isinstance(found, tuple) else (found, 0.0)
+        return F.mse_loss(found, batch["y"].flatten(0, 1)) + more
 
     return Task(Model(use.__name__, Sorted(use), loss, batch))
 

@@ -23,38 +23,13 @@ from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
 from trainyard.program.nodes import add_op, argument, copy_node
 from trainyard.program.placement import Placement, Shard
-from trainyard.program.tracing.picks import counts_up
+from trainyard.program.tracing.alike import ALIKE, alike_dims, unlike_dims
+from trainyard.program.tracing.numbers import SAME_NUMBERS, SORTS, counts_up
 
 __all__ = ["mark_orders", "stays", "without_orders"]
 
 aten = torch.ops.aten
 
-_SORTS = {aten.sort.default, aten.sort.stable}
-_SAME_NUMBERS = {
-    aten.view.default,
-    aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.expand.default,
-    aten.clone.default,
-    aten._to_copy.default,
-    aten.permute.default,
-    aten.transpose.int,
-    aten.t.default,
-}
-_ALIKE = {
-    aten.full.default,
-    aten.zeros.default,
-    aten.ones.default,
-    aten.empty.memory_format,
-    aten.scalar_tensor.default,
-    aten.full_like.default,
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.empty_like.default,
-}
-"""Ops whose results have the same number everywhere."""
 _QUOTIENTS = {aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode}
 _REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
 # Any part of rows in ascending groups has its rows in ascending groups.
@@ -92,9 +67,10 @@ def mark_orders(graph: fx.Graph) -> None:
     order, or -1 for numbers of rows or places. In parts it must not be moved to another placement. ``counts_places_of``
     stands at an ``arange`` that counts places: the name of the numbers along which it lies.
     """
+    alike = alike_dims(graph)
     for node in list(graph.nodes):
-        if node.target in _SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
-            region = _Region(node)
+        if node.target in SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
+            region = _Region(node, alike)
             try:
                 region.follow()
             except _DependsOnOrderError:
@@ -125,6 +101,7 @@ class _Region:
 
     Attributes
     ----------
+    alike : dimensions along which tensors of the graph have the same numbers.
     known : tensors that do.
     looks_up : ops that look up by numbers of rows or places, with the operand that has them.
     sorts : further sorts that are in this order.
@@ -133,6 +110,7 @@ class _Region:
     """
 
     sort: fx.Node
+    alike: dict[fx.Node, frozenset[int]]
     known: dict[fx.Node, _Followed] = field(default_factory=dict)
     looks_up: dict[fx.Node, int] = field(default_factory=dict)
     sorts: list[fx.Node] = field(default_factory=list)
@@ -197,7 +175,7 @@ class _Region:
         operands = tensor_args(node)
         given = [self.known.get(operand) for operand in operands]
         counting = [i for i, followed in enumerate(given) if followed is not None and followed.counts]
-        if node.target in _ALIKE:
+        if node.target in ALIKE:
             return
         if not counting:
             self._treat_alike(node, given)
@@ -205,11 +183,11 @@ class _Region:
             raise _DependsOnOrderError
         elif (lookup := lookup_of(node)) is not None and lookup.index == counting[0]:
             self._look_up(node, given)
-        elif node.target in _SAME_NUMBERS:
+        elif node.target in SAME_NUMBERS:
             self._pass_on(node, given[0])
         elif node.target in _QUOTIENTS | _REMAINDERS:
             self._divide(node, given[0])
-        elif node.target in _SORTS:
+        elif node.target in SORTS:
             self._invert(node, given[0])
         else:
             raise _DependsOnOrderError
@@ -253,7 +231,7 @@ class _Region:
         return found
 
     def _is_ordered(self, operand: fx.Node, followed: _Followed | None, dim: int) -> bool:
-        return _is_alike(operand) or (followed is not None and followed.ordered == dim)
+        return self._is_alike(operand, dim) or (followed is not None and followed.ordered == dim)
 
     def _pass_on(self, node: fx.Node, given: _Followed | None) -> None:
         """A view or a copy of numbers."""
@@ -297,53 +275,41 @@ class _Region:
 
     def _look_up(self, node: fx.Node, given: list[_Followed | None]) -> None:
         """An op that reads or writes a table at rows or places."""
-        lookup = lookup_of(node)
+        lookup, operands = lookup_of(node), tensor_args(node)
         assert lookup is not None
-        index, table, dim = given[lookup.index], given[0], lookup.dim
-        operands = tensor_args(node)
+        index = given[lookup.index]
         assert index is not None
-        if int(operands[0].meta["val"].shape[dim]) != index.length or lookup.along != index.along:
+        length = int(operands[0].meta["val"].shape[lookup.dim])
+        if length != index.length or lookup.along != index.along:
             raise _DependsOnOrderError
-        is_in_places = index.counts == "places"
-        if not _is_alike(operands[0]):
-            if (table is not None and table.ordered is not None) != is_in_places:
-                raise _DependsOnOrderError
-            if is_in_places and table is not None and table.ordered != dim:
-                raise _DependsOnOrderError
-        is_ordered = index.ordered is not None
+        of_table = lookup.dim if index.counts == "places" else None
+        of_values = None if index.ordered is None else lookup.found
+        self._check_order(operands[0], given[0], lookup.dim, of_table)
         self.looks_up[node] = lookup.index
         if not lookup.writes:
-            if is_ordered:
-                self.known[node] = _Followed(lookup.found)
+            if of_values is not None:
+                self.known[node] = _Followed(of_values)
             return
         if not lookup.adds and index.length != self.length:
             raise _DependsOnOrderError  # of several values for one row, the last would count
         for values, followed in zip(operands[lookup.index + 1 :], given[lookup.index + 1 :], strict=True):
-            if not _is_alike(values) and values.meta["val"].dim():
-                self._check_values(node, values, followed, lookup.found, is_ordered, lookup.replaces)
+            if of_values is not None and lookup.replaces and values.target in COUNTERS and counts_up(values):
+                self.counters[node] = values
+            else:
+                self._check_order(values, followed, lookup.found, of_values)
         if node in self.counters:
-            self.known[node] = _Followed(dim if is_in_places else None, "places", self.length, dim)
-        elif is_in_places:
-            self.known[node] = _Followed(dim)
+            self.known[node] = _Followed(of_table, "places", self.length, lookup.dim)
+        elif of_table is not None:
+            self.known[node] = _Followed(of_table)
 
-    def _check_values(
-        self,
-        node: fx.Node,
-        values: fx.Node,
-        followed: _Followed | None,
-        dim: int,
-        is_ordered: bool,
-        replaces: bool,
-    ) -> None:
-        if dim < 0 or values.meta["val"].shape[dim] == 1:
-            return  # the same at all places
-        if is_ordered and followed is None and replaces and values.target in COUNTERS and counts_up(values):
-            self.counters[node] = values
-            return
-        if followed is None:
-            if is_ordered:
-                raise _DependsOnOrderError
-        elif followed.ordered != (dim if is_ordered else None):
+    def _is_alike(self, node: fx.Node, dim: int) -> bool:
+        """Whether a tensor has the same numbers all along a dimension, perhaps one that it lacks."""
+        return dim < 0 or dim not in unlike_dims(node, self.alike)
+
+    def _check_order(self, node: fx.Node, followed: _Followed | None, dim: int, wanted: int | None) -> None:
+        """Refuse an operand whose dimension ``dim`` is in order where it must not be, or is not where it must be."""
+        ordered = None if followed is None else followed.ordered
+        if ordered not in (None, dim) or (ordered != wanted and not self._is_alike(node, dim)):
             raise _DependsOnOrderError
 
 
@@ -351,10 +317,3 @@ def _only(factors: tuple[str, ...]) -> str:
     if len(factors) != 1:
         raise _DependsOnOrderError
     return factors[0]
-
-
-def _is_alike(node: fx.Node) -> bool:
-    """Whether a tensor has the same number everywhere."""
-    while node.target in _SAME_NUMBERS:
-        node = node.args[0]  # type: ignore[assignment]
-    return node.target in _ALIKE
