@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ from trainyard.processes import (
     ProcessLostError,
     WorkError,
     forking,
+    limited,
 )
 
 _MIB = 1 << 20
@@ -203,13 +205,16 @@ def test_work_is_done_though_the_fork_server_is_killed(worker: LimitedProcess[Ta
 
 
 @pytest.mark.parametrize("start", [OSError(24, "too many open files"), EOFError()])
-def test_process_that_cannot_be_started_is_no_fault_of_the_work(start: Exception) -> None:
+def test_process_that_cannot_be_started_is_no_fault_of_the_work(
+    start: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(process: object) -> None:
         raise start
 
-    process = LimitedProcess[Task, int](prepared, _LIMITS, start=fails)
+    monkeypatch.setattr(limited, "start_forked", fails)
+    process = LimitedProcess[Task, int](prepared, _LIMITS)
     num_before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ProcessLostError, match="cannot be started"):
+    with pytest.raises(ProcessLostError, match="gets no process: "):
         process(("pid", 0))
     assert len(os.listdir("/proc/self/fd")) == num_before
 
@@ -360,3 +365,57 @@ def test_work_that_close_ends_is_not_begun_again(worker: LimitedProcess[Task, in
     thread.join()
     assert [str(each) for each in faults] == ["lost its process, which is closed"]
     assert worker.pid is None
+
+
+def test_process_whose_fork_server_is_killed_in_the_middle_does_not_go_on_for_ever(
+    worker: LimitedProcess[Task, int],
+) -> None:
+    pid = worker(("pid", 0))
+    faults = list[Exception]()
+
+    def spin() -> None:
+        try:
+            worker(("spin", 0))
+        except CpuLimitError as error:
+            faults.append(error)
+
+    spinning = threading.Thread(target=spin)
+    spins = psutil.Process(pid)
+    begun_s = spins.cpu_times().user
+    spinning.start()
+    while spins.cpu_times().user - begun_s < 0.1:
+        time.sleep(0.01)
+    server = spins.parent()
+    assert server is not None
+    server.kill()
+    psutil.wait_procs([spins], timeout=60.0)  # and is not left to itself
+    spinning.join(60)
+    assert len(faults) == 1
+
+
+def _no_file_can_be_opened() -> AbstractContextManager[None]:
+    @contextmanager
+    def within() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    return within()
+
+
+def test_process_is_killed_also_while_no_file_can_be_opened(worker: LimitedProcess[Task, int]) -> None:
+    process = psutil.Process(worker(("pid", 0)))
+    with _no_file_can_be_opened():
+        worker.close()
+    process.wait(60)
+
+
+def test_no_file_is_no_fault_of_the_work() -> None:
+    process = LimitedProcess[Task, int](prepared, _LIMITS, _PREPARING)
+    with _no_file_can_be_opened(), pytest.raises(ProcessLostError, match="gets no process: "):
+        process(("pid", 0))
+    assert process(("pid", 0)) == process.pid
+    process.close()
