@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
+from limited_work import Task, failing, prepared, spinning
 
 from trainyard.processes import (
     CpuLimitError,
@@ -32,72 +32,12 @@ _MIB = 1 << 20
 _LIMITS = ProcessLimits(cpu_s=0.5, memory_bytes=512 * _MIB)
 _PREPARING = ProcessLimits(cpu_s=60.0)
 
-Task = tuple[str, int]
-
-
-def prepared() -> Callable[[Task], int]:
-    """Work by name; what was kept by a piece of work stays in its process."""
-    kept = []
-
-    def do(task: Task) -> int:
-        name, number = task
-        if name == "spin":
-            while True:
-                pass
-        if name == "keep":
-            kept.append(bytearray(number))
-        if name == "raise":
-            raise LookupError("not there")
-        if name == "raise without message":
-            raise _UnsayableError
-        if name == "raise much":
-            raise LookupError("n" * number)
-        if name == "return a function":
-            return lambda: 0  # type: ignore[return-value]
-        if name == "die within an answer":
-            _die_within_an_answer()
-        if name == "exit":
-            raise SystemExit(3)
-        if name == "sleep":
-            time.sleep(number)
-        if name == "signal":
-            os.kill(os.getpid(), number)
-        if name == "fork" and os.fork() == 0:  # a child that works counts as well
-            while True:
-                pass
-        if name == "fork":
-            time.sleep(1000)
-        return os.getpid()
-
-    return do
-
-
-def _die_within_an_answer() -> None:
-    """Leave a child that keeps the pipe open, and end after the first bytes of an answer."""
-    if os.fork() == 0:
-        time.sleep(60)
-        os._exit(0)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                os.write(fd, struct.pack("!i", 1000) + b"the first bytes")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _UnsayableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
 
 def _first_children(process: psutil.Process) -> list[psutil.Process]:
     while process.is_running():
         if found := process.children():
             return found
     return []
-
-
-def failing() -> Callable[[Task], int]:
-    raise OSError("no tokenizer")
 
 
 @pytest.fixture
@@ -282,11 +222,6 @@ def test_close_ends_the_process(worker: LimitedProcess[Task, int]) -> None:
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def spinning() -> Callable[[Task], int]:
-    while True:
-        pass
-
-
 def test_limits_of_preparing_are_told_as_such() -> None:
     worker = LimitedProcess(spinning, _LIMITS, ProcessLimits(cpu_s=0.7))
     with pytest.raises(CpuLimitError, match=r"more than 0\.7 CPU seconds"):
@@ -294,7 +229,7 @@ def test_limits_of_preparing_are_told_as_such() -> None:
 
 
 _USER = """
-from test_limited import prepared
+from limited_work import prepared
 from trainyard.processes import LimitedProcess, ProcessLimits
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _is_sorted(numbers: fx.Node) -> bool:
 def _is_taken_in_order(numbers: fx.Node) -> bool:
     """Whether numbers are looked up by the numbers that their own sort gave."""
     lookup = lookup_of(numbers)
-    if lookup is None or lookup.writes:
+    if lookup is None or lookup.effect != "reads":
         return False
     table, order = tensor_args(numbers)
     args: Any = order.args

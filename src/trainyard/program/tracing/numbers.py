@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trainyard.program.algebra.indexing import COUNTERS
 from trainyard.program.nodes import argument
 
 __all__ = ["SAME_NUMBERS", "SORTS", "are_indices", "copied", "counts_up", "is_ascending", "keeps_numbers"]
@@ -37,7 +38,6 @@ _WIDE = (
     torch.float32,
     torch.float64,
 )  # what neither wraps nor rounds numbers of groups
-_COUNTERS = {aten.arange.default, aten.arange.start, aten.arange.start_step}
 _FINDS = SORTS | {aten.topk.default, aten.max.dim, aten.min.dim}
 
 
@@ -60,7 +60,7 @@ def counts_up(node: fx.Node, first: int = 0) -> bool:
     while node.target in (aten.unsqueeze.default, aten.view.default):
         node = node.args[0]  # type: ignore[assignment]
     return (
-        node.target in _COUNTERS
+        node.target in COUNTERS
         and (argument(node, "start") or 0) == first
         and argument(node, "step") in (None, 1)
     )
