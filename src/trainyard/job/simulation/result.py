@@ -13,7 +13,7 @@ from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
 
 _GIB = 2**30
-_TIGHT = 0.03  # of the memory that a plan may use: what a prediction may be wrong by
+_TIGHT = 0.03  # Memory is called tight if less than this share of the limit is left free.
 
 
 class ShareMemory(NamedTuple):
@@ -121,8 +121,8 @@ class Simulation:
         if not (1.0 - _TIGHT) * limit < used <= limit:
             return ""
         return (
-            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, and the "
-            f"prediction may be {100 * _TIGHT:.0f} % too low. If memory runs out, take fewer rows, or recompute more."
+            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, "
+            f"so that less than {100 * _TIGHT:.0f} % is left free. If memory runs out, take fewer rows, or recompute more."
         )
 
     @property
