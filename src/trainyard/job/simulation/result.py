@@ -121,8 +121,8 @@ class Simulation:
         if not (1.0 - _TIGHT) * limit < used <= limit:
             return ""
         return (
-            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, "
-            f"so that less than {100 * _TIGHT:.0f} % is left free. If memory runs out, take fewer rows, or recompute more."
+            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use "
+            f"and leaves less than {100 * _TIGHT:.0f} % free. If memory runs out, take fewer rows, or recompute more."
         )
 
     @property
