@@ -17,7 +17,7 @@ _MAX_TENSOR = 16
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is known of the space.
+    """Estimates of the points of the space.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class _Points:
             self.setting.progress("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
 
     def _can_fit(self, sharding: Sharding) -> bool:
-        """Whether any mesh has the memory for such microbatches, if it saves as much as it can."""
+        """Return whether some mesh has the memory for such microbatches, with all ways to save memory."""
         num_rows = self.setting.task.num_rows
         for pipeline, data in sorted(self.meshes_of_kind[_kind(sharding)], reverse=True):
             count = max(1, num_rows // (data * sharding.rows))
@@ -156,7 +156,7 @@ class _Points:
         return found
 
     def _estimate(self, point: Point) -> Estimate | None:
-        """With stages as fast as possible; if these do not fit where all memory would, as small as possible."""
+        """Estimate with stages as fast as possible, or as small as possible if these do not fit and the total would."""
         num_stages = point.pipeline * point.stages_per_rank
         stages = self.probes.stages(point.sharding, point.recompute, num_stages)
         if stages is None:
@@ -184,5 +184,5 @@ class _Points:
 
 
 def _kind(sharding: Sharding) -> Sharding:
-    """What shardings that differ in their rows share."""
+    """Return a key that is equal for shardings that differ only in their rows."""
     return replace(sharding, rows=1)

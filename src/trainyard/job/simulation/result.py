@@ -1,4 +1,4 @@
-"""What a simulation says about a plan."""
+"""The result of simulating a plan."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Simulation:
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """What of it tensors have on each rank: what PyTorch counts as allocated."""
+        """Memory of tensors on each rank: the memory that PyTorch counts as allocated."""
         return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
 
     @property
@@ -88,18 +88,18 @@ class Simulation:
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of; 0 where it suffices."""
+        """Memory that each rank lacks; 0 where it suffices."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         return tuple(max(0, used - limit) for used, limit in pairs)
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has enough memory."""
+        """True if every rank has enough memory."""
         return not any(self.shortage_bytes)
 
     @property
     def shortage(self) -> str:
-        """What the rank that is short of most needs, has and could do without; empty where the plan fits."""
+        """A message about the rank that lacks most memory, with ways out; empty if the plan fits."""
         short = max(self.shortage_bytes)
         if not short:
             return ""
@@ -115,7 +115,7 @@ class Simulation:
 
     @property
     def tightness(self) -> str:
-        """That a device is all but full; empty where it is not, or the plan does not fit."""
+        """A message that a device's memory is almost full; empty if it is not, or if the plan does not fit."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         used, limit = max(pairs, key=lambda pair: pair[0] / pair[1])
         if not (1.0 - _TIGHT) * limit < used <= limit:

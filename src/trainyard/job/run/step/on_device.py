@@ -84,7 +84,8 @@ def _attention_backward(
 
 
 def _is_flash(q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> bool:
-    """Whether the flash kernel can; of fewer queries than keys, it shows them other keys than the CPU's."""
+    """Return whether the flash kernel can compute this; given fewer queries than keys, it masks other keys than the
+    CPU's."""
     return q.dtype in _HALF and attn_mask is None and not (is_causal and q.shape[2] != k.shape[2])
 
 
