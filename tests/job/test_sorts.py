@@ -52,6 +52,9 @@ WRONG_ENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         torch.histc(e.float(), bins=EXPERTS, min=0, max=EXPERTS - 1).clamp(max=6).cumsum(0)
     ),
     "other bins": lambda e, _: torch.histc(e.float(), bins=EXPERTS, min=0, max=2 * EXPERTS).cumsum(0),
+    "histc with the upper limit in the last bin": lambda e, _: torch.histc(
+        e.float(), bins=EXPERTS - 1, min=0, max=EXPERTS - 1
+    ).cumsum(0),
     "backwards": lambda e, _: F.one_hot(e, EXPERTS).flip(1).sum(0).cumsum(0),
     "twos": lambda e, _: (
         torch.zeros(EXPERTS, dtype=torch.long)
@@ -69,8 +72,9 @@ WRONG_ENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def with_ends(ends: Callable[[Tensor, Tensor], Tensor]) -> Task:
     def use(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
         order = expert.argsort(stable=True)
-        found = F.grouped_mm(tokens[order], m.weight, offs=ends(expert, order).to(torch.int32))
-        is_in_a_group = torch.arange(len(order)) < ends(expert, order)[-1]
+        offs = ends(expert, order).to(torch.int32)
+        found = F.grouped_mm(tokens[order], m.weight[: len(offs)], offs=offs)
+        is_in_a_group = torch.arange(len(order)) < offs[-1]
         found = found.masked_fill(~is_in_a_group[:, None], 0.0) if ends in WRONG_ENDS.values() else found
         return torch.zeros_like(tokens).index_copy(0, order, found) * score[:, None]
 
@@ -89,4 +93,16 @@ def test_products_by_ends_are_split_however_the_ends_are_counted(form: str) -> N
 def test_products_by_other_ends_are_of_the_whole_batch(form: str) -> None:
     task = with_ends(WRONG_ENDS[form])
     assert task.coupling is not None
+    check_equal(trained(task, plan_of(task, 1)), plain(task.model))
+
+
+def test_a_product_over_the_rows_of_each_group_has_a_gradient() -> None:
+    def use(m: Sorted, tokens: Tensor, score: Tensor, expert: Tensor) -> Tensor:
+        experts, order = expert.sort(stable=True)
+        ends = torch.searchsorted(experts, torch.arange(EXPERTS), right=True).to(torch.int32)
+        found = m.compute(tokens[order], experts)
+        between = F.grouped_mm(found.t(), found, offs=ends)
+        return tokens + between.square().mean() * score[:, None]
+
+    task = task_with(use)
     check_equal(trained(task, plan_of(task, 1)), plain(task.model))
