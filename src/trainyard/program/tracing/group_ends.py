@@ -59,15 +59,11 @@ def _counted(counts: fx.Node, num_groups: int) -> fx.Node | None:
     """Numbers that are counted: how many are 0, how many are 1, and so on."""
     args: Any = counts.args
     if counts.target is aten.histc.default:
-        numbers = copied(args[0])
-        highest = num_groups - 1
-        # The last bin has its upper limit, too.
-        limits = (
-            [highest] if (num_places(source_of(numbers)) or math.inf) > num_groups else [highest, num_groups]
-        )
-        return (
-            numbers if num_groups > 1 and args[1:] in [(num_groups, 0, limit) for limit in limits] else None
-        )
+        numbers, limits = copied(args[0]), [num_groups - 1]
+        if (num_places(source_of(numbers)) or math.inf) <= num_groups:
+            limits.append(num_groups)  # which the last bin has, too
+        is_known = num_groups > 1 and args[1:] in [(num_groups, 0, limit) for limit in limits]
+        return numbers if is_known else None
     if counts.target is aten.sum.dim_IntList:
         return _compared(copied(args[0]), args[1]) if not argument(counts, "keepdim") else None
     if counts.target in (aten.scatter_add.default, aten.index_add.default):
