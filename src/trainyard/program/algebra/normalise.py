@@ -164,7 +164,7 @@ def batch_norm_backward(node: fx.Node) -> OpAxes:
 def nll_loss(node: fx.Node) -> OpAxes:
     """``n c, n (, c) -> 1, 1`` summed over ``n``; a part of the classes answers for the targets among them.
 
-    Capture writes a mean as a sum over a count (``decompose.losses_written_out``), so that only sums are cut.
+    Capture writes a mean as a sum over a count (``decompose.loss_decompositions``), so that only sums are cut.
     """
     scores, _, *weight = shapes(node)
     if args_of(node)[3] != 2 or len(scores) != 2:
