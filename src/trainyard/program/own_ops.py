@@ -79,7 +79,7 @@ def rows(
 def check_declared_rows(graph: fx.Graph) -> None:
     """Run the declared ops of a graph on four rows, and on parts of them.
 
-    An op without a kernel for this machine's devices is not checked: no training here can call it.
+    An op is checked on the CPU, and on a GPU where this process computes on one; where it has no kernel it is not.
 
     Raises
     ------
@@ -168,10 +168,18 @@ class _Declared:
     def check(self, node: fx.Node) -> None:
         """Compare the results for all rows with those for parts of them."""
         self.axes(node)
-        given = self._named(self.example, {}) or {
+        if self.example:
+            self._check_on(self._named(self.example, {}))
+            return
+        given = {
             name: pytree.tree_map_only(fx.Node, partial(_drawn, has_rows=name not in self.shared), value)
             for name, value in self._named(node.args, node.kwargs).items()
         }
+        # CUDA is left alone where nothing is trained on it: what has used it cannot be forked.
+        for device in ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",):
+            self._check_on(pytree.tree_map_only(Tensor, partial(Tensor.to, device=device), given))
+
+    def _check_on(self, given: Mapping[str, Any]) -> None:
         try:
             self._check_example(given)
             whole, *parts = (self._run(given, first, last) for first, last in ((0, _ROWS), *_PARTS))
@@ -232,10 +240,8 @@ def _drawn(node: fx.Node, has_rows: bool) -> Tensor:
     shape = (_ROWS, *like.shape[1:]) if has_rows else tuple(like.shape)
     generator = torch.Generator().manual_seed(len(node.name))
     if like.is_floating_point() or like.is_complex():
-        value = torch.randn(shape, generator=generator, dtype=torch.float32).to(like.dtype)
-    else:
-        value = torch.randint(0, 2, shape, generator=generator).to(like.dtype)
-    return value.to("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(like.dtype)
 
 
 _DECLARED: dict[Any, _Declared] = {}
