@@ -116,6 +116,7 @@ def test_a_wrong_declaration_is_refused_when_the_model_is_captured(name: str) ->
 
 def test_a_gpu_that_nothing_is_trained_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    capture(_model(trainyard.rows(_op("sine_beside_a_gpu", torch.sin))))
     for name in ("mean", "position"):
         with pytest.raises(CaptureError, match="result 0 is another one for 4 rows at once"):
             capture(_model(trainyard.rows(_op(f"{name}_beside_a_gpu", WRONG[name]))))
