@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import one_rank
@@ -128,3 +129,16 @@ def test_the_command_that_is_printed_goes_on_exactly(
     assert printed == "trainyard train gpt-tiny --checkpoint 'a half' --resume --steps 8"
     rest = losses(*shlex.split(printed)[1:])
     assert rest == whole[4:]
+
+
+def test_a_launcher_starts_as_many_processes_as_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    file = tmp_path / "plan.yaml"
+    replace(RUN.plan, model="no-such-model").save(file)
+    assert cli.main(["run", str(file), "--device", "cuda"]) == 2
+    assert "the launcher started 3 processes and the plan has 1 ranks" in capsys.readouterr().err
+    assert cli.main(["train", "no-such-model", "--processes", "2"]) == 2
+    assert "--processes 2: the launcher started 3 processes; leave the option out" in capsys.readouterr().err

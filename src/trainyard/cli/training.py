@@ -30,6 +30,10 @@ __all__ = ["train_and_report", "train_config"]
 
 _WARM_UP_STEPS = 3  # slower: memory is touched for the first time
 _LOGGED_LINES = 12
+_PEAK_MEMORY = {
+    "cpu": "* resident, with what Python and PyTorch themselves hold",
+    "cuda": "* allocated by PyTorch on the GPU",
+}
 
 
 def train_and_report(
@@ -73,7 +77,7 @@ def train_and_report(
         "optimizer": asdict(config.optimizer),
         **_document(simulation, result),
     }
-    return Outcome(document, _body(simulation, result, command, config.steps))
+    return Outcome(document, _body(simulation, result, command, config))
 
 
 def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
@@ -185,9 +189,10 @@ def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
     }
 
 
-def _body(simulation: Simulation, result: TrainResult, command: str, steps: int) -> tuple[Any, ...]:
+def _body(simulation: Simulation, result: TrainResult, command: str, config: TrainConfig) -> tuple[Any, ...]:
     from trainyard.report.tables import make_table
 
+    steps = config.steps
     if not result.metrics:
         return (f"nothing to do: {result.first_step} of {steps} steps are done",)
     measured = _measured(result.metrics)
@@ -210,7 +215,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         f"{name.partition(':')[2] or name} {first.losses[name]:.3f} at step {first.step + 1}, "
         f"{last.losses[name]:.3f} at step {last.step + 1}",
         make_table("", ("", "predicted", "measured"), rows),
-        "* resident, with what Python and PyTorch themselves hold",
+        _PEAK_MEMORY[config.device],
     ]
     if skipped := sum(metrics.skipped for metrics in result.metrics):
         body.append(f"{skipped} of {len(result.metrics)} steps were not finite; their updates were skipped")

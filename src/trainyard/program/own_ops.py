@@ -79,7 +79,7 @@ def rows(
 def check_declared_rows(graph: fx.Graph) -> None:
     """Run the declared ops of a graph on four rows, and on parts of them.
 
-    An op without a kernel for this machine's devices is not checked: no training here can call it.
+    An op is checked on the CPU, and on a GPU where this process computes on one; where it has no kernel it is not.
 
     Raises
     ------
@@ -177,11 +177,19 @@ class _Declared:
         if call in checked:
             return
         checked.add(call)
+        if self.example:
+            self._check_on(self._named(self.example, {}))
+            return
         generator = torch.Generator().manual_seed(0)
-        given = self._named(self.example, {}) or {
+        given = {
             name: pytree.tree_map_only(_Form, lambda form: form.draw(generator), value)
             for name, value in forms.items()
         }
+        # CUDA is left alone where nothing is trained on it: what has used it cannot be forked.
+        for device in ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",):
+            self._check_on(pytree.tree_map_only(Tensor, partial(Tensor.to, device=device), given))
+
+    def _check_on(self, given: Mapping[str, Any]) -> None:
         try:
             self._check_example(given)
             whole, *parts = (self._run(given, first, last) for first, last in ((0, _ROWS), *_PARTS))
@@ -254,10 +262,8 @@ class _Form:
     def draw(self, generator: torch.Generator) -> Tensor:
         """Draw a tensor of this form."""
         if self.dtype.is_floating_point or self.dtype.is_complex:
-            value = torch.randn(self.shape, generator=generator, dtype=torch.float32).to(self.dtype)
-        else:
-            value = torch.randint(0, 2, self.shape, generator=generator).to(self.dtype)
-        return value.to("cuda" if torch.cuda.is_available() else "cpu")
+            return torch.randn(self.shape, generator=generator, dtype=torch.float32).to(self.dtype)
+        return torch.randint(0, 2, self.shape, generator=generator).to(self.dtype)
 
 
 _DECLARED: dict[Any, _Declared] = {}

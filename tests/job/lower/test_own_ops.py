@@ -148,6 +148,14 @@ def test_calls_of_one_form_are_checked_once() -> None:
     assert runs == [4, 1, 3] * 2
 
 
+def test_a_gpu_that_nothing_is_trained_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    capture(_model(trainyard.rows(_op("sine_beside_a_gpu", torch.sin))))
+    for name in ("mean", "position"):
+        with pytest.raises(CaptureError, match="result 0 is another one for 4 rows at once"):
+            capture(_model(trainyard.rows(_op(f"{name}_beside_a_gpu", WRONG[name]))))
+
+
 def test_an_op_that_cannot_be_run_on_drawn_numbers_is_checked_on_an_example() -> None:
     def positive(x: Tensor) -> Tensor:
         if (x < 0).any():

@@ -279,6 +279,20 @@ class Plan:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
+    def require_processes(self, num_processes: int) -> None:
+        """Refuse a launcher that started more or fewer processes than the plan has ranks.
+
+        Raises
+        ------
+        PlanError
+            If the numbers differ.
+        """
+        require(
+            num_processes == self.num_ranks,
+            f"the launcher started {num_processes} processes and the plan has {self.num_ranks} ranks; start as many as "
+            "the plan has",
+        )
+
     def _ranks_text(self) -> str:
         """How many ranks there are; of a plan that leaves devices idle, also how many of these."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.same_run import settings_of
@@ -328,11 +328,7 @@ def _train_under_launcher(
 ) -> None:
     """Be one of the ranks that a launcher started."""
     rank, num_ranks = launched.rank, launched.num_ranks
-    if num_ranks != work.plan.num_ranks:
-        raise PlanError(
-            f"the launcher started {num_ranks} processes and the plan has {work.plan.num_ranks} ranks; start as "
-            "many as the plan has"
-        )
+    work.plan.require_processes(num_ranks)
     device = set_up_device(work.config, launched.local_rank, launched.num_local_ranks)
     if num_ranks > 1:
         use_interface(launched.peer)
