@@ -48,11 +48,11 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
     assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 0)
     assert said == ["goes on after step 4 of the run in f"]
-    assert train_config(found, "gpt-tiny", RUN).optimizer == OptimizerConfig(
+    assert train_config(found, Path("f"), RUN).optimizer == OptimizerConfig(
         lr=0.02, betas=(0.8, 0.9), clip_norm=0.5
     )
     given = settled(Options(model="gpt-tiny", max_checkpoint_gb=2.5), None, said.append)
-    assert train_config(given, "gpt-tiny", None).max_checkpoint_bytes == 2.5e9
+    assert train_config(given, Path("f"), None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
     assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 0.0, None, 100)
 
@@ -74,12 +74,16 @@ def test_what_may_change_is_said_and_the_rest_refused() -> None:
 def test_options_of_another_optimizer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"--betas 0\.9 0\.99, --eps 0\.1: of adamw, not of sgd"):
         settled(Options(model="gpt-tiny", optimizer="sgd", betas=(0.9, 0.99), eps=0.1), None, print)
+    with pytest.raises(
+        ValueError, match=r"--momentum 0\.9: of sgd, not of adamw; leave it out, or take --optimizer sgd"
+    ):
+        settled(Options(model="gpt-tiny", momentum=0.9), None, print)
 
 
 def test_defaults_are_those_of_python() -> None:
     usual = settled(Options(model="gpt-tiny"), None, print)
     python = TrainConfig(steps=100)
-    assert train_config(usual, "gpt-tiny", None).optimizer == python.optimizer == OptimizerConfig()
+    assert train_config(usual, Path("f"), None).optimizer == python.optimizer == OptimizerConfig()
     assert {name: DEFAULTS[name] for name in python.options if name in DEFAULTS} == {
         name: value for name, value in python.options.items() if name in DEFAULTS
     }

@@ -14,6 +14,7 @@ from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.step_options import PRECISION
 from trainyard.cli.training import optimizer_config, train_and_report
 from trainyard.cli.training_device import most_gpus, require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions, usual
@@ -38,8 +39,9 @@ class Options(TrainingOptions):
     """Joined by + and applied left to right: auto, which searches, and published systems."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
-    """Precision to compute in. With float32 every parameter is computed with in its own type."""
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}", PRECISION)
+    ] = None
     statistics: Annotated[
         Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")
     ] = None

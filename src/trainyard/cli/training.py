@@ -59,12 +59,14 @@ def train_and_report(
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
 
-    config = train_config(options, spec, run)
+    folder = options.checkpoint or Path(
+        agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+    )
+    config = train_config(options, folder, run)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
-    screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
-    folder = config.checkpoint or Path()
+    screen.say(f"trains on {said}; a checkpoint {when} and logs in {folder}")
     with (
         saying_how_to_go_on(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
@@ -86,11 +88,12 @@ def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
     return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 
 
-def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> TrainConfig:
+def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
+    folder : of checkpoints and logs.
     run : that goes on, if one does.
     """
     from trainyard.job.run.config import TrainConfig
@@ -99,9 +102,6 @@ def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> 
         name: getattr(options, name)
         for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
     }
-    folder = options.checkpoint or Path(
-        agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
-    )
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,

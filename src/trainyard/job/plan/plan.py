@@ -257,7 +257,7 @@ class Plan:
         are_divided = shares != {self.rows_per_microbatch}
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
-            f"{self.model} on {self._ranks_text()} of {where}: {self.mesh_text}.",
+            f"{self.model} on {self._ranks_text(where)}: {self.mesh_text}.",
             f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
             f"rows{own}, in {self.dtype}.",
         ]
@@ -293,14 +293,12 @@ class Plan:
             "the plan has",
         )
 
-    def _ranks_text(self) -> str:
-        """How many ranks there are; of a plan that leaves devices idle, also how many of these."""
+    def _ranks_text(self, where: str) -> str:
+        """How many ranks there are, and how many devices are idle."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
-            return f"{self.num_ranks} ranks"
-        idle = known - self.num_ranks
-        ranks = "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-        return f"{ranks}, which leaves {idle} of the {known} devices idle,"
+            return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"
+        return f"{self.num_ranks} of the {known} devices of {where} ({known - self.num_ranks} idle)"
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""
