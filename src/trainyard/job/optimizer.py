@@ -42,16 +42,19 @@ class OptimizerConfig:
             raise ValueError(f"betas are two numbers from 0 to below 1, got {_text(self.betas)}")
         if not 0.0 <= self.momentum <= 1.0:
             raise ValueError(f"momentum is from 0 to 1, got {self.momentum:g}")
-        if self.momentum and self.name != "sgd":
+        if self.momentum and "momentum" in self.unused_options():
             raise ValueError(
                 f"momentum {self.momentum} is of sgd, not of {self.name}; leave it out, or take sgd"
             )
 
     def __str__(self) -> str:
         """The values that the updates use, in one line."""
-        others = ("betas", "eps") if self.name == "sgd" else ("momentum",)
-        names = [f.name for f in fields(self) if f.name not in ("name", *others)]
+        names = [f.name for f in fields(self) if f.name not in ("name", *self.unused_options())]
         return f"{self.name}: " + ", ".join(f"{n.replace('_', ' ')} {_text(getattr(self, n))}" for n in names)
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Name the fields that only the other optimizer has."""
+        return ("betas", "eps") if self.name == "sgd" else ("momentum",)
 
     @property
     def update(self) -> Literal["adamw", "sgd", "sgd_momentum"]:

@@ -18,7 +18,7 @@ from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import is_described_by_name
-from trainyard.job.model_state import WeightTypes
+from trainyard.job.model_state import ParameterTypes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, Statistics
 from trainyard.job.schedules import make_schedule
@@ -54,7 +54,7 @@ class TaskLike(Protocol):
         """Compute precision."""
 
     @property
-    def weights(self) -> WeightTypes:
+    def weight_types(self) -> ParameterTypes:
         """The types in which parameters are computed with."""
 
     @property

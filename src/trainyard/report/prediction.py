@@ -32,9 +32,10 @@ __all__ = [
 
 _SHOWN_RANKS = 8
 _SHOWN_OF_EACH = 3
-_UNKNOWN_MFU = (
-    "not known: a step does more than the devices' peak as it was measured, perhaps on a busy machine; measure again "
-    "when it is quiet (trainyard hardware local --measure)"
+_TOO_LOW_PEAK = "not known: a step does more than the devices' peak as the cluster gives it, which is too low"
+_MEASURE_AGAIN = (
+    "; it was measured, perhaps while other work had the cores: measure again when the machine is quiet "
+    "(trainyard hardware local --measure)"
 )
 
 
@@ -59,10 +60,17 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
     return (
         ("step time", f"{seconds_text(simulation.step_s)} ({simulation.rows_per_s:,.4g} rows/s)"),
         ("of which", time),
-        ("MFU", _UNKNOWN_MFU if simulation.known_mfu is None else percent_text(simulation.known_mfu)),
+        ("MFU", _mfu_text(simulation)),
         *_memory_facts(simulation),
         *source_facts(simulation.sources),
     )
+
+
+def _mfu_text(simulation: Simulation) -> str:
+    if simulation.plausible_mfu is not None:
+        return percent_text(simulation.plausible_mfu)
+    is_measured = simulation.plan.cluster.partition(":")[0] == "local"
+    return _TOO_LOW_PEAK + _MEASURE_AGAIN * is_measured
 
 
 def _some(texts: Sequence[str], between: str) -> str:
@@ -145,7 +153,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
     return {
         "step_s": simulation.step_s,
         "rows_per_s": simulation.rows_per_s,
-        "mfu": simulation.known_mfu,
+        "mfu": simulation.plausible_mfu,
         "fits": simulation.fits,
         "breakdown_s": simulation.breakdown,
         "exposed_s": simulation.exposed,
@@ -202,6 +210,6 @@ def contender_of(name: str, found: Planned | Infeasible) -> Contender:
         memory,
         simulation.memory_limit_bytes[rank],
         simulation.fits,
-        simulation.known_mfu,
+        simulation.plausible_mfu,
         simulation.shortage,
     )

@@ -115,7 +115,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     task : says in which precision parameters are computed with, and how they are updated.
     """
     p = point.pipeline
-    weight_bytes = state_of(task.weights, task.optimizer).parameters
+    weight_bytes = state_of(task.weight_types, task.optimizer).parameters
 
     def by_rank(values: Floats) -> Floats:
         summed: Floats = values.reshape(-1, p).sum(axis=0)
@@ -135,7 +135,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
     state = model_state_bytes(
         trained,
-        state_of(task.weights, task.optimizer, point.divided),
+        state_of(task.weight_types, task.optimizer, point.divided),
         divided=point.divided,
         num_ranks=point.data,
         num_frozen=elements - trained,

@@ -104,7 +104,7 @@ class Probes:
         key = (sharding, recompute, num_stages, balance)
         if key not in self._stages:
             costs = self.layers(sharding, recompute)
-            state = state_of(self.setting.task.weights, self.setting.task.optimizer)
+            state = state_of(self.setting.task.weight_types, self.setting.task.optimizer)
             fits = costs is not None and num_stages <= len(costs)
             self._stages[key] = (
                 cut_stages(costs, num_stages, state, balance) if fits and costs is not None else None

@@ -65,7 +65,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
         num_parts *= plan.mesh.size(DATA)
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
     divided, num_ranks = plan.state.divided, plan.mesh.size(*plan.state.summed_over)
-    state = state_of(setting.task.weights, setting.task.optimizer, divided)
+    state = state_of(setting.task.weight_types, setting.task.optimizer, divided)
     needed = model_state_bytes(trained / num_parts, state, divided=divided, num_ranks=num_ranks)
     return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -97,6 +97,14 @@ class Trials:
         return min(
             (used / e.memory_bytes for used, e in pairs if e is not None and e.memory_bytes), default=1.0
         )
+
+
+def failed_text(failures: Sequence[str]) -> tuple[str, ...]:
+    """Say how many plans could not be made, and why not the first; nothing if all could."""
+    if not failures:
+        return ()
+    first = failures[0].split("; ")[0].rstrip(".")  # without advice
+    return (f"Left out: {len(failures)} plans that cannot run; the first, {first}.",)
 
 
 def _decision(plan: Plan) -> Plan:

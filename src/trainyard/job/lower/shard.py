@@ -19,7 +19,7 @@ from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
-from trainyard.program.choices import written_out
+from trainyard.program.choices import expand_named
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
 from trainyard.program.orders import order_mark, stays, without_orders
@@ -91,7 +91,7 @@ def complete(
     choices: Mapping[str, OpChoice] = MappingProxyType({}),
 ) -> Assignment:
     """Decide how every op runs; the assignment's program has those ops written out that are cut apart."""
-    assignment = propagate(written_out(program, choices), axis, wanted, choices)
+    assignment = propagate(expand_named(program, choices), axis, wanted, choices)
     expanded: list[frozenset[str]] = []
     while assignment.expand:
         expanded.append(frozenset(node.name for node in assignment.expand))
@@ -107,7 +107,7 @@ def applied_to(program: Program, decided: Assignment, choices: Iterable[str], he
     choices : names of the ops of which the plan says how they run.
     held : parts that the rank holds on the axis.
     """
-    program = written_out(program, choices)
+    program = expand_named(program, choices)
     for names in decided.expanded:
         program = expand(program, {node for node in program.graph.nodes if node.name in names})
     return decided.applied_to(program, replace(decided.axis, held=held))

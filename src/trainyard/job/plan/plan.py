@@ -257,7 +257,7 @@ class Plan:
         are_divided = shares != {self.rows_per_microbatch}
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
-            f"{self.model} on {self._ranks_text()} of {where}: {self.mesh_text}.",
+            f"{self.model} on {self._ranks_text(where)}: {self.mesh_text}.",
             f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
             f"rows{own}, in {self.dtype}.",
         ]
@@ -279,14 +279,26 @@ class Plan:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
-    def _ranks_text(self) -> str:
-        """Return the number of ranks as text; with the number of devices if the plan leaves some idle."""
+    def require_processes(self, num_processes: int) -> None:
+        """Refuse a launcher that started more or fewer processes than the plan has ranks.
+
+        Raises
+        ------
+        PlanError
+            If the numbers differ.
+        """
+        require(
+            num_processes == self.num_ranks,
+            f"the launcher started {num_processes} processes and the plan has {self.num_ranks} ranks; start as many as "
+            "the plan has",
+        )
+
+    def _ranks_text(self, where: str) -> str:
+        """Return the number of ranks as text, and the number of idle devices."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
-            return f"{self.num_ranks} ranks"
-        idle = known - self.num_ranks
-        ranks = "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-        return f"{ranks}, which leaves {idle} of the {known} devices idle,"
+            return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"
+        return f"{self.num_ranks} of the {known} devices of {where} ({known - self.num_ranks} idle)"
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""

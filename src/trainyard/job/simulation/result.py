@@ -51,7 +51,8 @@ class Simulation:
     work_s : seconds of computing of each rank in a step, as if it had its cores for itself.
     sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
-    mfu : ``model_flops`` over what the devices of the plan could have done at their peak in ``step_s``; see `known_mfu`.
+    mfu : ``model_flops`` over what the devices of the plan could have done at their peak in ``step_s``; see
+        `plausible_mfu`.
     sources : where the seconds of ops come from; None where none are measured.
     shares : of ranks of unequal shares, what each share needs.
     """
@@ -126,7 +127,7 @@ class Simulation:
         )
 
     @property
-    def known_mfu(self) -> float | None:
+    def plausible_mfu(self) -> float | None:
         """`mfu`; None where it would be above 1, because the devices do more than the peak that is known of them."""
         return self.mfu if self.mfu <= 1.0 else None
 
@@ -137,7 +138,7 @@ class Simulation:
 
     def explain(self) -> str:
         """The result in sentences: how long, where the time goes, what fills the memory, what is short."""
-        mfu = self.known_mfu
+        mfu = self.plausible_mfu
         share = "more than" if mfu is None else f"{100 * mfu:.1f} % of"
         parts = [
             f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {share} the devices' peak"

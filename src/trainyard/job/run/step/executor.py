@@ -70,7 +70,7 @@ class Executor:
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
-        self.groups = ProcessGroups(plan, rank, summed_over, shared, lowered.transfers)
+        self.groups = ProcessGroups(plan, rank, device, summed_over, shared, lowered.transfers)
         self.messages = StageMessages(lowered, self.groups, device)
         self.stages = lowered.stages_of(self.groups.index(PIPELINE))
         self.calls = lowered.calls[self.groups.index(PIPELINE)]
