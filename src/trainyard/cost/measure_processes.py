@@ -37,7 +37,7 @@ Group = tuple[Trace, ...]
 
 @dataclass
 class ProcessResults:
-    """What the processes measured.
+    """Measurements of the processes.
 
     Attributes
     ----------

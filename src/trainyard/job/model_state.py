@@ -50,7 +50,7 @@ class ParameterTypes:
 
     @staticmethod
     def of(module: nn.Module, dtype: torch.dtype) -> ParameterTypes:
-        """Those of a module in a step of precision ``dtype``."""
+        """Return the types of a module in a step of precision ``dtype``."""
         sizes = [(p.requires_grad, p.numel(), parameter_type(p, dtype)) for p in module.parameters()]
         trained = sum(size for is_trained, size, _ in sizes if is_trained)
         in_half = sum(size for is_trained, size, kind in sizes if is_trained and kind in HALF)
@@ -64,7 +64,7 @@ ADAM_MIXED = StateBytes(2, 2, 12, 2)
 
 
 def state_of(types: ParameterTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
-    """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit ones.
+    """Return the state that the runtime keeps: float32 gradients always, float32 parameters beside 16-bit ones.
 
     Where parameters are ``divided``, 16-bit ones are made from the float32 ones whenever they are gathered.
     """

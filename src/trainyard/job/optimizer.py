@@ -1,4 +1,4 @@
-"""How parameters are updated: what a user chooses, before anything is planned."""
+"""Options of the optimizer, which a user chooses before anything is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How parameters are updated, by default as PyTorch's AdamW does without weight decay.
+    """Options of the optimizer, by default those of PyTorch's AdamW without weight decay.
 
     The defaults are those of the command line and of the jobs of a fleet, too.
 
@@ -63,7 +63,7 @@ class OptimizerConfig:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What PyTorch's optimizer keeps of a parameter's shape, in float32."""
+        """Tensors of a parameter's shape that PyTorch's optimizer keeps, in float32."""
         if self.name == "adamw":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum_buffer",) if self.momentum else ()

@@ -90,9 +90,9 @@ class Task:
 
     @property
     def splits(self) -> bool:
-        """Whether the batch may be split into microbatches."""
+        """True if the batch may be split into microbatches."""
         return self.statistics == "microbatch" or self.coupling is None
 
     def statistics_in(self, num_microbatches: int) -> Statistics:
-        """What a plan of so many microbatches has to say of rows that depend on each other."""
+        """Return the field `statistics` of a plan with so many microbatches."""
         return "microbatch" if self.program(self.num_rows // num_microbatches).is_separate else "batch"

@@ -112,7 +112,7 @@ def fleet_tables(
 
 
 def refusals(runs: Sequence[FleetRun], cannot: Sequence[CannotRun] = ()) -> tuple[str, ...]:
-    """Which policies cannot run, and of every policy that refused jobs, how many, and why the first of them."""
+    """List the policies that cannot run, and for every policy the number of refused jobs and the first reason."""
     lines = [f"{each.text} refused: {each.why}" for each in cannot]
     for run in ranked_runs(runs):
         if run.refused:
@@ -147,7 +147,7 @@ def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequenc
 
 
 def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:
-    """Where more devices were in use than the cluster has, as may be in what was recorded."""
+    """Say if more devices were in use than the cluster has, as may be in recorded runs."""
     for run in runs:
         most = int(run.series.num_devices_in_use.max(initial=0))
         if most > run.cluster.num_devices:
@@ -172,7 +172,7 @@ def _unresized(runs: Sequence[FleetRun], jobs: Sequence[Job]) -> tuple[str, ...]
 
 
 def _resizes(run: FleetRun, may: Collection[str]) -> bool:
-    """Whether any of these jobs had more devices than it asks for."""
+    """Return whether any of these jobs had more devices than it asks for."""
     asked = np.array([job.num_devices for job in run.jobs])
     which = np.array([job.name in may for job in run.jobs], np.bool_)
     gangs_s = asked * (run.completion_s - run.waiting_s)

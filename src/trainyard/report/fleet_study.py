@@ -22,7 +22,7 @@ Rows = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
 
 
 def _time(interval: Interval) -> str:
-    """In the unit that suits the mean."""
+    """Write a time in the unit that suits the mean."""
     unit, size_s = unit_of(interval.mean)
     return f"{interval.mean / size_s:.1f} ± {interval.half_width / size_s:.1f} {unit}"
 

@@ -1,4 +1,4 @@
-"""What is known of a plan before it runs: for the terminal, for JSON, and as a contender in a comparison."""
+"""Facts about a plan before it runs: for the terminal, for JSON, and as a contender in a comparison."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _some(texts: Sequence[str], between: str) -> str:
 
 
 def source_facts(sources: Sources | None) -> list[tuple[str, str]]:
-    """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
+    """Return facts about the sources of the seconds of ops; nothing if all were measured on a quiet machine."""
     facts = []
     if sources is not None and sources.estimated:
         count = len(sources.estimated)
@@ -118,7 +118,7 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
 
 
 def does_not_fit(plan: Plan, simulation: Simulation) -> str:
-    """That a plan does not fit, by how much, and what would help; empty if it fits."""
+    """Say that a plan does not fit, by how much, and what would help; empty if it fits."""
     if simulation.fits:
         return ""
     return f"this plan of {plan.model} does not fit on {plan.cluster}: {simulation.shortage}"

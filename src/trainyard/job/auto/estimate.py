@@ -89,7 +89,7 @@ def cut_stages(layers: LayerTable, num_stages: int, state: StateBytes, balance: 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a point is expected to need.
+    """The predicted cost of a point.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ def ramp_left(
     of_forward: float,
     of_weights: float,
 ) -> float:
-    """Of the time in which a pipeline fills and drains, the share in which ranks idle: 1 unless a schedule fills it.
+    """Return the share of a pipeline's filling and draining in which ranks idle: 1 unless a schedule fills it.
 
     From the times of the schedule's actions on equal stages. It does not depend on how many ranks there are, so of many
     eight stand for all; nor on the microbatches beyond two per rank.

@@ -90,7 +90,7 @@ def _ways_text(ways: Sequence[str]) -> str:
 
 
 def _ways(setting: Setting, probes: Probes, trials: Trials, capacity: int) -> Iterator[str]:
-    """What could be asked for instead, and fits by the estimate, corrected by the plans that were simulated."""
+    """Return changes to the request that fit by the estimate, corrected by the simulated plans."""
     fits = partial(_fits, capacity / max(1.0, trials.memory_ratio))
     task, cluster = setting.task, setting.cluster
     if (times := _nodes_that_fit(setting, probes, fits)) is not None:
@@ -130,7 +130,7 @@ def _least_of(setting: Setting) -> Estimate | None:
 
 
 def _nodes_that_fit(setting: Setting, probes: Probes, fits: Callable[[Estimate | None], bool]) -> int | None:
-    """How many times the nodes there have to be; None if many do not suffice, or no others can be had."""
+    """Return how many times as many nodes are needed; None if many do not suffice, or no others can be had."""
     cluster = setting.cluster
     if cluster.profile is not None:  # of this machine
         return None

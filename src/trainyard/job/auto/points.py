@@ -26,7 +26,7 @@ _MAX_TENSOR = 16
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is known of the space.
+    """Estimates of the points of the space.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class _Points:
             self.setting.progress("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
 
     def _can_fit(self, sharding: Sharding) -> bool:
-        """Whether any mesh has the memory for such microbatches, if it saves as much as it can."""
+        """Return whether some mesh has the memory for such microbatches, with all ways to save memory."""
         meshes = sorted(self.meshes_of_kind[_kind(sharding)], reverse=True)
         leanest = (
             self._leanest_point(pipeline, data, sharding, recompute)
@@ -166,7 +166,7 @@ class _Points:
         return found
 
     def _estimate(self, point: Point) -> Estimate | None:
-        """With stages as fast as possible; if these do not fit where all memory would, as small as possible."""
+        """Estimate with stages as fast as possible, or as small as possible if these do not fit and the total would."""
         num_stages = point.pipeline * point.stages_per_rank
         stages = self.probes.stages(point.sharding, point.recompute, num_stages)
         if stages is None:
@@ -194,5 +194,5 @@ class _Points:
 
 
 def _kind(sharding: Sharding) -> Sharding:
-    """What shardings that differ in their rows share."""
+    """Return a key that is equal for shardings that differ only in their rows."""
     return replace(sharding, rows=1)

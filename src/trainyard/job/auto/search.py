@@ -108,7 +108,7 @@ def _searched(
 
 
 def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> tuple[str, ...]:
-    """That some plans may be faster than the best, as far as the estimate tells.
+    """Say that some plans may be faster than the best one, by the estimate.
 
     Parameters
     ----------

@@ -61,11 +61,11 @@ class Trials:
         return min(self.found, key=lambda t: max(t.simulation.shortage_bytes), default=None)
 
     def knows(self, plan: Plan) -> bool:
-        """Whether it has simulated the same plan, whoever made it."""
+        """Return whether the same plan was simulated, whoever made it."""
         return any(_decision(plan) == _decision(t.plan) for t in self.found)
 
     def make(self, name: str, make: Callable[[], _Made]) -> _Made | None:
-        """What is made for a plan; None where the model cannot run so, which is kept as a failure."""
+        """Make a value for a plan; None if the model cannot run so, which is remembered as a failure."""
         try:
             return make()
         except (

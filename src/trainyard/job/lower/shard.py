@@ -39,7 +39,7 @@ from trainyard.program.propagate import Assignment, Axis, propagate
 
 
 class MovedOrderError(ValueError):
-    """What depends on an order of each rank's own would have to be moved."""
+    """Values that depend on a rank's own order would have to be moved."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class _Emitter:
         return results, tuple(placements)
 
     def _found(self, node: fx.Node) -> tuple[Placement, fx.Node]:
-        """Where a value is that leaves the stage: summed, if an op of its own pass has had it summed."""
+        """Return the placement of a value that leaves the stage: summed, if an op of its own pass has had it summed."""
         placement, new = self.current[node]
         summed = self.moved.get((node, REPLICATE, "")) if isinstance(placement, Partial) else None
         if summed is None or summed.meta["phase"] != new.meta["phase"]:

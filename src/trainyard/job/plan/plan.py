@@ -47,7 +47,7 @@ _MEANING: dict[Statistics, str] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How one training step runs.
+    """A plan of one training step.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def mesh_text(self) -> str:
-        """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
+        """Text such as ``2 pipeline x 4 data``; ``1 device`` for one rank."""
         if len(set(self.meshes)) > 1:
             return " + ".join(map(str, self.meshes))
         pipeline = [f"{self.pipeline} {PIPELINE}"] if self.pipeline > 1 else []
@@ -294,7 +294,7 @@ class Plan:
         )
 
     def _ranks_text(self, where: str) -> str:
-        """How many ranks there are, and how many devices are idle."""
+        """Return the number of ranks as text; with the number of devices if the plan leaves some idle."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
             return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"
@@ -305,7 +305,7 @@ class Plan:
         return yaml.dump(self._as_dict(), Dumper=_Dumper, sort_keys=False, width=110)
 
     def _as_dict(self) -> dict[str, Any]:
-        """What the text form holds; a part that says nothing special is left out."""
+        """Return the content of the text form. Parts that say nothing special are left out."""
         whole = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -337,7 +337,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 class _Line(dict[str, Any]):
-    """What is written on one line."""
+    """A value that is written on one line."""
 
 
 _Dumper.add_representer(
@@ -376,5 +376,5 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def microbatches_text(count: int) -> str:
-    """As in ``8 microbatches``."""
+    """Text such as ``8 microbatches``."""
     return "1 microbatch" if count == 1 else f"{count} microbatches"

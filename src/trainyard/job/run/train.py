@@ -128,7 +128,7 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
 
 @dataclass(frozen=True)
 class Launched:
-    """Which of the ranks that a launcher started a process is, and how it finds the others.
+    """The rank of a process that a launcher started, and how it finds the others.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Launched:
 
 
 def _launched() -> Launched:
-    """As the variables say that launchers set."""
+    """Read the variables that launchers set."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
     # A launcher that does not say how many ranks are here may have started some elsewhere.
@@ -187,7 +187,7 @@ def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
 
 
 def _check_checkpoint(work: WorkerInput) -> None:
-    """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
+    """Check that the run may continue from its folder's newest checkpoint, if there is one."""
     folder = work.config.checkpoint
     if folder is not None and not work.config.resume and not started_again():
         check_unused(folder)
@@ -209,7 +209,7 @@ def _log_folder(log: Path | None) -> Iterator[Path]:
 
 
 class _Recorder:
-    """Keeps, writes and passes on what is reported.
+    """A recorder of step metrics: keeps them, writes them to files and passes them on.
 
     When a callback raises an exception, no callback is called any more, and the run stops.
     """

@@ -1,4 +1,4 @@
-"""What a simulation says about a plan."""
+"""The result of simulating a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
 
 _GIB = 2**30
-_TIGHT = 0.03  # of the memory that a plan may use: what a prediction may be wrong by
+_TIGHT = 0.03  # Memory is called tight if less than this share of the limit is left free.
 
 
 class ShareMemory(NamedTuple):
@@ -79,7 +79,7 @@ class Simulation:
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """What of it tensors have on each rank: what PyTorch counts as allocated."""
+        """Memory of tensors on each rank: the memory that PyTorch counts as allocated."""
         return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
 
     @property
@@ -89,18 +89,18 @@ class Simulation:
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of; 0 where it suffices."""
+        """Memory that each rank lacks; 0 where it suffices."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         return tuple(max(0, used - limit) for used, limit in pairs)
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has enough memory."""
+        """True if every rank has enough memory."""
         return not any(self.shortage_bytes)
 
     @property
     def shortage(self) -> str:
-        """What the rank that is short of most needs, has and could do without; empty where the plan fits."""
+        """A message about the rank that lacks most memory, with ways out; empty if the plan fits."""
         short = max(self.shortage_bytes)
         if not short:
             return ""
@@ -116,14 +116,14 @@ class Simulation:
 
     @property
     def tightness(self) -> str:
-        """That a device is all but full; empty where it is not, or the plan does not fit."""
+        """A message that a device's memory is almost full; empty if it is not, or if the plan does not fit."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         used, limit = max(pairs, key=lambda pair: pair[0] / pair[1])
         if not (1.0 - _TIGHT) * limit < used <= limit:
             return ""
         return (
-            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, and the "
-            f"prediction may be {100 * _TIGHT:.0f} % too low. If memory runs out, take fewer rows, or recompute more."
+            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use "
+            f"and leaves less than {100 * _TIGHT:.0f} % free. If memory runs out, take fewer rows, or recompute more."
         )
 
     @property

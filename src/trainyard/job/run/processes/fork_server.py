@@ -60,7 +60,7 @@ def start(process: BaseProcess) -> None:
 
 
 def has_ended(process: BaseProcess) -> bool:
-    """Whether a process that was started has ended, also where the server does not answer, which says so."""
+    """Return whether a started process has ended, also if the server does not answer, which means that it has."""
     if process.exitcode is not None:
         return True
     try:

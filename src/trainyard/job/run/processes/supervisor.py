@@ -27,7 +27,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Watcher:
-    """What is told about a run while it goes on.
+    """Callbacks for the events of a run.
 
     Attributes
     ----------
