@@ -294,7 +294,7 @@ class Plan:
         )
 
     def _ranks_text(self, where: str) -> str:
-        """Return the number of ranks as text, and the number of idle devices."""
+        """Return the number of ranks as text; with the number of devices if the plan leaves some idle."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
             return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"

@@ -86,7 +86,10 @@ def _attention_backward(
 
 
 def _is_flash(q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> bool:
-    """Return whether the flash kernel can compute this; given fewer queries than keys, it masks other keys than the CPU."""
+    """Return whether the flash kernel can compute this.
+
+    Given fewer queries than keys, it masks other keys than the CPU's kernel.
+    """
     if q.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(q.device) < _AMPERE:
         return False
     is_whole = q.shape[3] % _FLASH_UNIT == 0 and q.shape[3] <= _FLASH_WIDTH
