@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from types import FrameType
 
 from trainyard.cli.launcher import is_launched
 
-__all__ = ["Terminated", "resume_command", "saying_how_to_go_on"]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised as Ctrl-C raises KeyboardInterrupt."""
+__all__ = ["resume_command", "saying_how_to_go_on"]
 
 
 def resume_command(command: str, folder: Path) -> str:
@@ -34,7 +28,6 @@ def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) 
     """
     from trainyard.job.run.checkpoint.saved import complete_steps
 
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt:
@@ -45,9 +38,3 @@ def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) 
         else:
             say(f"no checkpoint was written to {folder}: the run has to begin again")
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
