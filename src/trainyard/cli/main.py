@@ -1,6 +1,6 @@
-"""The command `trainyard`: runs a verb, and tells in one line that Ctrl-C or SIGTERM ended it.
+"""The command `trainyard`: run a verb; after Ctrl-C or SIGTERM say so in one line.
 
-Little is imported before a signal is heeded: Ctrl-C may come at any time.
+All other modules are imported within `main`, so that a signal during an import ends the command as any other does.
 """
 
 import signal
@@ -11,11 +11,11 @@ __all__ = ["main", "run"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb.
+    """Run a command line.
 
     Parameters
     ----------
-    arguments : by default those of the process.
+    arguments : by default those that the process was started with.
 
     Returns
     -------
@@ -41,8 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The command: `main`, and then the process ends."""
+    """Run the command line of this process, and exit."""
     code = main()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to tell: no traceback
     import gc
 
     # At its end Python looks for garbage in all that there is, which takes seconds after a large plan.

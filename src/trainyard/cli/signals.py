@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM at the command line: both are raised where the program is, so that it tidies up and ends.
+"""Ctrl-C and SIGTERM as exceptions, so that a command ends its processes and removes its folders before it exits.
 
-Two places swallow what is raised there. Code that is imported may take it for a missing module, and go on without; so
-the signal waits until nothing is imported. Python itself only prints what is raised in a destructor or a callback; so
-the signal is sent once more.
+An exception is lost in two places. Imports: some modules take any exception for a missing module and go on without it;
+so a signal waits for the end of the import. Destructors and callbacks: Python prints the exception and goes on; so the
+signal is sent once more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from trainyard.signals import OwnHandlers
+
 __all__ = ["Terminated", "raising_signals"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_USUAL_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 _AGAIN_S = 0.02
 
 
@@ -28,59 +30,63 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def raising_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt at Ctrl-C and `Terminated` at SIGTERM.
+    """Raise KeyboardInterrupt at Ctrl-C and `Terminated` at SIGTERM, where the usual handlers are in place.
 
-    A signal during an import waits for its end, and a second one does not. A signal that is ignored stays so. Python
-    handles signals in its main thread only; in another thread nothing changes.
+    A signal during an import waits for its end; a second signal does not wait.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    raiser = _Raiser()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    hook, sys.unraisablehook = sys.unraisablehook, raiser.on_unraisable
+    raiser, hook = _Raiser(), sys.unraisablehook
     try:
-        for number, handler in before.items():
-            if handler not in (None, signal.SIG_IGN):
-                signal.signal(number, raiser.on_signal)
-        yield
+        sys.unraisablehook = raiser.on_unraisable
+        with OwnHandlers(raiser.on_signal, replaces=_USUAL_HANDLERS.__contains__):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         sys.unraisablehook = hook
+        raiser.forget()
 
 
 class _Raiser:
-    """Raises signals, and sends those again that come to nothing."""
+    """Raises signals, and sends a signal again that must wait or was lost."""
 
     def __init__(self) -> None:
-        self._waiting: threading.Timer | None = None
         self._print_unraisable = sys.unraisablehook
+        self._timer: threading.Timer | None = None
+        self._is_sent_again = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Raise a signal, or let it wait for the end of an import."""
-        is_second = self._waiting is not None and self._waiting.is_alive()
+        is_second = self._timer is not None and not self._is_sent_again
+        self.forget()
         if _is_importing(frame) and not is_second:
             self._send_later(number)
-        else:
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+            return
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     def on_unraisable(self, lost: Any) -> None:
-        """Send a signal again that was raised where Python only prints it; print anything else."""
+        """Send a signal again whose exception Python only prints; print any other exception."""
         if issubclass(lost.exc_type, KeyboardInterrupt):
             self._send_later(signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT)
         else:
             self._print_unraisable(lost)
 
+    def forget(self) -> None:
+        """Send no signal again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._is_sent_again = None, False
+
     def _send_later(self, number: int) -> None:
-        self._waiting = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
-        self._waiting.daemon = True
-        self._waiting.start()
+        self._timer = threading.Timer(_AGAIN_S, self._send_again, (number,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _send_again(self, number: int) -> None:
+        self._is_sent_again = True
+        os.kill(os.getpid(), number)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "_find_and_load":  # of Python's own importlib
+        if frame.f_code.co_name == "_find_and_load":  # a function of importlib, which every import runs
             return True
         frame = frame.f_back
     return False

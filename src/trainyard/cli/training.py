@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trainyard.cli.interrupting import resume_command, saying_how_to_go_on
+from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
@@ -62,7 +62,7 @@ def train_and_report(
     screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
     folder = config.checkpoint or Path()
     with (
-        saying_how_to_go_on(command, folder, screen.say),
+        reporting_resume_command(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
     ):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)

@@ -40,7 +40,7 @@ from trainyard.job.run.config import (
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import join_slurm_step
-from trainyard.job.run.processes.stopping import EndNow, StopRequest, handling_signals
+from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.job.run.step.data import Data
@@ -282,7 +282,7 @@ class _Recorder:
         try:
             callback(news)
         except BaseException as error:
-            if not self.stop.can_save or isinstance(error, EndNow):
+            if not self.stop.can_save or isinstance(error, EndedBySignal):
                 raise
             self.raised = error
             self.stop.ask()
@@ -296,7 +296,7 @@ class _Recorder:
             if self.raised is not None:
                 raise self.raised from error
             raise
-        except EndNow:
+        except EndedBySignal:
             if self.config.checkpoint is None and self.by_step:
                 self.note(
                     f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "

@@ -9,7 +9,7 @@ from shlex import quote
 
 from trainyard.cli.launcher import is_launched
 
-__all__ = ["resume_command", "saying_how_to_go_on"]
+__all__ = ["reporting_resume_command", "resume_command"]
 
 
 def resume_command(command: str, folder: Path) -> str:
@@ -18,7 +18,7 @@ def resume_command(command: str, folder: Path) -> str:
 
 
 @contextmanager
-def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def reporting_resume_command(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Say how the run goes on when Ctrl-C or SIGTERM ends the training within.
 
     Parameters
