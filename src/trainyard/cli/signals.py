@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM as exceptions, so that a command ends its processes and removes its folders before it exits.
 
-An exception is lost in two places. Imports: some modules take any exception for a missing module and go on without it;
-so a signal waits for the end of the import. Destructors and callbacks: Python prints the exception and goes on; so the
-signal is sent once more.
+In three places an exception does not end the command. Imports: some modules take any exception for a missing module and
+go on without it. PyTorch's calls into Python: some end the process with a trace of C++ frames. So a signal waits for the
+end of both. Destructors and callbacks: Python prints the exception and goes on; so the signal is sent once more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from trainyard.signals import OwnHandlers
 __all__ = ["Terminated", "raising_signals"]
 
 _USUAL_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
-_AGAIN_S = 0.02
+# Functions by which importlib runs every import, and PyTorch every op while a model is captured.
+_UNSAFE = frozenset(
+    ("_find_and_load", "__torch_function__", "__torch_dispatch__", "find_torch_dispatch_rule")
+)
+_AGAIN_S = 0.005
 
 
 class Terminated(KeyboardInterrupt):
@@ -32,7 +36,7 @@ class Terminated(KeyboardInterrupt):
 def raising_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt at Ctrl-C and `Terminated` at SIGTERM, where the usual handlers are in place.
 
-    A signal during an import waits for its end; a second signal does not wait.
+    A signal waits for the end of an import or of an op; a second signal does not wait.
     """
     raiser, hook = _Raiser(), sys.unraisablehook
     try:
@@ -53,10 +57,10 @@ class _Raiser:
         self._is_sent_again = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Raise a signal, or let it wait for the end of an import."""
+        """Raise a signal, or let it wait for the end of an import or of an op."""
         is_second = self._timer is not None and not self._is_sent_again
         self.forget()
-        if _is_importing(frame) and not is_second:
+        if _is_unsafe(frame) and not is_second:
             self._send_later(number)
             return
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
@@ -84,9 +88,10 @@ class _Raiser:
         os.kill(os.getpid(), number)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _is_unsafe(frame: FrameType | None) -> bool:
+    """Whether an exception that is raised in a frame may be lost, or end the process."""
     while frame is not None:
-        if frame.f_code.co_name == "_find_and_load":  # a function of importlib, which every import runs
+        if frame.f_code.co_name in _UNSAFE:
             return True
         frame = frame.f_back
     return False

@@ -41,7 +41,7 @@ from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import join_slurm_step
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
-from trainyard.job.run.processes.supervisor import Watcher, supervise
+from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
@@ -86,6 +86,8 @@ def train(
 
     Raises
     ------
+    TypeError
+        If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
     NonFiniteError
@@ -108,7 +110,10 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
     is_launched = _is_launched()
-    with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
+    with (
+        nullcontext(Path()) if is_launched else shared_folder(work) as shared,
+        _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock,
+    ):
         _check_checkpoint(work)
         if lock is not None and lock.note:
             recorder.note(lock.note)
@@ -120,7 +125,7 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
             recorder.open(logs)
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
-                supervise(work, watcher, logs, lock, stop)
+                supervise(work, shared, watcher, logs, lock, stop)
             finally:
                 recorder.close()
 
