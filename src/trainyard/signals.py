@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,21 +27,23 @@ class OwnHandlers:
     ----------
     handle : called at a signal.
     replaces : returns whether a present handler is replaced; by default any is.
+    signals : signals to handle.
     """
 
     def __init__(
         self,
         handle: Callable[[int, FrameType | None], None],
         replaces: Callable[[Any], bool] = lambda _: True,
+        signals: Sequence[signal.Signals] = SIGNALS,
     ) -> None:
-        self._handle, self._replaces = handle, replaces
+        self._handle, self._replaces, self._signals = handle, replaces, signals
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         _open.append(self)
-        for number in SIGNALS:
+        for number in self._signals:
             before = signal.getsignal(number)
             if before not in (None, signal.SIG_IGN) and self._replaces(before):
                 self._before[number] = before
@@ -59,11 +61,22 @@ class OwnHandlers:
 
 
 _open: list[OwnHandlers] = []
+_masks = threading.local()  # the signals that were blocked before a fork
 
 
-def _restore_all() -> None:
+def _before_fork() -> None:
+    """Block signals, which Python forgets if they come while a forked process begins."""
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _begin_fork() -> None:
     for handlers in _open[::-1]:
         handlers.restore()
+    _after_fork()
 
 
-os.register_at_fork(after_in_child=_restore_all)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_fork)

@@ -6,7 +6,6 @@ may pass on a signal that its processes got already, and ends processes that tak
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -92,19 +91,11 @@ def leave_signals_to_caller() -> None:
     them, because `multiprocessing` ends its workers so; a forked process that must not end calls this function itself.
     Programs that this process starts have the usual handlers.
     """
+    signal.signal(signal.SIGINT, _pass)
+    OwnHandlers(_pass, signals=(signal.SIGTERM,)).__enter__()
     for number in SIGNALS:
-        signal.signal(number, _pass)
         signal.siginterrupt(number, False)
 
 
 def _pass(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
-
-
-def _be_ended_by_sigterm() -> None:
-    """Run in each forked process."""
-    if signal.getsignal(signal.SIGTERM) is _pass:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-os.register_at_fork(after_in_child=_be_ended_by_sigterm)
