@@ -1,4 +1,4 @@
-"""Dispatch: find the verb of a command line, read its options, run it, and tell errors in one line."""
+"""Find the verb of a command line, read its options, run it, and print errors in one line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def dispatch(given: Sequence[str]) -> int:
 
 
 def help_text(verbs: Mapping[str, Verb] = VERBS) -> str:
-    """What ``trainyard --help`` prints, of all verbs or of some."""
+    """Return the help of all verbs, or of some."""
     width = max(map(len, verbs))
     lines = [f"  {name:{width}}  {verb.line}" for name, verb in verbs.items()]
     return "\n".join(
@@ -107,7 +107,7 @@ def _run(given: list[str]) -> int:
 
 
 def _verb(given: list[str]) -> tuple[str, list[str]]:
-    """The verb, of one word or of two, and what follows it."""
+    """Return the verb, of one word or of two, and the arguments that follow it."""
     for words in (2, 1):
         name = " ".join(given[:words])
         if name in VERBS:
@@ -124,12 +124,12 @@ def _verb(given: list[str]) -> tuple[str, list[str]]:
 
 
 def _acts(level: str) -> dict[str, Verb]:
-    """The verbs of two words that begin so."""
+    """Return the verbs of a level, by name."""
     return {name: verb for name, verb in VERBS.items() if name.startswith(f"{level} ")}
 
 
 def _options(name: str, module: Any, given: list[str]) -> Any:
-    """The verb's options; None where help was asked for and printed."""
+    """Read the verb's options; None where help was asked for and printed."""
     import tyro
 
     said = io.StringIO()
@@ -148,28 +148,28 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
 
 
 def _without_box(text: str) -> str:
-    """The sentences in the boxes that tyro draws around errors."""
+    """Return the sentences in the boxes that tyro draws around errors."""
     rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
     return " ".join(row for row in rows if row).replace(" :", ":")
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether the user can do something about an error; anything else is a defect and keeps its traceback."""
+    """Return whether the user can mend the cause of an error; any other error is a defect and keeps its traceback."""
     return isinstance(error, ValueError | OSError) or type(error).__module__.startswith("trainyard.")
 
 
 def _has_failed(error: Exception) -> bool:
-    """Whether what was asked for was right, and began."""
+    """Return whether a run began and then failed."""
     from trainyard.job.run.errors import FailedRunError
 
     return isinstance(error, FailedRunError)
 
 
 def _one_line(text: str) -> str:
-    """An error's message on one line: what happened, then what to do.
+    """Shorten an error's message to one line: the fault, then what to do.
 
-    Messages of several lines quote, between their first and their last, what a worker process said; of that the
-    last line is kept, which names the cause. The rest is in the worker's log.
+    A message of several lines quotes a worker process between its first and its last line. Of the quotation the last
+    line is kept, which names the cause. The rest is in the worker's log.
     """
     rows = [row.strip() for row in text.splitlines() if row.strip()]
     if len(rows) > _MOST_ROWS:

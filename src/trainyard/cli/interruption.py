@@ -1,4 +1,4 @@
-"""Interruptions of a training: say what is saved, and the command that goes on."""
+"""Report the last saved step of an interrupted training, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resume_command(command: str, folder: Path) -> str:
 
 @contextmanager
 def reporting_resume_command(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Say how the run goes on when Ctrl-C or SIGTERM ends the training within.
+    """Print the command that resumes the training when Ctrl-C or SIGTERM ends it in this context.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The command `trainyard`: run a verb; after Ctrl-C or SIGTERM say so in one line.
+"""Run the command `trainyard`.
 
-All other modules are imported within `main`, so that a signal during an import ends the command as any other does.
+`main` imports all other modules itself, so that Ctrl-C during their import prints one line, too.
 """
 
 import signal

@@ -89,7 +89,7 @@ class _Raiser:
 
 
 def _is_unsafe(frame: FrameType | None) -> bool:
-    """Whether an exception that is raised in a frame may be lost, or end the process."""
+    """Return whether an exception that is raised in a frame may be lost, or abort the process."""
     while frame is not None:
         if frame.f_code.co_name in _UNSAFE:
             return True

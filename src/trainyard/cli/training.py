@@ -1,4 +1,4 @@
-"""What `train` and `run` do when all is decided: train, show the losses, and report."""
+"""Train under a plan, show the losses, and report: the common part of `train` and `run`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def train_and_report(
 
 
 def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
-    """How parameters are updated, by options with defaults filled in."""
+    """Return the optimizer that options ask for, which have their defaults filled in."""
     asked: dict[str, Any] = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
     return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 
