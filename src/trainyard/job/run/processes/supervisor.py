@@ -137,6 +137,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
         elif isinstance(message, Restart):
             watcher.on_restart(message)
         elif isinstance(message, Ended):
+            watcher.on_look()  # a signal may have come since the last message
             if message.error is not None:
                 raise message.error
             return
