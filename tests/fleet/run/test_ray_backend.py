@@ -38,7 +38,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster, Node
 
-ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard-ml[ray]'")
 nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes", reason="needs Ray")
 ray_backend = pytest.importorskip("trainyard.fleet.run.ray_backend", reason="needs Ray")
 
@@ -345,7 +345,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, ray_backend.__name__)
     with pytest.raises(
-        FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard\[ray\]'"
+        FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard-ml\[ray\]'"
     ):
         make_backend("ray", nodes_of(2, 2), tmp_path)
 
