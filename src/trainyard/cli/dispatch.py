@@ -15,6 +15,7 @@ from typing import Any
 from trainyard.cli.bounds import check_bounds
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
+from trainyard.distribution import VERSION
 from trainyard.reading import shown, visible
 from trainyard.user_file import fault_in_user_file
 
@@ -79,9 +80,7 @@ def _run(given: list[str]) -> int:
         print(help_text(acts))
         return 0
     if given[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"trainyard {version('trainyard')}")
+        print(f"trainyard {VERSION}")
         return 0
     name, rest = _verb(given)
     module = importlib.import_module(VERBS[name].module)
