@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.auto.estimate import Estimate
@@ -15,6 +19,7 @@ from trainyard.job.auto.trials import Trials, failed_text
 from trainyard.job.plan import DoesNotFitError, PlanError
 from trainyard.job.setting import Setting
 from trainyard.job.sizes import size_text
+from trainyard.job.task import Task
 
 _MOST_TIMES = 16  # as many nodes are tried
 _DIMENSIONS: tuple[tuple[str, Callable[[Point], object]], ...] = (
@@ -43,7 +48,7 @@ def nothing_fits(
     else:
         leanest, short = smallest.name, smallest.simulation.shortage.partition(". ")[0]
     sentences = (
-        f"{setting.task.model.name} does not fit on {setting.cluster.name}: {short}.",
+        f"{setting.task.model.name}, with {_rows_text(setting.task)}, does not fit on {setting.cluster.name}: {short}.",
         _ways_text(list(_ways(setting, probes, trials, capacity))),
         f"The plan with the least memory: {leanest}.",
         f"Ruled out: all {len(points)} plans of the search{_by_dimension(points)}.",
@@ -86,7 +91,14 @@ def _published(trials: Trials) -> Iterator[str]:
 def _ways_text(ways: Sequence[str]) -> str:
     if ways:
         return f"What fits by estimate: {'; '.join(ways)}."
-    return "Take devices with more memory, or a smaller model: nothing else that was tried would fit."
+    return "Take devices with more memory, a smaller model or smaller rows: nothing else that was tried would fit."
+
+
+def _rows_text(task: Task) -> str:
+    """Return the number of rows as text, with the largest shape of what a row has."""
+    tensors = [t for t in tree_leaves(task.model.batch) if isinstance(t, Tensor) and t.dim() > 1]
+    shape = max((t.shape[1:] for t in tensors), key=math.prod, default=())
+    return f"{task.num_rows} rows" + (f" of {' x '.join(f'{size:,}' for size in shape)}" if shape else "")
 
 
 def _ways(setting: Setting, probes: Probes, trials: Trials, capacity: int) -> Iterator[str]:
