@@ -94,7 +94,10 @@ def test_lines_over_time_add_up_to_what_jobs_had_and_waited() -> None:
     for heading, total_of in (
         ("Devices in use", lambda run: run.busy_device_s),
         ("Jobs that wait", lambda run: run.waiting_s.sum()),
-        ("Devices that they ask for", lambda run: run.waiting_s @ [job.num_devices for job in run.jobs]),
+        (
+            "Devices that waiting jobs ask for",
+            lambda run: run.waiting_s @ [job.num_devices for job in run.jobs],
+        ),
     ):
         figure, _ = figures[heading]
         for run, line in zip(

@@ -36,14 +36,30 @@ def placed() -> Placed:
 def test_pictures_have_a_mark_for_each_model_of_a_device(placed: Placed) -> None:
     problem, runs, cannot = placed
     figures = figures_of(serve_place_page("title", problem, runs, cannot))
-    assert list(figures) == [f"Devices and models: {run.name}" for run in runs]
-    for run in runs:
-        figure, _ = figures[f"Devices and models: {run.name}"]
-        marks = {(x, y) for each in figure["data"] for x, y in zip(each["x"], each["y"], strict=True)}
+    assert list(figures) == ["Devices and models", "Load of devices"]
+    figure, _ = figures["Devices and models"]
+    for place, run in enumerate(runs):
+        own = [each for each in figure["data"] if each["xaxis"] == f"x{place + 1}"]
+        marks = {(x, y) for each in own for x, y in zip(each["x"], each["y"], strict=True)}
         names = [model.name for model in problem.models]
         assert marks == {
             (names.index(r.replica.model), device) for r in run.placed.replicas for device in r.devices
         }
+
+
+def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
+    problem, runs, cannot = placed
+    figure, _ = figures_of(serve_place_page("title", problem, runs, cannot))["Load of devices"]
+    span_s = float(problem.arrivals.arrival_s[-1])
+    for run, bars in zip(runs, figure["data"], strict=True):
+        assert bars["x"] == pytest.approx([100 * each for each in run.placed.load], rel=1e-6)
+        # A request alone takes 0.02 s of device time, split or not; in a batch it takes less.
+        alone_s = 0.02 * sum(run.placed.num_good)
+        shared = run.name == "nexus"
+        assert sum(run.placed.busy_s) == (
+            pytest.approx(alone_s) if not shared else pytest.approx(sum(run.placed.load) * span_s)
+        )
+        assert 0 < sum(run.placed.busy_s) <= alone_s + 1e-9
 
 
 def test_tables_say_what_is_placed(placed: Placed) -> None:
