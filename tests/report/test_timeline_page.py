@@ -27,9 +27,9 @@ def test_the_page_renders_in_a_browser(tmp_path: Path) -> None:
     for index in range(3):
         figure = document[document.index(f'<div id="figure{index}"') :]
         assert "main-svg" in figure.split("</section>")[0]
-    # Seven tasks and six sends are bars of the timeline; two devices have bars in the breakdown.
+    # Seven tasks and six sends are bars of the timeline, beside an empty one for each of three names in the legend.
     bars = document[document.index('<div id="figure1"') :].split("</section>")[0]
-    assert bars.count('class="point"') == 13
+    assert bars.count('class="point"') == 13 + 3
     assert "A &lt;step&gt;" in document
     assert "&lt;1F1B&gt;" in document
 
@@ -56,7 +56,8 @@ def test_a_large_timeline_is_drawn_with_few_bars_and_says_so() -> None:
     timeline = small_timeline(num_devices=60, num_microbatches=400)
     page = timeline_page(timeline, "large", {})
     assert timeline.graph.num_tasks > 40_000
-    assert "The first 96 of 121 resources." in page
+    assert "The first 96 of 120 resources." in page
+    assert "1 resource with work for less than 0.1 % of the time: no row." in page
     assert "short tasks are drawn together" in page
     assert "The first 32 of 60 devices." in page
 

@@ -13,6 +13,7 @@ from trainyard.engine.timeline import Timeline
 from trainyard.report.colors import color_of, series_color
 from trainyard.report.page import Figure, Table, html_page, nice, zipped
 from trainyard.report.timeline_bars import Bars, gantt_bars, thin_curve, used_resources, visible_curve
+from trainyard.report.units import count_text
 
 _MAX_BARS = 20_000
 _MAX_ROWS = 96
@@ -69,7 +70,8 @@ def _what_is_drawn(timeline: Timeline, num_rows: int, bars: Bars) -> str:
         "see it larger."
     ]
     if num_hidden := len(used_resources(timeline)) - num_rows:
-        said.append(f"{num_hidden} resources that are busy for less than 0.1 % of the time have no row.")
+        resources = count_text(num_hidden, "resource")
+        said.append(f"{resources} with work for less than 0.1 % of the time: no row.")
     if num_rows > _MAX_ROWS:
         said.append(f"The first {_MAX_ROWS} of {num_rows} resources.")
     together = int(bars.num_tasks[bars.num_tasks > 1].sum())
