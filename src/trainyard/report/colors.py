@@ -57,7 +57,7 @@ COLORS: Mapping[str, str] = MappingProxyType(
 )
 """Colours by what they stand for: work, messages, memory, and what becomes of a request."""
 
-SERIES = ("#2f7fd1", "#e0566a", "#1a9c5b", "#a566d0", "#d98a1f", "#12aebd", "#c74a94", "#8f9c1a", "#96744f")
+SERIES = ("#2f7fd1", "#e0566a", "#1a9c5b", "#a566d0", "#d98a1f", "#12aebd", "#c74a94", "#8f9c1a", "#80604a")
 """Colours that tell policies, devices, models or jobs apart, in the order in which they are used."""
 
 _MORE = ("#7570b3", "#a6761d", "#e7298a", "#66a61e", "#d95f02", "#4b8f8c")
