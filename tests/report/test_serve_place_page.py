@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from page_figures import figures_of
 from web_browser import errors_shown, rendered
@@ -52,14 +53,12 @@ def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
     figure, _ = figures_of(serve_place_page("title", problem, runs, cannot))["Load of devices"]
     span_s = float(problem.arrivals.arrival_s[-1])
     for run, bars in zip(runs, figure["data"], strict=True):
-        assert bars["x"] == pytest.approx([100 * each for each in run.placed.load], rel=1e-6)
-        # A request alone takes 0.02 s of device time, split or not; in a batch it takes less.
-        alone_s = 0.02 * sum(run.placed.num_good)
-        shared = run.name == "nexus"
-        assert sum(run.placed.busy_s) == (
-            pytest.approx(alone_s) if not shared else pytest.approx(sum(run.placed.load) * span_s)
-        )
-        assert 0 < sum(run.placed.busy_s) <= alone_s + 1e-9
+        busy_s = np.array(bars["x"]) / 100 * span_s
+        assert busy_s == pytest.approx(np.array(run.placed.busy_s), rel=1e-6)
+        # A request alone takes 0.02 s of device time, split or not; in a batch it takes less, down to 0.09 / 8 s.
+        least_s = 0.09 / 8 if run.name == "nexus" else 0.02
+        num_good = sum(run.placed.num_good)
+        assert least_s * num_good - 1e-6 <= busy_s.sum() <= 0.02 * num_good + 1e-6
 
 
 def test_tables_say_what_is_placed(placed: Placed) -> None:

@@ -94,7 +94,7 @@ def _load(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> Figure:
     drawn = _beside(runs, problem.num_devices, "busy (%)")
     data = []
     for place, own in enumerate(shares):
-        drawn[_axis("x", place)] |= {"range": [0, 1.15 * most]}
+        drawn[_axis("x", place)] |= {"range": [0, 1.2 * most]}
         data.append(
             {
                 "type": "bar",
@@ -106,6 +106,7 @@ def _load(problem: PlacingProblem, runs: Sequence[PlacementRun]) -> Figure:
                 "yaxis": f"y{place + 1}",
                 "text": [f"{share:.1f} %" for share in own],
                 "textposition": "outside",
+                "cliponaxis": False,
                 "hovertemplate": "device %{y}: %{text}<extra></extra>",
                 "marker": {"color": "theme:middle"},
             }
