@@ -58,7 +58,7 @@ def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
         # A request alone takes 0.02 s of device time, split or not; in a batch it takes less, down to 0.09 / 8 s.
         least_s = 0.09 / 8 if run.name == "nexus" else 0.02
         num_good = sum(run.placed.num_good)
-        assert least_s * num_good - 1e-6 <= busy_s.sum() <= 0.02 * num_good + 1e-6
+        assert least_s * num_good - 1e-4 <= busy_s.sum() <= 0.02 * num_good + 1e-4
 
 
 def test_tables_say_what_is_placed(placed: Placed) -> None:
