@@ -45,7 +45,8 @@ def used_resources(timeline: Timeline, least_share: float = 0.0) -> Ints:
     graph = timeline.graph
     device = np.where(graph.resource_device < 0, len(graph.devices), graph.resource_device)
     order = np.argsort(device, kind="stable")
-    return order[timeline.busy_s()[order].sum(axis=1) > least_share * timeline.makespan_s]
+    used: Ints = order[timeline.busy_s()[order].sum(axis=1) > least_share * timeline.makespan_s]
+    return used
 
 
 def gantt_bars(timeline: Timeline, resources: Ints, max_bars: int) -> Bars:
