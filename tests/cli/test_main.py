@@ -17,7 +17,7 @@ INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "
     "--processes --strategies --rows --dtype --statistics --momentum",
-    "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --statistics --optimizer --momentum",
+    "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "

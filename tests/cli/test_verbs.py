@@ -116,9 +116,12 @@ def test_what_ranks_of_a_saved_plan_run_is_shown(tmp_path, capsys):
     assert "\nchoices:\n" in out
 
 
-def test_auto_is_not_worse_and_names_runners_up(saved, capsys):
+def test_auto_is_not_worse_and_names_runners_up(saved, tmp_path, capsys):
     _, printed = saved
-    found = document("plan", "gpt-tiny", *CLUSTER, capsys=capsys)
+    page = tmp_path / "plan.html"
+    found = document("plan", "gpt-tiny", *CLUSTER, "--html", str(page), capsys=capsys)
+    for heading in ("Timeline", "Why this plan", "Also considered"):
+        assert f"<h2>{heading}</h2>" in page.read_text()
     assert found["prediction"]["step_s"] <= printed["prediction"]["step_s"]
     assert found["runners_up"]
     assert cli.main(("plan", "gpt-tiny", *CLUSTER)) == 0

@@ -29,6 +29,9 @@ _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^`
 _SHELL = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```bash\n(?P<body>.*?)^```$", re.M | re.S)
 _PYTHON = re.compile(r"^```python\n(?P<body>.*?)^```$", re.M | re.S)
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_MEASURES = re.compile(
+    r"\btrainyard (?:(?:fleet |serve )?(?:train|run|bench)|hardware local)\b|\blocal:|xlocal\b|\bpython\b"
+)
 _UNIT = r"(?:µs|ms|s|min|[KMGT]iB|B|[GTP]?flop/s|[KMGT]?B/s)\b"
 
 
@@ -38,7 +41,8 @@ class Block:
 
     Attributes
     ----------
-    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``local`` with the long ones and its output
+    mark : the HTML comment above it: ``slow`` runs with the slow tests, and its numbers are compared
+        all the same, unless its command measures; ``local`` with the long ones and its output
         depends on the machine (of it is compared what `same_anywhere` says), ``make`` is only checked with ``make -n``.
     commands : pairs of command and expected output.
     """
@@ -73,15 +77,30 @@ def scripts_of(text: str) -> tuple[str, ...]:
 def masked(text: str) -> str:
     """Text without what differs from run to run: numbers and their units, runs of spaces and of lines."""
     text = re.sub(rf"{_NUMBER} {_UNIT}", "<quantity>", text)
-    text = re.sub(rf"[+-]?{_NUMBER}", "#", text)
+    return squeezed(re.sub(rf"[+-]?{_NUMBER}", "#", text))
+
+
+def squeezed(text: str) -> str:
+    """Text without runs of spaces and of lines, and without trailing ones."""
     lines = [re.sub(r"[ ─━]+", " ", line).strip() for line in text.splitlines()]
     return "\n".join(line for line in lines if line)
 
 
-def matches(expected: str, given: str) -> bool:
-    """Whether an output is as expected; a line ``...`` stands for any lines, ``...`` in a line for any text."""
-    pieces = [re.escape(piece) for piece in masked(expected).split("...")]
-    return re.fullmatch(".*".join(pieces), masked(given), re.S) is not None
+def measures(command: str) -> bool:
+    """Whether a command runs or measures work on this machine, so that numbers in its output depend on it."""
+    return _MEASURES.search(command) is not None
+
+
+def matches(expected: str, given: str, numbers: bool = False) -> bool:
+    """Whether an output is as expected; a line ``...`` stands for any lines, ``...`` in a line for any text.
+
+    Parameters
+    ----------
+    numbers : whether numbers have to be equal, too.
+    """
+    form = squeezed if numbers else masked
+    pieces = [re.escape(piece) for piece in form(expected).split("...")]
+    return re.fullmatch(".*".join(pieces), form(given), re.S) is not None
 
 
 def only_local(text: str) -> str:

@@ -13,6 +13,7 @@ from pages import (
     Block,
     blocks_of,
     matches,
+    measures,
     run,
     same_anywhere,
     scripts_of,
@@ -42,7 +43,7 @@ def follow(blocks: list[Block], folder: Path) -> None:
             if block.mark == "local":
                 assert same_anywhere(expected, done.stdout), said
             else:
-                assert matches(expected, done.stdout), said
+                assert matches(expected, done.stdout, numbers=not measures(command)), said
 
 
 @pytest.mark.parametrize("page", with_marks(""), ids=name)
@@ -150,6 +151,34 @@ def test_links(page):
 )
 def test_comparison(expected, given, same):
     assert matches(expected, given) is same
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        ("fifo   12.5 min\n────", "fifo 12.5 min\n──────────\n", True),
+        ("fifo   12.5 min", "fifo   12.4 min", False),
+        ("a 1\n...\nb 2", "a 1\nanything 3\nb 2", True),
+        ("a 1\n...\nb 2", "a 1\nanything 3\nb 4", False),
+    ],
+)
+def test_comparison_of_numbers(expected, given, same):
+    assert matches(expected, given, numbers=True) is same
+
+
+@pytest.mark.parametrize(
+    ("command", "does"),
+    [
+        ("trainyard fleet profile gpt2 --cluster 2x4xV100-32G --out gpt2.csv", False),
+        ("trainyard simulate plan.yaml", False),
+        ("trainyard train gpt-tiny --steps 2", True),
+        ("trainyard plan gpt-tiny --cluster local:2", True),
+        ("trainyard fleet run --trace jobs.yaml --cluster 1x2xlocal", True),
+        ("trainyard serve bench --url http://127.0.0.1:8000", True),
+    ],
+)
+def test_commands_that_measure_are_told_apart(command, does):
+    assert measures(command) is does
 
 
 def test_blocks_are_found():

@@ -13,10 +13,10 @@ Figures = dict[str, tuple[dict[str, Any], str]]
 def figures_of(page: str) -> Figures:
     """Figures with their notes, by heading; those with bars have what is said of these as ``bars``."""
     sections = re.findall(
-        r'<section><h2>([^<]*)</h2>(?:<p class=note>([^<]*)</p>)?<div id="(figure\d+)"', page
+        r'<section id=section\d+><h2>([^<]*)</h2>(?:<p class=note>([^<]*)</p>)?<div id="(figure\d+)"', page
     )
     drawn = {}
-    for name, text in re.findall(r"^draw(?:Bars)?\('(figure\d+)', (.*)$", page, re.MULTILINE):
+    for name, text in re.findall(r"^draw(?:Bars|Timeline)?\('(figure\d+)', (.*)$", page, re.MULTILINE):
         figure, end = json.JSONDecoder().raw_decode(text)
         bars = json.JSONDecoder().raw_decode(text[end + 2 :])[0] if text[end] == "," else {}
         drawn[name] = {**figure, "bars": bars}

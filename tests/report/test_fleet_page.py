@@ -94,7 +94,10 @@ def test_lines_over_time_add_up_to_what_jobs_had_and_waited() -> None:
     for heading, total_of in (
         ("Devices in use", lambda run: run.busy_device_s),
         ("Jobs that wait", lambda run: run.waiting_s.sum()),
-        ("Devices that they ask for", lambda run: run.waiting_s @ [job.num_devices for job in run.jobs]),
+        (
+            "Devices that waiting jobs ask for",
+            lambda run: run.waiting_s @ [job.num_devices for job in run.jobs],
+        ),
     ):
         figure, _ = figures[heading]
         for run, line in zip(
@@ -234,3 +237,14 @@ def test_on_a_phone_it_can_be_read_and_who_zooms_in_sees_jobs(tmp_path: Path) ->
     bars, drawn, densities = found["zoomed"]
     assert len(in_sight) <= bars == drawn <= 4 * len(in_sight)
     assert densities == 0
+
+
+def test_many_policies_have_a_small_plot_each_of_one_scale() -> None:
+    for policies, num_plots in ((("fifo", "srtf"), 1), (("fifo", "srtf", "las"), 3)):
+        figure, _ = drawn_runs(*policies)[1]["Devices in use"]
+        assert len({line.get("yaxis", "y") for line in figure["data"]}) == num_plots
+        scales = [axis["range"] for name, axis in figure["layout"].items() if name.startswith("yaxis")]
+        assert len(scales) == num_plots
+        assert all(scale == [0, pytest.approx(4.2)] for scale in scales)
+        names = [each["text"] for each in figure["layout"].get("annotations", ())]
+        assert len(names) == (num_plots if num_plots > 1 else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from page_figures import figures_of
 from web_browser import errors_shown, rendered
@@ -36,14 +37,28 @@ def placed() -> Placed:
 def test_pictures_have_a_mark_for_each_model_of_a_device(placed: Placed) -> None:
     problem, runs, cannot = placed
     figures = figures_of(serve_place_page("title", problem, runs, cannot))
-    assert list(figures) == [f"Devices and models: {run.name}" for run in runs]
-    for run in runs:
-        figure, _ = figures[f"Devices and models: {run.name}"]
-        marks = {(x, y) for each in figure["data"] for x, y in zip(each["x"], each["y"], strict=True)}
+    assert list(figures) == ["Devices and models", "Load of devices"]
+    figure, _ = figures["Devices and models"]
+    for place, run in enumerate(runs):
+        own = [each for each in figure["data"] if each["xaxis"] == f"x{place + 1}"]
+        marks = {(x, y) for each in own for x, y in zip(each["x"], each["y"], strict=True)}
         names = [model.name for model in problem.models]
         assert marks == {
             (names.index(r.replica.model), device) for r in run.placed.replicas for device in r.devices
         }
+
+
+def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
+    problem, runs, cannot = placed
+    figure, _ = figures_of(serve_place_page("title", problem, runs, cannot))["Load of devices"]
+    span_s = float(problem.arrivals.arrival_s[-1])
+    for run, bars in zip(runs, figure["data"], strict=True):
+        busy_s = np.array(bars["x"]) / 100 * span_s
+        assert busy_s == pytest.approx(np.array(run.placed.busy_s), rel=1e-6)
+        # A request alone takes 0.02 s of device time, split or not; in a batch it takes less, down to 0.09 / 8 s.
+        least_s = 0.09 / 8 if run.name == "nexus" else 0.02
+        num_good = sum(run.placed.num_good)
+        assert least_s * num_good - 1e-4 <= busy_s.sum() <= 0.02 * num_good + 1e-4
 
 
 def test_tables_say_what_is_placed(placed: Placed) -> None:

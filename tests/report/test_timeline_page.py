@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from report_timelines import small_timeline
 from web_browser import errors_shown, rendered
 
+from trainyard.engine import TaskGraphBuilder, simulate
 from trainyard.report.page import Table
-from trainyard.report.timeline_bars import gantt_bars, shown_resources, thin_curve, visible_curve
+from trainyard.report.timeline_bars import gantt_bars, thin_curve, used_resources, visible_curve
 from trainyard.report.timeline_page import timeline_page
 
 
@@ -26,9 +27,9 @@ def test_the_page_renders_in_a_browser(tmp_path: Path) -> None:
     for index in range(3):
         figure = document[document.index(f'<div id="figure{index}"') :]
         assert "main-svg" in figure.split("</section>")[0]
-    # Seven tasks and six sends are bars of the timeline; two devices have bars in the breakdown.
+    # Seven tasks and six sends are bars of the timeline, beside an empty one for each of three names in the legend.
     bars = document[document.index('<div id="figure1"') :].split("</section>")[0]
-    assert bars.count('class="point"') == 13
+    assert bars.count('class="point"') == 13 + 3
     assert "A &lt;step&gt;" in document
     assert "&lt;1F1B&gt;" in document
 
@@ -55,7 +56,8 @@ def test_a_large_timeline_is_drawn_with_few_bars_and_says_so() -> None:
     timeline = small_timeline(num_devices=60, num_microbatches=400)
     page = timeline_page(timeline, "large", {})
     assert timeline.graph.num_tasks > 40_000
-    assert "The first 96 of 121 resources." in page
+    assert "The first 96 of 120 resources." in page
+    assert "1 resource with work for less than 0.1 % of the time: no row." in page
     assert "short tasks are drawn together" in page
     assert "The first 32 of 60 devices." in page
 
@@ -64,7 +66,7 @@ def test_a_large_timeline_is_drawn_with_few_bars_and_says_so() -> None:
 def test_bars_drawn_together_keep_the_time_of_their_tasks(max_bars: int) -> None:
     timeline = small_timeline(num_devices=4, num_microbatches=200)
     graph = timeline.graph
-    shown = shown_resources(graph, 6)
+    shown = used_resources(timeline)[:6]
     bars = gantt_bars(timeline, shown, max_bars)
     assert len(bars) <= max_bars
     busy_s = np.zeros((6, len(graph.category_names)))
@@ -77,7 +79,15 @@ def test_bars_drawn_together_keep_the_time_of_their_tasks(max_bars: int) -> None
 
 
 def test_rows_go_device_by_device() -> None:
-    assert shown_resources(small_timeline().graph, 96).tolist() == [0, 2, 1, 3, 4]
+    assert used_resources(small_timeline()).tolist() == [0, 2, 1, 3, 4]
+
+
+def test_resources_without_tasks_have_no_row() -> None:
+    builder = TaskGraphBuilder()
+    device = builder.add_device("gpu 0")
+    builder.add_resource("idle", device)
+    builder.add_task(0.001, resources=builder.add_resource("compute", device), category="forward")
+    assert used_resources(simulate(builder.build())).tolist() == [1]
 
 
 @settings(max_examples=100)

@@ -35,6 +35,8 @@ class Options(StepOptions, Common):
     every op that each rank runs, in order."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the plan to this file; simulate and run read it."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write a page with the timeline of a step, memory over time, where the time goes, and why this plan."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -71,6 +73,10 @@ def act(options: Options, screen: Screen) -> Outcome:
         with writing("plan", options.save):
             found.plan.save(options.save)
         screen.say(f"saved to {options.save}")
+    if options.html is not None:
+        from trainyard.report.plan_page import plan_page
+
+        screen.keep(plan_page(found.plan, found.simulation, found.runners_up), options.html)
     body: list[RenderableType] = [
         found.plan.explain(),
         "",

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.step_options import OptimizerOptions
-
-if TYPE_CHECKING:
-    from trainyard.job.plan import Plan
-    from trainyard.job.simulation.result import Simulation
 
 __all__ = ["Options", "act"]
 
@@ -53,7 +49,9 @@ def act(options: Options, screen: Screen) -> Outcome:
         task = task_of(plan, model, options.optimizer_config())
         simulation = simulate_task(plan, task, options.cluster)
     if options.html is not None:
-        screen.keep(_page(plan, simulation), options.html)
+        from trainyard.report.plan_page import plan_page
+
+        screen.keep(plan_page(plan, simulation), options.html)
     if options.perfetto is not None:
         from trainyard.report.trace import chrome_trace
 
@@ -71,18 +69,3 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     text = show(options.show, plan, task)
     return Outcome(document | {options.show: text}, (*body, "", text))
-
-
-def _page(plan: Plan, simulation: Simulation) -> str:
-    from trainyard.report.page import Table
-    from trainyard.report.prediction import mesh_text, simulation_facts
-    from trainyard.report.timeline_page import timeline_page
-
-    facts = simulation_facts(simulation)
-    summary = {
-        "plan": mesh_text(plan),
-        **{name: text for name, text in facts if name in ("step time", "MFU")},
-    }
-    memory = Table("Time and memory of a step", ("", ""), tuple(facts))
-    reasons = Table("Why this plan", ("",), tuple((line,) for line in plan.explain().splitlines()))
-    return timeline_page(simulation.timeline, f"{plan.model} on {plan.cluster}", summary, (memory, reasons))

@@ -135,10 +135,7 @@ def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
         "margin": {"l": 50, "r": 16, "t": 10, "b": 50},
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "xaxis": {"title": {"text": x}, "gridcolor": "#eee", "zeroline": False, "automargin": True},
-        "yaxis": {"title": {"text": y}, "gridcolor": "#eee", "zeroline": False, "automargin": True},
-        "plot_bgcolor": "white",
-        "font": {"family": "system-ui, sans-serif", "size": 13},
-        "hoverlabel": {"namelength": -1},
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
         **more,
     }

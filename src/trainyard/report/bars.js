@@ -3,12 +3,6 @@
 const MOST_BARS = 2500;
 const COLUMNS = ["job", "first", "count", "size", "start", "end"];  // starts as differences, ends as lengths
 
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), character => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).arrayBuffer();
-}
-
 async function drawBars(id, figure, packed) {
   const element = document.getElementById(id), density = figure.data[0];
   density.text = packed.rows.map(row => Array(packed.num_parts).fill(row));
@@ -25,9 +19,10 @@ async function drawBars(id, figure, packed) {
     if (i) start[i] += start[i - 1];
     end[i] += start[i];
   }
-  const labels = JSON.parse(new TextDecoder().decode(await unpacked(packed.labels)));
+  const labels = JSON.parse(await unpackedText(packed.labels));
   const show = () => showBars(element, said, density, columns, labels, packed);
   element.on("plotly_relayout", show);
+  redraws.push(show);
   show();
 }
 
@@ -47,7 +42,7 @@ function showBars(element, said, density, columns, labels, packed) {
     : `${packed.density} Behind it are ${number} bars of jobs: drag over a part to see it larger; where it has at most `
       + `${MOST_BARS.toLocaleString("en")}, they are drawn. A double click goes back.`;
   const bars = few ? barsOf(found, columns, labels, packed) : {type: "bar", x: [], y: []};
-  Plotly.react(element, [{...density, visible: !few || packed.num_left_out > 0}, bars], element.layout);
+  Plotly.react(element, coloured([{...density, visible: !few || packed.num_left_out > 0}, bars]), element.layout);
 }
 
 function barsOf(found, columns, labels, packed) {
@@ -63,7 +58,7 @@ function barsOf(found, columns, labels, packed) {
     x: found.map(i => (end[i] - start[i]) * packed.step),
     marker: {
       color: found.map(i => packed.palette[job[i] % packed.palette.length]),
-      line: {width: 0.5, color: "white"},
+      line: {width: 0.5, color: "theme:paper"},
     },
     text: found.map(i => `${labels[job[i]]}<br>${devicesText(first[i], count[i], size[i])}<br>`
       + `${time(start[i])} to ${time(end[i])}`),

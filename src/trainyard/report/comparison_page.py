@@ -6,13 +6,14 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainyard.report.colors import color_of
 from trainyard.report.league import Contender, ranked
-from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
+from trainyard.report.page import Figure, Table, html_page, nice
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 
 __all__ = ["comparison_page"]
 
-_IDLE, _DOES_NOT_FIT = "#d9d9d9", "#b00020"
+_DOES_NOT_FIT = "theme:bad"
 
 
 def comparison_page(title: str, contenders: Sequence[Contender], summary: Mapping[str, str]) -> str:
@@ -41,13 +42,11 @@ def _time_figure(drawn: Sequence[Contender]) -> Figure:
         ((u, scale) for u, scale in (("s", 1.0), ("ms", 1e3)) if longest_s * scale >= 1), ("µs", 1e6)
     )
     names = list(dict.fromkeys(name for c in drawn for name in c.parts_s))
-    colors = iter(PALETTE * (1 + len(names) // len(PALETTE)))
     data = [
         _bars(
             name,
             [c.parts_s.get(name, 0.0) * per_s for c in drawn],
             f"%{{x:.4g}} {unit}",
-            _IDLE if name in ("bubble", "idle") else next(colors),
         )
         for name in names
     ]
@@ -63,10 +62,9 @@ def _memory_figure(drawn: Sequence[Contender]) -> Figure:
     largest = max(max(c.peak_bytes, c.capacity_bytes) for c in drawn)
     unit, scale = next(((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20)) if largest >= s), ("KiB", 2**10))
     names = list(dict.fromkeys(name for c in drawn for name in c.memory_bytes))
-    colors = PALETTE * (1 + len(names) // len(PALETTE))
     data = [
-        _bars(name, [c.memory_bytes.get(name, 0) / scale for c in drawn], f"%{{x:.4g}} {unit}", colors[index])
-        for index, name in enumerate(names)
+        _bars(name, [c.memory_bytes.get(name, 0) / scale for c in drawn], f"%{{x:.4g}} {unit}")
+        for name in names
     ]
     layout = _layout(drawn, f"memory ({unit})")
     layout["annotations"] = [
@@ -89,7 +87,7 @@ def _memory_figure(drawn: Sequence[Contender]) -> Figure:
     return Figure("Memory of the fullest device", data, layout)
 
 
-def _bars(name: str, values: list[float], hover: str, color: str) -> dict[str, Any]:
+def _bars(name: str, values: list[float], hover: str) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
@@ -97,12 +95,12 @@ def _bars(name: str, values: list[float], hover: str, color: str) -> dict[str, A
         "y": list(range(len(values))),
         "x": [nice(value) for value in values],
         "hovertemplate": hover,
-        "marker": {"color": color},
+        "marker": {"color": color_of(name)},
     }
 
 
 def _label(row: int, x: float, text: str, contender: Contender | None = None) -> dict[str, Any]:
-    color = _DOES_NOT_FIT if contender is not None and not contender.fits else "#222"
+    color = _DOES_NOT_FIT if contender is not None and not contender.fits else "theme:ink"
     return {
         "x": x,
         "y": row,
@@ -111,7 +109,7 @@ def _label(row: int, x: float, text: str, contender: Contender | None = None) ->
         "xanchor": "left",
         "xshift": 6,
         "font": {"color": color},
-        "bgcolor": "white",
+        "bgcolor": "theme:paper",
     }
 
 
@@ -123,19 +121,15 @@ def _layout(drawn: Sequence[Contender], axis: str) -> dict[str, Any]:
         "bargap": 0.35,
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        "xaxis": {"title": {"text": axis}, "automargin": True, "gridcolor": "#eee", "zeroline": False},
+        "xaxis": {"title": {"text": axis}},
         "yaxis": {
             "tickvals": list(range(len(drawn))),
             "ticktext": [html.escape(c.name) for c in drawn],
             "range": [len(drawn) - 0.4, -0.6],
             "fixedrange": True,
-            "automargin": True,
             "ticksuffix": "  ",
             "showgrid": False,
         },
-        "plot_bgcolor": "white",
-        "font": {"family": "system-ui, sans-serif", "size": 13},
-        "hoverlabel": {"namelength": -1},
     }
 
 
@@ -149,4 +143,6 @@ def _table(order: Sequence[Contender]) -> Table:
 
     columns = ("strategy", "step", "MFU", "memory per device", "plan")
     unfit = frozenset(i for i, each in enumerate(order) if not each.fits)
-    return Table("League table", columns, tuple(map(cells, order)), unfit)
+    return Table(
+        "League table", columns, tuple(map(cells, order)), unfit, best=0 if order and order[0].fits else None
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ __all__ = ["Curve", "Sample", "distributions", "over_time"]
 Floats = NDArray[np.float64]
 
 _MAX_POINTS = 1_000
+# More curves over time have plots of their own, of which a part is the room for the name.
+_MOST_TOGETHER, _PLOT_PX, _GAP = 2, 100, 0.25
 
 
 class Sample(NamedTuple):
@@ -78,6 +80,8 @@ def over_time(
 ) -> Figure:
     """Return a figure of values over time; None if no time passes.
 
+    One curve or two share a plot. More would hide each other: each has a small plot of its own, all of one scale.
+
     Parameters
     ----------
     what : title of the second axis.
@@ -87,11 +91,35 @@ def over_time(
     if axis.end_s <= 0:
         return Figure(heading, [], {})
     data = [line(each.name, axis.places(each.times_s), each.values.tolist(), each.color) for each in curves]
+    scale = {"range": [0, 1.05 * max(most, *(each.values.max() for each in curves))]} if curves else {}
     drawn = layout("", what)
+    if len(curves) > _MOST_TOGETHER:
+        drawn = _small_plots(data, what, scale)
+    else:
+        drawn["yaxis"] |= scale
     drawn["xaxis"] |= axis.layout
-    if curves:
-        drawn["yaxis"] |= {"range": [0, 1.05 * max(most, *(each.values.max() for each in curves))]}
     return Figure(heading, data, drawn, f"Each point is the mean over {part}.")
+
+
+def _small_plots(data: Sequence[dict[str, Any]], what: str, scale: Mapping[str, Any]) -> dict[str, Any]:
+    """Give every line a plot of its own, one below the other, and its name in place of a legend."""
+    count = len(data)
+    drawn = layout("", "", height=90 + _PLOT_PX * count, showlegend=False, annotations=[])
+    drawn["margin"] |= {"t": 24}
+    for number, each in enumerate(data):
+        top, name = 1 - number / count, f"y{number + 1}" if number else "y"
+        each |= {"yaxis": name, "fill": "tozeroy"}
+        domain = [top - (1 - _GAP) / count, top]
+        title = {"title": {"text": what}} if number == count // 2 else {}
+        drawn[f"yaxis{number + 1}" if number else "yaxis"] = {"domain": domain, "nticks": 4, **scale, **title}
+        drawn["annotations"].append(
+            {
+                "text": f"<b>{each['name']}</b>", "x": 0, "xref": "paper", "xanchor": "left", "y": top,
+                "yref": "paper", "yanchor": "bottom", "showarrow": False,
+            }
+        )  # fmt: skip
+    drawn["xaxis"] |= {"anchor": name}
+    return drawn
 
 
 def _with_margin(least: float, most: float) -> list[float]:
@@ -109,7 +137,7 @@ def _vertical_line(value: float, text: Callable[[float], str] | None) -> dict[st
         "name": name,
         "x": [nice(value)] * 2,
         "y": [0, 1],
-        "line": {"color": "#222", "width": 1.5, "dash": "dot"},
+        "line": {"color": "theme:ink", "width": 1.5, "dash": "dot"},
         "text": [name] * 2,
         "hovertemplate": "%{text}",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import html
 import json
 from collections.abc import Sequence
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun
 from trainyard.hardware.cluster import Cluster
 from trainyard.report.axes import TimeAxis, layout
+from trainyard.report.colors import SERIES
 from trainyard.report.fleet_stints import DrawnRun, Stints
-from trainyard.report.page import PALETTE, Figure
+from trainyard.report.page import Figure, zipped
 from trainyard.report.units import duration_text
 
 __all__ = ["most_bars_each", "numbers_of", "what_ran_where"]
@@ -27,7 +27,7 @@ _MOST_BARS = 1_000_000
 _NUM_PARTS = 600
 # Times of bars are whole numbers of 32 bits.
 _LARGEST = 2**32 - 1
-_DENSITY = [[0.0, "#f4f6f9"], [0.5, "#8fb0d3"], [1.0, "#1f4e86"]]
+_DENSITY = [[0.0, "theme:low"], [0.5, "theme:middle"], [1.0, "theme:high"]]
 
 Ints = NDArray[np.int64]
 
@@ -95,7 +95,7 @@ def what_ran_where(shown: DrawnRun, labels: Sequence[str], axis: TimeAxis, most_
         "num_left_out": len(stints.job) - len(kept.job),
     }
     bars = _packed(kept, labels, axis) | more
-    return Figure(heading, [density], drawn, note, bars)
+    return Figure(heading, [density], drawn, note, "bars.js", bars)
 
 
 def _rows(cluster: Cluster) -> tuple[Ints, list[str]]:
@@ -161,15 +161,11 @@ def _packed(stints: Stints, labels: Sequence[str], axis: TimeAxis) -> dict[str, 
     origin, per_s = axis.scale
     return {
         "num_bars": len(stints.job),
-        "columns": _zipped(columns.tobytes()),
-        "labels": _zipped(json.dumps([html.escape(label) for label in labels]).encode()),
+        "columns": zipped(columns.tobytes()),
+        "labels": zipped(json.dumps([html.escape(label) for label in labels]).encode()),
         "origin": origin,
         "step": float(per_step_s * per_s),
         "seconds_per_step": float(per_step_s),
         "is_date": axis.zero is not None,
-        "palette": PALETTE,
+        "palette": SERIES,
     }
-
-
-def _zipped(data: bytes) -> str:
-    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()

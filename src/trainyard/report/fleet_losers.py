@@ -59,7 +59,7 @@ def _waits(dimension: str, parts: Sequence[Part], colors: Mapping[str, str]) -> 
                 "color": color,
                 "size": 7,
                 "symbol": "diamond",
-                "line": {"width": 1, "color": "white"},
+                "line": {"width": 1, "color": "theme:paper"},
             },
             "hovertemplate": f"90th percentile: %{{x:.3g}} {unit}",
             "showlegend": False,

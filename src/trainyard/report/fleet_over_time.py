@@ -35,7 +35,7 @@ def waiting_devices(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
     """Devices that the jobs that wait ask for; not of runs of which it is not known when jobs had some."""
     known = [each for each in runs if each.run.spans or not each.run.num_preemptions]
     means = [_means(*_asked_for(run), axis) for run, *_ in known]
-    return _figure("Devices that they ask for", "devices", known, means, axis)
+    return _figure("Devices that waiting jobs ask for", "devices", known, means, axis)
 
 
 def _asked_for(run: FleetRun) -> tuple[Floats, Floats]:

@@ -13,6 +13,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun
 from trainyard.reading.left_out import LeftOut
 from trainyard.report.axes import TimeAxis
+from trainyard.report.colors import series_color
 from trainyard.report.curves import Sample, distributions
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
@@ -20,7 +21,7 @@ from trainyard.report.fleet_league import devices_table, league, ranked_runs
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import DrawnRun, stints_of
-from trainyard.report.page import PALETTE, Figure, Table, html_page
+from trainyard.report.page import Figure, Table, html_page
 from trainyard.report.remarks import remark_tables
 from trainyard.report.units import duration_text, percent_text
 
@@ -54,13 +55,13 @@ def fleet_page(
     """
     order = ranked_runs(runs)
     number = numbers_of(order)
-    shown = [DrawnRun(run, stints_of(run, number), PALETTE[i % len(PALETTE)]) for i, run in enumerate(order)]
+    shown = [DrawnRun(run, stints_of(run, number), series_color(i)) for i, run in enumerate(order)]
     end_s = max(
         chain((run.end_s for run in order), (s.end_s for run in order for s in run.spans)), default=0.0
     )
     axis = TimeAxis(end_s, zero)
     sections: list[Figure | Table] = [
-        Table("League table", *league(order, baseline, cannot)),
+        Table("League table", *league(order, baseline, cannot), best=0),
         Table("Devices", *devices_table(order)),
         *remark_tables((*remarks, *_without_places(order)), left_out),
         waiting_jobs(shown, axis),

@@ -9,7 +9,8 @@ from rich.table import Table as RichTable
 
 from trainyard.fleet.study import Interval, Standing, Study
 from trainyard.report.axes import layout, unit_of
-from trainyard.report.page import PALETTE, Figure, Table, html_page
+from trainyard.report.colors import series_color
+from trainyard.report.page import Figure, Table, html_page
 from trainyard.report.tables import make_table
 from trainyard.report.units import number_text
 
@@ -131,19 +132,20 @@ def study_tables(title: str, study: Study) -> tuple[RichTable | str, ...]:
 def study_page(title: str, study: Study) -> str:
     """A self-contained page with mean completion times and their intervals."""
     standings = study.standings
+    half_widths = [each.completion_s.half_width / 3600 for each in standings]
     bars = {
         "type": "bar",
         "x": [each.policy for each in standings],
         "y": [each.completion_s.mean / 3600 for each in standings],
-        "error_y": {"type": "data", "array": [each.completion_s.half_width / 3600 for each in standings]},
-        "marker": {"color": [PALETTE[i % len(PALETTE)] for i in range(len(standings))]},
+        "error_y": {"type": "data", "array": half_widths, "color": "theme:ink"},
+        "marker": {"color": [series_color(i) for i in range(len(standings))]},
     }
     drawn = layout("", "mean completion time (h)", showlegend=False)
     drawn["yaxis"]["rangemode"] = "tozero"
     figure = Figure("Mean completion time", [bars], drawn, _NOTE)
     best = standings[0].policy if standings else ""
     tables = [
-        Table("Standings", *_rows(study)),
+        Table("Standings", *_rows(study), best=0),
         Table("More figures", *_more_rows(standings)),
         Table("Devices", *_rows_of_devices(standings)),
     ]

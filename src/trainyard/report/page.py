@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["PALETTE", "Figure", "Table", "html_page", "nice"]
+from trainyard.report.colors import THEMES
 
-PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d", "#439894")
-"""Colours that can be told apart, in the order in which they are used."""
+__all__ = ["Figure", "Table", "html_page", "nice", "zipped"]
 
 
 @dataclass(frozen=True)
@@ -22,32 +25,37 @@ class Figure:
     Attributes
     ----------
     heading : stands above it.
-    data, layout : as Plotly takes them; a figure without data is left out.
+    data, layout : as Plotly takes them; a figure without data is left out. Colours that depend on the theme are
+        written ``theme:NAME``.
     note : what has to be said about it, in small print.
-    bars : what `bars.js` draws instead of a density, the only data, where few bars are in sight.
+    script : which script draws more into it, such as ``bars.js``; its function is called ``drawBars``.
+    packed : what this script draws.
     """
 
     heading: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
     note: str = ""
-    bars: Mapping[str, Any] | None = None
+    script: str = ""
+    packed: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table to be shown on a page.
+    """A table to be shown on a page; columns of numbers are aligned to the right.
 
     Attributes
     ----------
     rows : one cell per column of the header.
     unfit : numbers of the rows that are shown in red.
+    best : number of the row that is marked as the best.
     """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     unfit: frozenset[int] = frozenset()
+    best: int | None = None
 
 
 def html_page(
@@ -59,66 +67,121 @@ def html_page(
     ----------
     title : heading of the page.
     facts : shown at the top, by name.
-    sections : one below the other.
+    sections : one below the other; long pages begin with links to them.
     interactive : whether figures can be zoomed and saved.
     """
-    from plotly.offline import get_plotlyjs
-
-    body: list[str] = []
-    scripts: list[str] = []
-    for section in sections:
-        if isinstance(section, Table):
-            body.append(_table(section))
-        elif section.data:
-            name = f"figure{len(scripts)}"
-            body.append(_figure(section, name))
-            scripts.append(_script(section, name))
+    shown = [each for each in sections if isinstance(each, Table) or each.data]
+    figures = [each for each in shown if isinstance(each, Figure)]
+    names = [f"figure{number}" for number in range(len(figures))]
+    unused = iter(names)
+    contents = (_table(each) if isinstance(each, Table) else _figure(each, next(unused)) for each in shown)
+    body = (f"<section id=section{number}>{text}</section>" for number, text in enumerate(contents))
     cards = (
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts.items()
     )
-    return _PAGE.format(
-        title=html.escape(title),
-        cards="".join(cards),
-        body="".join(body),
-        plotly=get_plotlyjs(),
-        config=_INTERACTIVE if interactive else _STILL,
-        bars=resources.files("trainyard.report").joinpath("bars.js").read_text("utf-8"),
-        scripts="\n".join(scripts),
+    return "\n".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{html.escape(title)}</title>\n<style>\n{_theme_style()}{_text('page.css')}</style>\n</head>",
+            f"<body>\n<h1>{html.escape(title)}</h1>\n<dl>{''.join(cards)}</dl>",
+            _links(shown),
+            '<div id="errors"></div>',
+            *body,
+            *(f"<script>\n{script}\n</script>" for script in _scripts(figures, names, interactive)),
+            "</body>\n</html>\n",
+        )
     )
 
 
 # Characters of a cell that is wrapped.
 _LONG = 40
+# Sections of a page without contents.
+_FEW_SECTIONS = 6
 _STILL = "{responsive: true, displayModeBar: false}"
 _INTERACTIVE = '{responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]}'
+_QUANTITY = r"[<>~+-]?\d[\d,.]*(?:e[+-]?\d+)?(?: ?(?:%|[A-Za-zµ/]{1,9}))?"
+_NUMBERS = re.compile(rf"{_QUANTITY}(?:(?: / | of | ± ){_QUANTITY})*")
+
+
+def _text(name: str) -> str:
+    return resources.files("trainyard.report").joinpath(name).read_text("utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's bundle of figures with two axes: ``plotly.js-cartesian-dist-min`` 4.1.1 of npm, by ``gzip -9n``."""
+    found = resources.files("trainyard.report").joinpath("plotly", "plotly-cartesian.min.js.gz")
+    return base64.b64encode(found.read_bytes()).decode()
+
+
+def _theme_style() -> str:
+    """The colours of both themes; what is printed is light."""
+    light, dark = (
+        " ".join(f"--{name}: {color};" for name, color in THEMES[theme].items())
+        for theme in ("light", "dark")
+    )
+    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+
+
+def _links(shown: Sequence[Figure | Table]) -> str:
+    if len(shown) <= _FEW_SECTIONS:
+        return ""
+    headings = (each.title if isinstance(each, Table) else each.heading for each in shown)
+    links = (
+        f'<li><a href="#section{number}">{html.escape(text)}</a></li>' for number, text in enumerate(headings)
+    )
+    return f'<nav aria-label="Contents"><ol>{"".join(links)}</ol></nav>'
+
+
+def _scripts(figures: Sequence[Figure], names: Sequence[str], interactive: bool) -> Iterable[str]:
+    if not figures:
+        return
+    themes = json.dumps({name: dict(theme) for name, theme in THEMES.items()})
+    yield f'const THEMES = {themes}, CONFIG = {_INTERACTIVE if interactive else _STILL}, PLOTLY = "{_plotly()}";'
+    yield _text("page.js")
+    for script in sorted({each.script for each in figures if each.script}):
+        yield _text(script)
+    yield "\n".join(map(_script, figures, names))
 
 
 def _figure(figure: Figure, name: str) -> str:
     note = f"<p class=note>{html.escape(figure.note)}</p>" if figure.note else ""
-    heading = f"<h2>{html.escape(figure.heading)}</h2>"
-    return f'<section>{heading}{note}<div id="{name}" class=figure></div></section>'
+    return f'<h2>{html.escape(figure.heading)}</h2>{note}<div id="{name}" class=figure></div>'
 
 
 def _script(figure: Figure, name: str) -> str:
     drawn = _script_json({"data": figure.data, "layout": figure.layout})
-    if figure.bars is None:
+    if figure.packed is None:
         return f"draw('{name}', {drawn});"
-    return (
-        f"drawBars('{name}', {drawn}, {_script_json(figure.bars)}).catch(problem => say('{name}', problem));"
-    )
+    function = f"draw{figure.script.removesuffix('.js').capitalize()}"
+    return f"{function}('{name}', {drawn}, {_script_json(figure.packed)}).catch(problem => say('{name}', problem));"
 
 
 def _table(table: Table) -> str:
-    def cell(text: str) -> str:
-        return f"<td{' class=long' if len(text) > _LONG else ''}>{html.escape(text)}</td>"
+    numeric = [_is_numeric(column) for column in zip(*table.rows, strict=True)] or [False] * len(table.header)
 
-    rows = (
-        f"<tr{' class=unfit' if i in table.unfit else ''}>{''.join(map(cell, row))}</tr>"
-        for i, row in enumerate(table.rows)
+    def cell(text: str, is_number: bool) -> str:
+        kind = "number" if is_number else "long" if len(text) > _LONG else ""
+        return f"<td{f' class={kind}' if kind else ''}>{html.escape(text)}</td>"
+
+    def row(number: int, cells: tuple[str, ...]) -> str:
+        kind = "unfit" if number in table.unfit else "best" if number == table.best else ""
+        return f"<tr{f' class={kind}' if kind else ''}>{''.join(map(cell, cells, numeric))}</tr>"
+
+    heads = (
+        f"<th{' class=number' if is_number else ''}>{html.escape(name)}</th>"
+        for name, is_number in zip(table.header, numeric, strict=True)
     )
-    head = f"<thead><tr>{''.join(f'<th>{html.escape(name)}</th>' for name in table.header)}</tr></thead>"
-    body = f"<div class=scroll><table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
-    return f"<section><h2>{html.escape(table.title)}</h2>{body}</section>"
+    rows = "".join(row(number, cells) for number, cells in enumerate(table.rows))
+    body = f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<h2>{html.escape(table.title)}</h2><div class=scroll>{body}</div>"
+
+
+def _is_numeric(column: Sequence[str]) -> bool:
+    """Whether a column has numbers, and beside them only words such as "best"."""
+    rest = [cell for cell in column if not _NUMBERS.fullmatch(cell)]
+    return len(rest) < len(column) and not any(char.isdigit() for cell in rest for char in cell)
 
 
 def nice(value: float) -> float:
@@ -126,84 +189,11 @@ def nice(value: float) -> float:
     return float(f"{value:.7g}")
 
 
+def zipped(data: bytes) -> str:
+    """Data as `unpacked` of the page's script reads it."""
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
+
+
 def _script_json(figure: Mapping[str, Any]) -> str:
     """JSON inside a script element: ``</`` would end the element, wherever it stands."""
     return json.dumps(figure, allow_nan=False).replace("</", "<\\/")
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-* {{ box-sizing: border-box; }}
-html {{ overflow-y: scroll; }}
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; background: white; margin: 0 auto; max-width: 1300px;
-  padding: 16px 24px; overflow-wrap: anywhere; }}
-h1 {{ font-size: 24px; margin: 8px 0 16px; }}
-h2 {{ font-size: 17px; margin: 28px 0 4px; }}
-dl {{ display: flex; flex-wrap: wrap; gap: 8px; margin: 0; }}
-dl div {{ border: 1px solid #ddd; border-radius: 6px; padding: 6px 14px; }}
-dt {{ color: #666; font-size: 12px; }}
-dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
-.note {{ color: #666; font-size: 13px; margin: 2px 0; }}
-.figure {{ width: 100%; overflow: hidden; }}
-.scroll {{ overflow: auto; max-height: 75vh; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
-th, td {{ text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }}
-td {{ white-space: nowrap; }}
-td.long {{ white-space: normal; overflow-wrap: anywhere; min-width: 16em; }}
-th {{ font-size: 13px; color: #666; position: sticky; top: 0; background: white; white-space: nowrap; }}
-th:first-child:not(:last-child), td:first-child:not(:last-child) {{ position: sticky; left: 0; background: white; }}
-th:first-child {{ z-index: 1; }}
-.unfit {{ color: #b00020; }}
-@media (max-width: 600px) {{
-  body {{ padding: 8px 10px; font-size: 14px; }}
-  h1 {{ font-size: 20px; }}
-  dd {{ font-size: 15px; }}
-  th, td {{ padding: 5px 12px 5px 0; }}
-}}
-#errors {{ color: #b00020; white-space: pre-wrap; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<dl>{cards}</dl>
-<div id="errors"></div>
-{body}
-<script>
-window.addEventListener("error", event => {{
-  document.getElementById("errors").textContent += event.message + "\\n";
-}});
-</script>
-<script>{plotly}</script>
-<script>
-function say(id, problem) {{
-  document.getElementById("errors").textContent += id + ": " + problem + "\\n";
-}}
-let drawn = Promise.resolve();
-// One figure after the other, and the page answers in between.
-function draw(id, figure, hasButtons = window.innerWidth > 600) {{
-  const {{data, layout}} = figure;
-  // On a phone a finger scrolls the page, unless there is a reason to zoom.
-  if (!hasButtons) layout.dragmode = false;
-  const names = layout.showlegend ? data.filter(each => each.showlegend !== false).length : 0;
-  // There names stand one below the other, above the plot.
-  if (window.innerWidth <= 600 && layout.height) layout.height += 18 * names;
-  const config = {{...{config}, ...(hasButtons ? {{}} : {{displayModeBar: false}})}};
-  drawn = drawn.then(() => new Promise(resolve => setTimeout(resolve)))
-    .then(() => Plotly.newPlot(id, data, layout, config)).catch(problem => say(id, problem));
-  return drawn;
-}}
-</script>
-<script>
-{bars}
-</script>
-<script>
-{scripts}
-</script>
-</body>
-</html>
-"""

@@ -19,17 +19,20 @@ from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 
 __all__ = [
+    "RUNNER_UP_COLUMNS",
     "contender_of",
     "does_not_fit",
     "fullest_rank",
     "mesh_text",
     "planned_document",
+    "runner_up_rows",
     "runners_up_table",
     "simulation_document",
     "simulation_facts",
     "source_facts",
 ]
 
+RUNNER_UP_COLUMNS = ("plan", "step", "to best", "memory per device", "how known")
 _SHOWN_RANKS = 8
 _SHOWN_OF_EACH = 3
 _TOO_LOW_PEAK = "not known: a step does more than the devices' peak as the cluster gives it, which is too low"
@@ -134,8 +137,13 @@ def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
     best
         Of the chosen plan.
     """
+    return make_table("also considered", RUNNER_UP_COLUMNS, runner_up_rows(candidates, best))
+
+
+def runner_up_rows(candidates: Sequence[RunnerUp], best: Simulation) -> tuple[tuple[str, ...], ...]:
+    """Rows of `runners_up_table`."""
     limit_bytes = min(best.memory_limit_bytes)
-    rows = [
+    return tuple(
         (
             each.name,
             seconds_text(each.step_s),
@@ -144,8 +152,7 @@ def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
             "simulated" if each.is_simulated else "estimated",
         )
         for each in candidates
-    ]
-    return make_table("also considered", ("plan", "step", "to best", "memory per device", "how known"), rows)
+    )
 
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.report.axes import TimeAxis, layout
+from trainyard.report.colors import color_of
 from trainyard.report.curves import Curve, Sample, distributions, over_time
-from trainyard.report.page import PALETTE, Figure, nice
+from trainyard.report.page import Figure, nice
 from trainyard.report.units import seconds_text
 from trainyard.serve.compare import PolicyRun
 from trainyard.serve.load_over_time import Load
@@ -22,12 +23,7 @@ __all__ = ["latencies", "loads", "one_request"]
 
 Floats = NDArray[np.float64]
 
-_KINDS = {
-    "waiting": "#d8d8d8",
-    "prefill": PALETTE[0],
-    "recompute": PALETTE[4],
-    "decode": PALETTE[2],
-}
+_KINDS = ("waiting", "prefill", "recompute", "decode")
 _ROW_PX = 46
 
 
@@ -106,9 +102,7 @@ def one_request(followed: Mapping[str, RequestTimeline]) -> Figure | None:
     first = next(iter(followed.values())).served
     request, policies = first.request, list(followed)
     data = [
-        bars
-        for kind, color in _KINDS.items()
-        if (bars := _bars(kind, color, [_spans(each, kind) for each in followed.values()]))
+        bars for kind in _KINDS if (bars := _bars(kind, [_spans(each, kind) for each in followed.values()]))
     ]
     data += [
         points
@@ -148,7 +142,7 @@ def _spans(followed: RequestTimeline, kind: str) -> list[tuple[float, float, str
     return [(start_s - zero_s, end_s - zero_s, text) for start_s, end_s, text in spans]
 
 
-def _bars(kind: str, color: str, rows: Sequence[Sequence[tuple[float, float, str]]]) -> dict[str, Any]:
+def _bars(kind: str, rows: Sequence[Sequence[tuple[float, float, str]]]) -> dict[str, Any]:
     """Bars of one kind, a row for each policy; empty if there are none."""
     bars = [(row, *each) for row, spans in enumerate(rows) for each in spans]
     if not bars:
@@ -161,7 +155,7 @@ def _bars(kind: str, color: str, rows: Sequence[Sequence[tuple[float, float, str
         "base": [nice(start_s) for _, start_s, _, _ in bars],
         "x": [nice(end_s - start_s) for _, start_s, end_s, _ in bars],
         "width": 0.6,
-        "marker": {"color": color, "line": {"width": 0.5, "color": "white"}},
+        "marker": {"color": color_of(kind), "line": {"width": 0.5, "color": "theme:paper"}},
         "text": [f"{text}, {seconds_text(end_s - start_s)}" for _, start_s, end_s, text in bars],
         "textposition": "none",
         "hovertemplate": "%{text}",
@@ -185,5 +179,10 @@ def _points(name: str, symbol: str, rows: Sequence[Sequence[float]]) -> dict[str
         "y": [row for row, _ in points],
         "text": [f"{name}, after {seconds_text(at_s)}" for _, at_s in points],
         "hovertemplate": "%{text}",
-        "marker": {"symbol": symbol, "size": 10, "color": "#222", "line": {"width": 1, "color": "white"}},
+        "marker": {
+            "symbol": symbol,
+            "size": 10,
+            "color": "theme:ink",
+            "line": {"width": 1, "color": "theme:paper"},
+        },
     }

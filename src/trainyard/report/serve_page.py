@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainyard.reading.left_out import LeftOut
-from trainyard.report.page import PALETTE, Figure, Table, html_page
+from trainyard.report.colors import series_color
+from trainyard.report.page import Figure, Table, html_page
 from trainyard.report.remarks import remark_tables
 from trainyard.report.serve_figures import latencies, loads, one_request
-from trainyard.report.serve_league import clients_table, league, ranked_policies, server_table
+from trainyard.report.serve_league import (
+    clients_table,
+    columns_in_full,
+    league,
+    ranked_policies,
+    server_table,
+)
 from trainyard.serve.compare import CannotRun, PolicyRun
 from trainyard.serve.request_timeline import RequestTimeline
 
@@ -39,9 +46,10 @@ def serve_page(
     cannot : policies that could not serve.
     """
     order = ranked_policies(runs)
-    colors = {run.name: PALETTE[i % len(PALETTE)] for i, run in enumerate(order)}
+    colors = {run.name: series_color(i) for i, run in enumerate(order)}
+    columns, rows = league(order, baseline, cannot)
     sections: list[Figure | Table] = [
-        Table("Latency", *league(order, baseline, cannot)),
+        Table("Latency", columns_in_full(columns), rows, best=0),
         Table("Throughput and load", *server_table(order)),
         *remark_tables([f"{each.name} cannot serve: {each.why}" for each in cannot], left_out),
         *latencies(order, colors),
@@ -52,7 +60,7 @@ def serve_page(
         sections.append(timeline)
     columns, rows = clients_table(order)
     if rows:
-        sections.append(Table("Clients", columns, rows))
+        sections.append(Table("Clients", columns_in_full(columns), rows))
     return html_page(title, facts, [*sections, *_refused(order)], interactive=True)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from trainyard.reading.left_out import LeftOut
 from trainyard.report.axes import layout
-from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
+from trainyard.report.colors import series_color
+from trainyard.report.page import Figure, Table, html_page, nice
 from trainyard.report.remarks import remark_tables
 from trainyard.report.serve_figures import latencies
+from trainyard.report.serve_league import columns_in_full
 from trainyard.report.serve_plan import (
     BOTTLENECK_COLUMNS,
     FRONTIER_COLUMNS,
@@ -40,10 +42,13 @@ def serve_plan_page(
     facts : shown at the top before those of the plan, by name.
     left_out : rows of the trace that gave no request, and what is to be said of how it was read.
     """
-    colors = {run.name: PALETTE[i % len(PALETTE)] for i, run in enumerate(plan.runs)}
+    colors = {run.name: series_color(i) for i, run in enumerate(plan.runs)}
     columns, rows = evidence((plan.best, *plan.runners_up), _MOST_ROWS)
     name = "Deployments that meet the objectives, best first" if plan.is_met else "The closest deployment"
-    sections: list[Figure | Table] = [_frontier(plan), Table(name, columns, rows)]
+    sections: list[Figure | Table] = [
+        _frontier(plan),
+        Table(name, columns_in_full(columns), rows, best=0 if plan.is_met else None),
+    ]
     if plan.bottlenecks:
         heading = bottleneck_title(plan)
         sections.append(Table(heading[0].upper() + heading[1:], BOTTLENECK_COLUMNS, bottleneck_rows(plan)))
@@ -60,12 +65,12 @@ def _frontier(plan: ServingPlan) -> Figure:
     curves: dict[str, list[FrontierPoint]] = {}
     for each in plan.points:
         curves.setdefault(each.split, []).append(each)
-    data = [_curve("Pareto frontier", frontier(plan.points), {"color": "#bbb", "width": 8})]
+    data = [_curve("Pareto frontier", frontier(plan.points), {"color": "theme:idle", "width": 8})]
     for place, (name, points) in enumerate(curves.items()):
         # Dashed with stages or ranks, since such a curve often lies on that of the same split without them.
         first = points[0]
         dash = "dashdot" if first.data_parallel > 1 else _DASHES.get(first.pipeline_stages, "dot")
-        data.append(_curve(name, points, {"color": PALETTE[place % len(PALETTE)], "dash": dash}))
+        data.append(_curve(name, points, {"color": series_color(place), "dash": dash}))
     summary = plan.summary
     if summary.tpot.mean_s > 0:
         user, device = 1 / summary.tpot.mean_s, summary.tokens_per_s / plan.deployment.num_devices
@@ -78,7 +83,7 @@ def _frontier(plan: ServingPlan) -> Figure:
                 "y": [nice(device)],
                 "text": [str(plan.deployment)],
                 "hovertemplate": "%{text}<br>%{x:.4g} tokens/s per user, %{y:.4g} per device",
-                "marker": {"symbol": "star", "size": 16, "color": "#222"},
+                "marker": {"symbol": "star", "size": 16, "color": "theme:ink"},
             }
         )
     drawn = layout("tokens/s per user", "tokens/s per device")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainyard.engine.csr import row_of_each
-from trainyard.engine.tasks import Floats, Ints, TaskGraph
+from trainyard.engine.tasks import Floats, Ints
 from trainyard.engine.timeline import Timeline
 
 
@@ -40,10 +40,13 @@ class Bars:
         return len(self.row)
 
 
-def shown_resources(graph: TaskGraph, max_rows: int) -> Ints:
-    """Choose the resources that are drawn, from top to bottom: device by device, those of no device last."""
+def used_resources(timeline: Timeline, least_share: float = 0.0) -> Ints:
+    """Serial resources that tasks occupy for more than a share of the time, device by device, those of no device last."""
+    graph = timeline.graph
     device = np.where(graph.resource_device < 0, len(graph.devices), graph.resource_device)
-    return np.argsort(device, kind="stable")[:max_rows]
+    order = np.argsort(device, kind="stable")
+    used: Ints = order[timeline.busy_s()[order].sum(axis=1) > least_share * timeline.makespan_s]
+    return used
 
 
 def gantt_bars(timeline: Timeline, resources: Ints, max_bars: int) -> Bars:

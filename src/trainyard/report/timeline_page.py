@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainyard.engine.tasks import Ints
 from trainyard.engine.timeline import Timeline
-from trainyard.report.page import Figure, Table, html_page, nice
-from trainyard.report.timeline_bars import Bars, gantt_bars, shown_resources, thin_curve, visible_curve
+from trainyard.report.colors import color_of, series_color
+from trainyard.report.page import Figure, Table, html_page, nice, zipped
+from trainyard.report.timeline_bars import Bars, gantt_bars, thin_curve, used_resources, visible_curve
+from trainyard.report.units import count_text
 
 _MAX_BARS = 20_000
 _MAX_ROWS = 96
+# Of the time in which a resource is busy, for it to have a row: less is not even a pixel.
+_LEAST_SHARE = 0.001
 _MAX_DEVICES = 32
 _MAX_CURVE_POINTS = 2_000
-
-_COLORS = {
-    "forward": "#4c78a8",
-    "backward": "#f58518",
-    "weight_gradient": "#e45756",
-    "recompute": "#eeca3b",
-    "optimizer": "#72b7b2",
-    "encode": "#9d755d",
-    "all_reduce": "#54a24b",
-    "all_gather": "#88d27a",
-    "reduce_scatter": "#2f6f3e",
-    "all_to_all": "#b279a2",
-    "broadcast": "#d6a5c9",
-    "send": "#439894",
-    "swap_out": "#ff9da6",
-    "swap_in": "#d67195",
-    "other": "#8c8c8c",
-}
-_MORE_COLORS = ("#1b9e77", "#7570b3", "#a6761d", "#66a61e", "#e7298a", "#666666")
-_BUBBLE_COLOR = "#ececec"
+# Times of tasks are whole numbers of 32 bits.
+_LARGEST = 2**32 - 1
 
 
 def timeline_page(
@@ -60,16 +46,13 @@ def timeline_page(
         and resources and devices beyond the first are left out, and the page says so.
     """
     unit, per_s = _time_unit(timeline.makespan_s)
-    resources = shown_resources(timeline.graph, _MAX_ROWS)
-    bars = gantt_bars(timeline, resources, _MAX_BARS)
     devices = len(timeline.graph.devices)
     first = f"The first {_MAX_DEVICES} of {devices} devices." if devices > _MAX_DEVICES else ""
-    drawn = (
-        ("Where the time goes", first, _breakdown_figure(timeline, unit, per_s)),
-        ("Timeline", _what_is_drawn(timeline, bars), _gantt_figure(timeline, resources, bars, unit, per_s)),
-        ("Memory in use", first, _memory_figure(timeline, unit, per_s)),
+    figures = (
+        Figure("Where the time goes", **_breakdown_figure(timeline, unit, per_s), note=first),
+        tasks_figure(timeline),
+        Figure("Memory in use", **_memory_figure(timeline, unit, per_s), note=first),
     )
-    figures = [Figure(heading, figure["data"], figure["layout"], note) for heading, note, figure in drawn]
     return html_page(title, summary, [*figures, *tables], interactive=True)
 
 
@@ -80,16 +63,17 @@ def _time_unit(makespan_s: float) -> tuple[str, float]:
     return "µs", 1e6
 
 
-def _color(names: Sequence[str], index: int) -> str:
-    name = names[index]
-    return _COLORS.get(name, _MORE_COLORS[index % len(_MORE_COLORS)])
-
-
-def _what_is_drawn(timeline: Timeline, bars: Bars) -> str:
+def _what_is_drawn(timeline: Timeline, num_rows: int, bars: Bars) -> str:
     graph = timeline.graph
-    said = []
-    if len(graph.resource_names) > _MAX_ROWS:
-        said.append(f"The first {_MAX_ROWS} of {len(graph.resource_names)} resources.")
+    said = [
+        "Where tasks are narrower than a pixel, each colour has as many pixels as it has time. Drag over a part to "
+        "see it larger."
+    ]
+    if num_hidden := len(used_resources(timeline)) - num_rows:
+        resources = count_text(num_hidden, "resource")
+        said.append(f"{resources} with work for less than 0.1 % of the time: no row.")
+    if num_rows > _MAX_ROWS:
+        said.append(f"The first {_MAX_ROWS} of {num_rows} resources.")
     together = int(bars.num_tasks[bars.num_tasks > 1].sum())
     if together:
         said.append(
@@ -103,37 +87,45 @@ def _what_is_drawn(timeline: Timeline, bars: Bars) -> str:
     return " ".join(said)
 
 
-def _gantt_figure(timeline: Timeline, resources: Ints, bars: Bars, unit: str, per_s: float) -> dict[str, Any]:
-    graph = timeline.graph
-    data = []
-    for index, name in enumerate(graph.category_names):
-        mine = np.flatnonzero(bars.category == index)
-        if not len(mine):
-            continue
-        texts = [
-            graph.name_of(int(task)) if count == 1 else f"{count} tasks, first {graph.name_of(int(task))}"
-            for task, count in zip(bars.task[mine], bars.num_tasks[mine], strict=True)
-        ]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": name,
-                "y": bars.row[mine].tolist(),
-                "base": _rounded(bars.start_s[mine] * per_s),
-                "x": _rounded(bars.length_s[mine] * per_s),
-                "width": 0.82,
-                "customdata": [html.escape(text) for text in texts],
-                "hovertemplate": f"%{{customdata}}<br>from %{{base:.5g}} {unit}, %{{x:.5g}} {unit}",
-                "marker": {
-                    "color": _color(graph.category_names, index),
-                    "line": {"color": "white", "width": 0.6 if len(bars) <= 2000 else 0},
-                },
-            }
-        )
+def tasks_figure(timeline: Timeline) -> Figure:
+    """A row for each resource that is used; the script draws its tasks, each of which has the colour of its category."""
+    unit, per_s = _time_unit(timeline.makespan_s)
+    graph, used = timeline.graph, used_resources(timeline, _LEAST_SHARE)
+    resources = used[:_MAX_ROWS]
+    bars = gantt_bars(timeline, resources, _MAX_BARS)
+    present, category = np.unique(bars.category, return_inverse=True)
+    names = [graph.category_names[index] for index in present]
+    colors = [color_of(name) for name in names]
+    legend = [
+        {"type": "bar", "name": _in_words(name), "x": [None], "y": [None], "marker": {"color": color}}
+        for name, color in zip(names, colors, strict=True)
+    ]
+    texts = [
+        graph.name_of(int(task)) if count == 1 else f"{count} tasks, first {graph.name_of(int(task))}"
+        for task, count in zip(bars.task, bars.num_tasks, strict=True)
+    ]
+    step_s = timeline.makespan_s / _LARGEST if timeline.makespan_s > 0 else 1.0
+    ends = np.round((bars.start_s + bars.length_s) / step_s)
+    starts = np.round(bars.start_s / step_s)
+    packed = {
+        "num_tasks": len(bars),
+        "num_rows": len(resources),
+        "columns": zipped(np.stack([bars.row, category, starts, ends - starts]).astype("<u4").tobytes()),
+        "labels": zipped(json.dumps([html.escape(text) for text in texts]).encode()),
+        "colors": colors,
+        "step": step_s * per_s,
+        "unit": unit,
+    }
     layout = _layout(timeline, unit, per_s, [_row_name(timeline, int(r)) for r in resources])
     layout["barmode"] = "overlay"
-    return {"data": data, "layout": layout}
+    layout["legend"] |= {"itemclick": False, "itemdoubleclick": False}
+    return Figure(
+        "Timeline", legend, layout, _what_is_drawn(timeline, len(used), bars), "timeline.js", packed
+    )
+
+
+def _in_words(category: str) -> str:
+    return html.escape(category.replace("_", " "))
 
 
 def _row_name(timeline: Timeline, resource: int) -> str:
@@ -141,7 +133,9 @@ def _row_name(timeline: Timeline, resource: int) -> str:
     name, device = graph.resource_names[resource], int(graph.resource_device[resource])
     if device < 0 or graph.devices[device] in name:
         return name
-    return f"{graph.devices[device]} {name}"
+    # "pipeline rank 0" and "rank 0 compute" have a part in common.
+    common = next(size for size in range(len(name), -1, -1) if graph.devices[device].endswith(name[:size]))
+    return f"{graph.devices[device]} {name[common:].strip()}"
 
 
 def _breakdown_figure(timeline: Timeline, unit: str, per_s: float) -> dict[str, Any]:
@@ -158,7 +152,7 @@ def _breakdown_figure(timeline: Timeline, unit: str, per_s: float) -> dict[str, 
                 {
                     "type": "bar",
                     "orientation": "h",
-                    "name": name,
+                    "name": _in_words(name),
                     "y": list(range(len(parts))),
                     "x": _rounded(np.array(seconds) * per_s),
                     "customdata": _rounded(np.array(share)),
@@ -167,17 +161,18 @@ def _breakdown_figure(timeline: Timeline, unit: str, per_s: float) -> dict[str, 
                 }
             )
 
-    for index, name in enumerate(graph.category_names):
-        add(
-            name,
-            [p.computing_s.get(name, 0.0) for p in parts],
-            {"color": _color(graph.category_names, index)},
-        )
-    for index, name in enumerate(graph.category_names):
-        pattern = {"shape": "/", "fgcolor": "white", "size": 6, "solidity": 0.3}
-        marker = {"pattern": {**pattern, "bgcolor": _color(graph.category_names, index)}}
-        add(f"exposed {name}", [p.exposed_s.get(name, 0.0) for p in parts], marker)
-    add("bubble", [p.bubble_s for p in parts], {"color": _BUBBLE_COLOR})
+    for name in graph.category_names:
+        add(name, [p.computing_s.get(name, 0.0) for p in parts], {"color": color_of(name)})
+    for name in graph.category_names:
+        pattern = {
+            "shape": "/",
+            "fgcolor": "theme:paper",
+            "size": 6,
+            "solidity": 0.3,
+            "bgcolor": color_of(name),
+        }
+        add(f"exposed {name}", [p.exposed_s.get(name, 0.0) for p in parts], {"pattern": pattern})
+    add("bubble", [p.bubble_s for p in parts], {"color": color_of("bubble")})
     layout = _layout(timeline, unit, per_s, graph.devices[:_MAX_DEVICES])
     layout["barmode"] = "stack"
     layout["legend"]["traceorder"] = "normal"
@@ -208,7 +203,7 @@ def _memory_figure(timeline: Timeline, unit: str, per_s: float) -> dict[str, Any
                 ),
                 "x": _rounded(times_s * per_s),
                 "y": _rounded(used_bytes / bytes_per),
-                "line": {"shape": "hv", "width": 1.5},
+                "line": {"shape": "hv", "width": 1.5, "color": series_color(device)},
                 "hovertemplate": f"%{{y:.4g}} {size} from %{{x:.5g}} {unit}",
             }
         )
@@ -227,7 +222,7 @@ def _layout(timeline: Timeline, unit: str, per_s: float, row_names: Sequence[str
         "ticktext": [html.escape(name) for name in row_names],
         "range": [num_rows - 0.4, -0.6],
         "fixedrange": True,
-        "automargin": True,
+        "showgrid": False,
     }
     return {
         "height": 130 + max(70, 24 * num_rows),
@@ -237,9 +232,6 @@ def _layout(timeline: Timeline, unit: str, per_s: float, row_names: Sequence[str
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "xaxis": {"title": {"text": f"time ({unit})"}, "range": [0, timeline.makespan_s * per_s]},
         "yaxis": rows,
-        "plot_bgcolor": "white",
-        "font": {"family": "system-ui, sans-serif", "size": 12},
-        "hoverlabel": {"namelength": -1},
     }
 
 

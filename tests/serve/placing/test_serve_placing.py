@@ -69,8 +69,10 @@ def test_a_packed_device_serves_batches_of_what_has_come() -> None:
     """By hand: one request at once, then two that came meanwhile; the last is late and dropped."""
     profile = BatchingProfile((1, 2), (1.0, 1.5))
     node = PackedDevice((Session("a", profile, 2.6, 1.0),), (2,), 2.0)
-    found = simulate((node,), {"a": np.array([0.0, 0.1, 0.2]), "b": np.array([0.0])})
+    busy_s = np.zeros(1)
+    found = simulate((node,), {"a": np.array([0.0, 0.1, 0.2]), "b": np.array([0.0])}, busy_s)
     # 0 to 1 s, then the other two from 1 to 2.5 s.
+    assert busy_s.tolist() == [2.5]
     assert found["a"] == SessionOutcome(3, 3, pytest.approx(1.0 + 2.4 + 2.3))
     assert found["b"] == SessionOutcome(1, 0, 0.0)
     hurried = PackedDevice((Session("a", profile, 2.35, 1.0),), (2,), 2.0)

@@ -62,12 +62,21 @@ class PlacedModels:
     num_asked, num_good : requests of every model, and those of them within their objective; the others were refused or
         dropped.
     total_latency_s : of the good ones, added up.
+    busy_s : time in which each device computes, by its number.
+    span_s : from the start to the last arrival.
     """
 
     replicas: tuple[ModelOnDevices, ...]
     num_asked: tuple[int, ...]
     num_good: tuple[int, ...]
     total_latency_s: float
+    busy_s: tuple[float, ...] = ()
+    span_s: float = 0.0
+
+    @property
+    def load(self) -> tuple[float, ...]:
+        """Share of the time up to the last arrival in which each device computes; above 1 if it needs longer."""
+        return tuple(each / self.span_s if self.span_s > 0 else 0.0 for each in self.busy_s)
 
     @property
     def placement(self) -> Placement:
@@ -140,7 +149,14 @@ class GroupPlacement:
         if not replicas:
             raise ServeError("no model fits on any group of devices; use larger devices")
         total_s = found.mean_latency_s * len(arrivals.model)
-        return PlacedModels(replicas, tuple(found.asked.tolist()), tuple(found.good.tolist()), total_s)
+        busy_s = tuple(
+            float(found.busy_s[group, stage])
+            for group in self.layout.by_size
+            for stage in range(self.layout.shapes[group].pipeline_stages)
+            for _ in range(self.layout.shapes[group].tensor_parallel)
+        )
+        asked, good = tuple(found.asked.tolist()), tuple(found.good.tolist())
+        return PlacedModels(replicas, asked, good, total_s, busy_s, _span_s(arrivals))
 
     def near(self, random: Random) -> GroupPlacement:
         kind = random.random()
@@ -166,7 +182,8 @@ class TimeSharedPlacement:
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         names = [model.name for model in self.problem.models]
         times_s = {name: arrivals.arrival_s[arrivals.model == i] for i, name in enumerate(names)}
-        outcome = sessions.simulate(self.devices, times_s)
+        busy_s = np.zeros(len(self.devices))
+        outcome = sessions.simulate(self.devices, times_s, busy_s)
         plans = {each.name: each.forward.plans.get(ParallelConfig(1)) for each in self.problem.models}
         replicas = tuple(
             ModelOnDevices(Replica(session.name, plan=plans[session.name]), (number,), batch, device.duty_s)
@@ -176,7 +193,7 @@ class TimeSharedPlacement:
         good = tuple(outcome[name].num_good for name in names)
         total_s = sum(each.total_s for each in outcome.values())
         asked = tuple(outcome[name].num_asked for name in names)
-        return PlacedModels(replicas, asked, good, total_s)
+        return PlacedModels(replicas, asked, good, total_s, tuple(busy_s.tolist()), _span_s(arrivals))
 
     def near(self, random: Random) -> TimeSharedPlacement:
         problem = self.problem
@@ -217,6 +234,7 @@ class PartitionedPlacement:
     def serve(self, arrivals: Arrivals) -> PlacedModels:
         replicas: list[ModelOnDevices] = []
         asked, good, total_s = [0] * self.num_models, [0] * self.num_models, 0.0
+        busy_s = dict[int, float]()
         for partition in self.partitions:
             placed = partition.decision.serve(arrivals_for(arrivals, partition.models))
             replicas += [
@@ -226,13 +244,19 @@ class PartitionedPlacement:
             for i, model in enumerate(partition.models):
                 asked[model], good[model] = placed.num_asked[i], placed.num_good[i]
             total_s += placed.total_latency_s
-        return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s)
+            busy_s |= {partition.first_device + device: each for device, each in enumerate(placed.busy_s)}
+        by_device = tuple(busy_s.get(device, 0.0) for device in range(max(busy_s, default=-1) + 1))
+        return PlacedModels(tuple(replicas), tuple(asked), tuple(good), total_s, by_device, _span_s(arrivals))
 
     def near(self, random: Random) -> PartitionedPlacement:
         partitions = list(self.partitions)
         at = random.randrange(len(partitions))
         partitions[at] = replace(partitions[at], decision=partitions[at].decision.near(random))
         return replace(self, partitions=tuple(partitions))
+
+
+def _span_s(arrivals: Arrivals) -> float:
+    return float(arrivals.arrival_s.max(initial=0.0))
 
 
 def arrivals_for(arrivals: Arrivals, models: Sequence[int]) -> Arrivals:

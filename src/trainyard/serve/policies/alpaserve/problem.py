@@ -125,6 +125,11 @@ class Layout(NamedTuple):
         """Replicas of all models."""
         return sum(map(len, self.models))
 
+    @property
+    def by_size(self) -> tuple[int, ...]:
+        """Numbers of the groups in the order of their devices: the largest have the first ones."""
+        return tuple(sorted(range(len(self.shapes)), key=lambda g: (-self.shapes[g].num_devices, g)))
+
     def ordered(self) -> Layout:
         """With groups by their models: a layout is found again under one name, whatever was changed in it before."""
         pairs = sorted(zip(self.models, self.shapes, strict=True))
@@ -204,9 +209,8 @@ class PlacementProblem:
         ServeError
             If a group has no memory for its models.
         """
-        order = sorted(range(len(layout.shapes)), key=lambda g: (-layout.shapes[g].num_devices, g))
         groups, first = [], 0
-        for g in order:
+        for g in layout.by_size:
             shape, models = layout.shapes[g], layout.models[g]
             if not self.fits(shape, models):
                 raise ServeError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.compiling import lean
-from trainyard.serve.policies.alpaserve.problem import Arrivals, Ints, Layout, PlacementProblem
+from trainyard.serve.policies.alpaserve.problem import Arrivals, Floats, Ints, Layout, PlacementProblem
 
 __all__ = ["Goodput", "simulate"]
 
@@ -27,6 +27,7 @@ class Goodput:
     sent : requests that were sent to every group, whether it took them or not.
     mean_latency_s : over all requests; one that was refused counts as 0 s.
     num_replicas : of the layout.
+    busy_s : time in which every stage of every group computes; shape ``(groups, stages)``.
     """
 
     good: Ints
@@ -34,6 +35,7 @@ class Goodput:
     sent: Ints
     mean_latency_s: float
     num_replicas: int
+    busy_s: Floats
 
     @property
     def goodput(self) -> float:
@@ -64,12 +66,13 @@ def simulate(problem: PlacementProblem, layout: Layout, arrivals: Arrivals | Non
     good, asked = np.zeros(num_models, np.int64), np.zeros(num_models, np.int64)
     sent = np.zeros(num_groups, np.int64)
     free_s = np.zeros((num_groups + 1, problem.stage_table.shape[2]))
+    busy_s = np.zeros((num_groups, free_s.shape[1]))
     total_s = _serve(
         arrivals.arrival_s, arrivals.model, problem.objective_s, problem.overhead_s, problem.stage_table,
-        is_placed, shape_of, num_stages, free_s, good, asked, sent,
+        is_placed, shape_of, num_stages, free_s, good, asked, sent, busy_s,
     )  # fmt: skip
     mean_s = total_s / max(len(arrivals.model), 1)
-    return Goodput(good, asked, sent, mean_s, layout.num_replicas)
+    return Goodput(good, asked, sent, mean_s, layout.num_replicas, busy_s)
 
 
 @lean
@@ -86,13 +89,14 @@ def _serve(  # type: ignore[no-untyped-def]
     good,
     asked,
     sent,
+    busy_s,
 ):
     """Serve the requests; returns the sum of the latencies of those that were taken.
 
     Parameters
     ----------
     free_s : when every stage of every group is free; its last row is for times that are not certain yet.
-    good, asked, sent : counted here, see `Goodput`.
+    good, asked, sent, busy_s : counted here, see `Goodput`.
     """
     total_s, num_groups = 0.0, len(shape_of)
     for i in range(len(arrival_s)):
@@ -115,4 +119,5 @@ def _serve(  # type: ignore[no-untyped-def]
             total_s += latency_s
             for stage in range(num_stages[chosen]):
                 free_s[chosen, stage] = free_s[num_groups, stage]
+                busy_s[chosen, stage] += stages[stage]
     return total_s

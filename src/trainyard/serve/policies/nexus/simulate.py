@@ -37,12 +37,15 @@ class SessionOutcome:
     total_s: float
 
 
-def simulate(devices: tuple[PackedDevice, ...], arrival_s: Mapping[str, Floats]) -> dict[str, SessionOutcome]:
+def simulate(
+    devices: tuple[PackedDevice, ...], arrival_s: Mapping[str, Floats], busy_s: Floats | None = None
+) -> dict[str, SessionOutcome]:
     """Serve requests; those of a session go to its GPUs in turn, to each as its part of the rate is.
 
     Parameters
     ----------
     arrival_s : of the requests of every session, in ascending order, shape ``(requests,)``.
+    busy_s : the time in which each GPU computes is added here, shape ``(GPUs,)``.
 
     Returns
     -------
@@ -54,8 +57,10 @@ def simulate(devices: tuple[PackedDevice, ...], arrival_s: Mapping[str, Floats])
         for place, part in _in_turn(times_s, rates).items():
             sent[place][name] = part
     good, total_s = dict.fromkeys(arrival_s, 0), dict.fromkeys(arrival_s, 0.0)
-    for node, given in zip(devices, sent, strict=True):
-        _serve(node, given, good, total_s)
+    for number, (node, given) in enumerate(zip(devices, sent, strict=True)):
+        computed_s = _serve(node, given, good, total_s)
+        if busy_s is not None:
+            busy_s[number] += computed_s
     return {
         name: SessionOutcome(len(times_s), good[name], total_s[name]) for name, times_s in arrival_s.items()
     }
@@ -93,11 +98,11 @@ def _choose_in_turn(shares, behind, chosen):  # type: ignore[no-untyped-def]
 
 def _serve(
     node: PackedDevice, sent: Mapping[str, Floats], good: dict[str, int], total_s: dict[str, float]
-) -> None:
-    """Serve the requests of a GPU, and count them."""
+) -> float:
+    """Serve the requests of a GPU, and count them; returns the time in which it computes."""
     served = [(s, b) for s, b in zip(node.sessions, node.batches, strict=True) if s.name in sent]
     if not served:
-        return
+        return 0.0
     ends = np.cumsum([len(sent[session.name]) for session, _ in served])
     heads = np.concatenate([[0], ends[:-1]])
     largest = max(len(session.profile.latency_by_size_s) for session, _ in served)
@@ -108,7 +113,7 @@ def _serve(
         ]
     )
     num_good, sums_s = np.zeros(len(served), np.int64), np.zeros(len(served))
-    _serve_in_cycles(
+    computed_s: float = _serve_in_cycles(
         np.concatenate([sent[session.name] for session, _ in served]),
         heads,
         heads.copy(),
@@ -123,6 +128,7 @@ def _serve(
     for i, (session, _) in enumerate(served):
         good[session.name] += int(num_good[i])
         total_s[session.name] += float(sums_s[i])
+    return computed_s
 
 
 @lean
@@ -131,20 +137,22 @@ def _serve_in_cycles(  # type: ignore[no-untyped-def]
 ):
     """Compute a batch of each session after the other; good requests and their latencies are added up.
 
+    Returns the time in which the GPU computes.
+
     Parameters
     ----------
     arrival_s : of the sessions one after the other, each in ascending order.
     heads, come, ends : of every session: its first request that waits, the first that has not come, and its end.
     latency_s : of batches, shape ``(sessions, sizes)``.
     """
-    now_s = 0.0
+    now_s, computed_s = 0.0, 0.0
     while True:
         next_s = np.inf
         for s in range(len(heads)):
             if heads[s] < ends[s]:
                 next_s = min(next_s, arrival_s[heads[s]])
         if next_s == np.inf:
-            return
+            return computed_s
         now_s = max(now_s, next_s)
         for s in range(len(heads)):
             while come[s] < ends[s] and arrival_s[come[s]] <= now_s:
@@ -155,7 +163,9 @@ def _serve_in_cycles(  # type: ignore[no-untyped-def]
             )
             first, heads[s] = heads[s] + dropped, heads[s] + dropped + size
             if size:
-                now_s += latency_s[s, min(size, latency_s.shape[1] - 1)]
+                batch_s = latency_s[s, min(size, latency_s.shape[1] - 1)]
+                now_s += batch_s
+                computed_s += batch_s
                 num_good[s] += size
                 for i in range(first, first + size):
                     sums_s[s] += now_s + outside_s[s] - arrival_s[i]
