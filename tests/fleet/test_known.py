@@ -13,13 +13,14 @@ from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, JobRequest, declared_job
 from trainyard.hardware.cluster import Cluster
 
 JOB = declared_job(
     "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
     weight=2.0, deadline_s=99.0, guaranteed=False, cpus=3.0, memory_bytes=1e9, model="m", batch_size=32, priority=7,
-    gang=(2, 2), pinned_cell="c", yields=True, account="acc", started_s=7.0, limit_s=50.0,
+    gang=(2, 2), pinned_cell="c", yields=True, account="acc", attempts=(Attempt(7.0, 4),), limit_s=50.0,
 )  # fmt: skip
 SECRETS: dict[str, Need] = {
     "work": "length",
@@ -40,8 +41,8 @@ def test_everything_else_is_open() -> None:
 def test_all_else_must_be_declared_or_is_not_there() -> None:
     rest = {f.name for f in fields(Job)} - {f.name for f in fields(JobRequest)}
     # When it started in its trace is nothing that happens here.
-    assert rest == {"started_s", *SECRETS}
-    assert not hasattr(KnownJob(JOB, frozenset(SECRETS.values())), "started_s")
+    assert rest == {"attempts", *SECRETS}
+    assert not hasattr(KnownJob(JOB, frozenset(SECRETS.values())), "attempts")
 
 
 @pytest.mark.parametrize("name", SECRETS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,18 +125,27 @@ def _simulated(
     from trainyard.fleet.scheduler import CannotRun, schedulers_of
 
     schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
-    conditions, runs = options.conditions(options.seed), []
+    conditions = options.conditions(options.seed) | {
+        "keep_spans": options.html is not None,
+        "strict": options.strict,
+    }
+    recorded, prepared, runs = recorded_run(jobs, cluster), [], []
+
+    @contextmanager
+    def refusal_is_noted(text: str) -> Iterator[None]:
+        try:
+            yield
+        except UnfitJobError:
+            raise
+        except FleetError as error:
+            cannot.append(CannotRun(text, str(error)))
+
     for scheduler in schedulers:
-        with screen.waiting(f"simulating {scheduler.text}"):
-            try:
-                run = scheduler.simulate(
-                    jobs, cluster, keep_spans=options.html is not None, strict=options.strict, **conditions
-                )
-            except UnfitJobError:
-                raise
-            except FleetError as error:
-                cannot.append(CannotRun(scheduler.text, str(error)))
-            else:
-                runs.append(run)
-    recorded = recorded_run(jobs, cluster) if runs else None
+        with refusal_is_noted(scheduler.text):
+            prepared.append((scheduler.text, scheduler.prepared(jobs, cluster, **conditions)))
+    for text, run in prepared:
+        with screen.waiting(f"simulating {text}"), refusal_is_noted(text):
+            runs.append(run())
+    if not runs:
+        return [], cannot
     return runs + ([recorded] if recorded is not None else []), cannot

@@ -26,6 +26,8 @@ virtual_cluster     to which it belongs
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 started_s           when it really started, where that is known, counted as arrival_s                not known
+attempts            instead, where it was interrupted: when it really had devices, ``START:END``     not known
+                    separated by spaces; ``START:END*DEVICES`` where these were not num_devices
 limit_s             seconds that it was allowed to run, above 0                                      none
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
@@ -53,6 +55,7 @@ from typing import Any
 import yaml
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.workload.attempts import attempts_text, read_attempts
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.lengths import check_length
 from trainyard.fleet.workload.own_training import (
@@ -77,11 +80,12 @@ _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
     *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "weight",
-    "deadline_s", "started_s", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus",
+    "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus",
     "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
 _TEXTS = ("name", "user", "account", "virtual_cluster", "pinned_cell", "model")
-_NUMBERS = ("deadline_s", "started_s", "cpus", "memory_bytes")
+_NUMBERS = ("deadline_s", "cpus", "memory_bytes")
+_RECORDED = ("started_s", "attempts")
 _POSITIVE = ("weight", "limit_s")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
@@ -151,6 +155,7 @@ def _job(row: Row, arrival_s: float) -> Job:
         device_types=kinds,
         gang=_gang(row, size),
         busy=busy,
+        attempts=read_attempts(row, size),
         **rest,
     )
     if not job.least_devices <= size <= job.most_devices:
@@ -309,10 +314,12 @@ def values_of(job: Job) -> dict[str, Any]:
             "cluster, num_devices) instead"
         )
     for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
+        if name in _RECORDED:
+            continue
         value = getattr(job, name)
         if value != _DEFAULTS[name]:
             values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
-    return values
+    return values | attempts_text(job.attempts, job.num_devices)
 
 
 def _matches(head: Head) -> bool:

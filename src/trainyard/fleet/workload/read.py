@@ -82,7 +82,7 @@ class Workload:
                     self.zero_s = job.arrival_s
                 job = _counted_from(job, self.zero_s)
             if job.started_s is not None and job.started_s < job.arrival_s:
-                job = replace(job, started_s=None)  # clocks that went wrong, or back
+                job = replace(job, attempts=())  # clocks that went wrong, or back
             self.left_out.num_used += 1
             yield job
             if self.left_out.num_used == limit:
@@ -95,8 +95,8 @@ class Workload:
 
 def _counted_from(job: Job, zero_s: float) -> Job:
     """The same job with its times counted from another moment."""
-    started_s = None if job.started_s is None else job.started_s - zero_s
-    return replace(job, arrival_s=job.arrival_s - zero_s, started_s=started_s)
+    attempts = tuple(attempt.shifted(-zero_s) for attempt in job.attempts)
+    return replace(job, arrival_s=job.arrival_s - zero_s, attempts=attempts)
 
 
 def recognise(path: Path) -> Format:

@@ -10,9 +10,9 @@ What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTR
 
 - *JobID* (and Cluster, if it is there): lines with the same one are attempts of a job that was preempted or lost a node
   and was requeued (``--duplicates`` prints them all). They are one job: submitted when the first attempt was, with the
-  devices of the last that ran; it takes the time of all that ran, added up. Attempts are in the order in which they were
-  submitted and started, whatever that of the lines. One that has several lines (of files that were joined, where it ran
-  from month to month) counts once, as the last of them has it. ``123+0``, ``123+1`` are components of a
+  devices of the last that ran; it takes the time of all that ran, added up, and as recorded waited between them.
+  Attempts are in the order in which they were submitted and started, whatever that of the lines. One that has several
+  lines (of files that were joined, where it ran from month to month) counts once, as the last of them has it. ``123+0``, ``123+1`` are components of a
   heterogeneous job, which is one gang: their devices are added up, and it takes the time of the longest. ``123_4`` of
   an array are jobs of their own. Steps, ``123.0`` or ``123.batch``, are parts of their jobs.
 - *ElapsedRaw* or *Elapsed* is how long it ran; that is never computed from dates.
@@ -35,12 +35,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from trainyard.fleet.workload.attempts import Attempt, joined
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, limit_s, resources
@@ -150,7 +151,7 @@ def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | 
         virtual_cluster=first.fields.get("Partition", ""),
         cpus=sum(part.had.cpus for part in parts),
         memory_bytes=sum(part.had.memory_bytes for part in parts),
-        started_s=first.moment_s("Start", zone, arrival_s) if _is_known(first, "Start") else None,
+        attempts=_recorded(by_component.values(), arrival_s, zone),
         limit_s=limit_s(first),
     )
 
@@ -180,6 +181,25 @@ def _attempts(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> S
             key = tuple(row.fields[name] for name in columns)
             found[key] = max(row, found.get(key, row), key=completeness)
     return list(found.values())
+
+
+def _recorded(
+    components: Collection[Sequence[Row]], arrival_s: float, zone: ZoneInfo | None
+) -> tuple[Attempt, ...]:
+    """When the attempts of a job had devices, and how many; empty where one of them does not say when it started."""
+    found = []
+    for rows in components:
+        ended_s, own = arrival_s, []
+        for row in rows:
+            if not elapsed_s(row):
+                continue
+            if not _is_known(row, "Start"):
+                return ()
+            start_s = row.moment_s("Start", zone, ended_s)
+            ended_s = start_s + elapsed_s(row)
+            own.append((start_s, ended_s, resources(row).num_devices))
+        found.append(own)
+    return joined(found)
 
 
 def _component(attempts: Sequence[Row]) -> _Component | None:
