@@ -15,6 +15,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload import own
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers import (
+    acme,
     alibaba,
     elasticflow,
     gavel,
@@ -36,7 +37,7 @@ FORMATS: dict[str, Format] = {
     entry.name: entry
     for entry in (
         own.FORMAT, tiresias.FORMAT, gavel.FORMAT, shockwave.FORMAT, pollux.FORMAT, pollux.PHILLY, elasticflow.FORMAT,
-        synergy.FORMAT, alibaba.FORMAT, philly.FORMAT, helios.FORMAT, slurm.FORMAT, swf.FORMAT,
+        synergy.FORMAT, alibaba.FORMAT, philly.FORMAT, helios.FORMAT, acme.FORMAT, slurm.FORMAT, swf.FORMAT,
     )
 }  # fmt: skip
 """All formats, by name."""
