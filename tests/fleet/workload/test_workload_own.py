@@ -24,7 +24,7 @@ FULL = Job(
     "full, with a comma", 12.25, 2, 1e6, Speeds((("V100", 1, 5.5), ("V100", 2, 0.1 + 0.2))),
     min_devices=1, max_devices=8, device_types=("V100", "K80"), user="ann", virtual_cluster='the "red"', weight=2.5,
     deadline_s=99.0, guaranteed=False, cpus=3.5, memory_bytes=2.0**31, busy=0.25, model="ResNet: 50", batch_size=256,
-    priority=3, gang=(1, 1), pinned_cell="mine", yields=True, limit_s=3600.0, account="vision",
+    priority=3, qos="night", gang=(1, 1), pinned_cell="mine", yields=True, limit_s=3600.0, account="vision",
     attempts=(Attempt(13.5, 2),),
 )  # fmt: skip
 PART = declared_job(

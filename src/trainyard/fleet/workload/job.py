@@ -167,11 +167,12 @@ class JobRequest:
     Attributes
     ----------
     name : unique in its workload.
-    arrival_s : when it is submitted.
+    arrival_s : when it is submitted, and could start.
     num_devices : that it asks for, as a gang.
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
+    qos : its quality of service, by a name of its cluster.
     weight : of its share in weighted fairness, above 0.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
@@ -207,6 +208,7 @@ class JobRequest:
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
     yields: bool = False
+    qos: str = ""
 
     @property
     def least_devices(self) -> int:

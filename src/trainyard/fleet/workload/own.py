@@ -7,7 +7,7 @@ A CSV file with a header, one job per line. Only the first three columns must be
 column              meaning                                                                          default
 =================== ================================================================================ =================
 name                of the job, unique
-arrival_s           when it is submitted, seconds
+arrival_s           when it is submitted and could start, seconds
 num_devices         of its gang
 length_s            seconds that it runs on its gang                                                 see work, steps
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
@@ -23,6 +23,7 @@ max_devices
 device_types        that it can run on, separated by spaces                                          all
 user, account       whose it is
 virtual_cluster     to which it belongs
+qos                 its quality of service, by name
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 started_s           when it really started, where that is known, counted as arrival_s                not known
@@ -70,7 +71,7 @@ from trainyard.fleet.workload.readers.table import RowError, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
-from trainyard.reading.head import Head
+from trainyard.reading.head import HasColumns, Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 from trainyard.reading.rows import Row
@@ -79,11 +80,11 @@ _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
-    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "weight",
-    "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus",
-    "memory_bytes", "busy", "model", "batch_size",
+    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "qos",
+    "weight", "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields",
+    "cpus", "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
-_TEXTS = ("name", "user", "account", "virtual_cluster", "pinned_cell", "model")
+_TEXTS = ("name", "user", "account", "virtual_cluster", "qos", "pinned_cell", "model")
 _NUMBERS = ("deadline_s", "cpus", "memory_bytes")
 _RECORDED = ("started_s", "attempts")
 _POSITIVE = ("weight", "limit_s")
@@ -322,10 +323,14 @@ def values_of(job: Job) -> dict[str, Any]:
     return values | attempts_text(job.attempts, job.num_devices)
 
 
-def _matches(head: Head) -> bool:
-    if head.path.suffix in (".yaml", ".yml"):
-        return any(line.startswith("jobs:") for line in head.text.splitlines())
-    return head.columns().issuperset(_NEEDED)
+def _is_yaml(head: Head) -> bool:
+    is_named_so = head.path.suffix in (".yaml", ".yml")
+    return is_named_so and any(line.startswith("jobs:") for line in head.text.splitlines())
 
 
-FORMAT = Format("trainyard", "Trainyard's own: CSV or YAML of everything a job can say", _matches, read_own)
+FORMAT = Format(
+    "trainyard",
+    "Trainyard's own: CSV or YAML of everything a job can say",
+    HasColumns((_NEEDED,), or_else=_is_yaml),
+    read_own,
+)
