@@ -102,8 +102,7 @@ def prepared_run(
             "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    how = placement(place)
-    allocator = Allocator(cluster, policy, how, costs or Costs(), notes, fate, crowding)
+    allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
     simulator = Simulator(jobs, policy, allocator, rounds, strict)
 
     def run() -> FleetRun:

@@ -58,8 +58,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
         runs, cannot, unseen = _simulated(options, screen, jobs, cluster)
-    doubts = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
-    for warning in filter(None, (workload.left_out.warning, *doubts)):
+    doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
+    for warning in filter(None, doubts):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
