@@ -29,7 +29,7 @@ BRIEF = {"pollux": {"num_generations": 3, "population": 8}}
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 CLUSTER = Cluster.uniform(3, 4)
 COLUMNS = (
-    "serial", "arrival_s", "num_devices", "allowed", "held", "weight", "attained_s", "attained_device_s", "waiting_s",
+    "serial", "arrival_s", "num_devices", "allowed", "held", "attained_s", "attained_device_s", "waiting_s",
     "first_start_s", "rows", "free",
 )  # fmt: skip
 

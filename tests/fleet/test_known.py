@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from trainyard.cli.main import main
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.known import KnownJob
+from trainyard.fleet.known import NEEDS, KnownJob, not_looked_at
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, JobRequest, declared_job
 from trainyard.hardware.cluster import Cluster
 
 JOB = declared_job(
     "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
     weight=2.0, deadline_s=99.0, guaranteed=False, cpus=3.0, memory_bytes=1e9, model="m", batch_size=32, priority=7,
-    gang=(2, 2), pinned_cell="c", yields=True, account="acc", started_s=7.0, limit_s=50.0,
+    gang=(2, 2), pinned_cell="c", yields=True, account="acc", qos="night", attempts=(Attempt(7.0, 4),), limit_s=50.0,
 )  # fmt: skip
 SECRETS: dict[str, Need] = {
     "work": "length",
     "profile": "speed",
     "deadline_s": "deadline",
     "limit_s": "limit",
+    "priority": "priority",
+    "yields": "priority",
+    "guaranteed": "guaranteed",
+    "weight": "weight",
+    "qos": "qos",
 }
 
 
 def test_everything_else_is_open() -> None:
     known = KnownJob(JOB, frozenset())
-    names = {f.name for f in fields(JobRequest)}
+    names = {f.name for f in fields(JobRequest)} - SECRETS.keys()
     assert {name: getattr(known, name) for name in names} == {name: getattr(JOB, name) for name in names}
     assert (known.least_devices, known.most_devices) == (2, 8)
     assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5
@@ -40,8 +50,8 @@ def test_everything_else_is_open() -> None:
 def test_all_else_must_be_declared_or_is_not_there() -> None:
     rest = {f.name for f in fields(Job)} - {f.name for f in fields(JobRequest)}
     # When it started in its trace is nothing that happens here.
-    assert rest == {"started_s", *SECRETS}
-    assert not hasattr(KnownJob(JOB, frozenset(SECRETS.values())), "started_s")
+    assert rest == {"attempts", "work", "profile", "deadline_s", "limit_s"}
+    assert not hasattr(KnownJob(JOB, frozenset(SECRETS.values())), "attempts")
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -61,6 +71,8 @@ def test_what_is_not_declared_is_not_told(name: str) -> None:
         (lambda s: np.array([s.gang_speeds(i).max() for i in range(s.num_jobs)]), "speed"),
         (lambda s: np.array([job.deadline_s for job in s.jobs]), "deadline"),
         (lambda s: s.deadline_s, "deadline"),
+        (lambda s: s.weight, "weight"),
+        (lambda s: np.array([float(job.priority) for job in s.jobs]), "priority"),
         (lambda s: np.array([float(report is None) for report in s.reports]), "reports"),
     ],
 )
@@ -74,3 +86,34 @@ def test_a_policy_that_peeks_is_refused(key: Callable[[Snapshot], np.ndarray], n
 def test_anybody_can_read_how_far_jobs_are() -> None:
     run = simulate_fleet([declared_job("a", 0, 1, 10)], Cluster.uniform(1, 1), Priority(lambda s: s.done))
     assert run.finish_s.tolist() == [10.0]
+
+
+def test_what_jobs_have_and_policies_do_not_look_at() -> None:
+    plain, urgent = declared_job("a", 0, 1, 10), declared_job("b", 0, 1, 10, priority=3, qos="high")
+    assert not_looked_at([plain], frozenset()) == ()
+    assert not_looked_at([plain, urgent], frozenset()) == ("priority", "qos")
+    assert not_looked_at([plain, urgent], frozenset({"priority"})) == ("qos",)
+    named = {name: need for name, need in SECRETS.items() if name not in ("work", "profile")}
+    assert not_looked_at([JOB], frozenset()) == tuple(name for name in NEEDS if name in named)
+    for name, need in named.items():
+        assert name not in not_looked_at([JOB], frozenset({need}))
+    assert set(NEEDS.values()) | {"reports"} == set(get_args(Need))
+
+
+def test_it_is_said_once_and_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = Path(__file__).parent / "workload" / "cases" / "priority_columns.csv"
+    to = ("fleet", "simulate", "--trace", str(trace), "--cluster", "1x1xV100")
+    assert main((*to, "--policy", "fifo,srtf,fifo(backfill='easy'),antman,hived")) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "look at" in line]
+    assert lines == [
+        "fifo, srtf do not look at limit_s, priority, guaranteed of jobs",
+        "fifo(backfill='easy') does not look at priority, guaranteed of jobs",
+        "antman does not look at limit_s, priority of jobs",
+        "hived does not look at limit_s of jobs",
+    ]
+    assert main((*to, "--policy", "hived", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)["not_looked_at"]
+    assert found == [{"policies": ["hived"], "attributes": ["limit_s"]}]
+    compare = ("fleet", "compare", "--trace", str(trace), "--cluster", "1x1xV100", "--seeds", "2")
+    assert main((*compare, "--policy", "fifo,srtf")) == 0
+    assert "fifo, srtf do not look at limit_s, priority, guaranteed of jobs" in capsys.readouterr().out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, JobRequest, Profile
@@ -24,16 +27,35 @@ def require(need: str, needs: frozenset[str]) -> None:
         )
 
 
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "work": "length",
+        "profile": "speed",
+        "deadline_s": "deadline",
+        "limit_s": "limit",
+        "priority": "priority",
+        "yields": "priority",
+        "guaranteed": "guaranteed",
+        "weight": "weight",
+        "qos": "qos",
+    }
+)
+"""What a policy has to declare that looks at an attribute of jobs; all other attributes of `JobRequest` are open."""
+
+
 class KnownJob(JobRequest):
     """A job as it was submitted, for a policy to look at: what every cluster knows of it, and what the policy declared.
 
-    How much ``work`` it is needs "length", its ``profile`` needs "speed", its ``deadline_s`` needs "deadline",
-    its ``limit_s`` needs "limit".
+    What an attribute needs is in `NEEDS`.
     """
 
     __slots__ = ("_job", "_needs")
     _job: Job
     _needs: frozenset[str]
+    work: float
+    profile: Profile
+    deadline_s: float | None
+    limit_s: float | None
 
     def __init__(self, job: Job, needs: frozenset[str]) -> None:
         # Nothing is copied: every decision of a simulation makes as many of these as there are jobs.
@@ -41,30 +63,29 @@ class KnownJob(JobRequest):
         object.__setattr__(self, "_needs", needs)
 
     @property
-    def work(self) -> float:
-        require("length", self._needs)
-        return self._job.work
-
-    @property
-    def profile(self) -> Profile:
-        require("speed", self._needs)
-        return self._job.profile
-
-    @property
-    def deadline_s(self) -> float | None:
-        require("deadline", self._needs)
-        return self._job.deadline_s
-
-    @property
-    def limit_s(self) -> float | None:
-        require("limit", self._needs)
-        return self._job.limit_s
-
-    @property
     def skew(self) -> float | None:
         """See `Job.skew`."""
         return self._job.skew
 
 
-for _field in fields(JobRequest):
-    setattr(KnownJob, _field.name, property(attrgetter(f"_job.{_field.name}")))
+def _told(name: str) -> property:
+    """An attribute of a job, as far as it is open or was declared."""
+    if name not in NEEDS:
+        return property(attrgetter(f"_job.{name}"))
+
+    def told(known: KnownJob) -> Any:
+        require(NEEDS[name], known._needs)
+        return getattr(known._job, name)
+
+    return property(told)
+
+
+for _name in {field.name for field in fields(JobRequest)} | NEEDS.keys():
+    setattr(KnownJob, _name, _told(_name))
+
+
+def not_looked_at(jobs: Sequence[Job], needs: frozenset[str]) -> tuple[str, ...]:
+    """Attributes that some job has and a policy with these needs does not look at, in the order of `NEEDS`."""
+    defaults = {field.name: field.default for field in fields(Job)}
+    said = [name for name, need in NEEDS.items() if need not in needs and defaults[name] is not MISSING]
+    return tuple(name for name in said if any(getattr(job, name) != defaults[name] for job in jobs))

@@ -32,6 +32,7 @@ class Submitted(NamedTuple):
     user: str
     account: str
     virtual_cluster: str
+    qos: str
     num_devices: int
     device_types: str
     deadline_s: float
@@ -41,7 +42,8 @@ class Submitted(NamedTuple):
         """What reports need of a job."""
         types = "+".join(job.device_types) if job.device_types else ""
         deadline_s = _INF if job.deadline_s is None else job.deadline_s
-        return cls(job.name, job.user, job.account, job.virtual_cluster, job.num_devices, types, deadline_s)
+        whose = job.user, job.account, job.virtual_cluster, job.qos
+        return cls(job.name, *whose, job.num_devices, types, deadline_s)
 
 
 class Unfit(NamedTuple):

@@ -21,9 +21,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Need = Literal["length", "speed", "deadline", "reports", "limit"]
+Need = Literal[
+    "length", "speed", "deadline", "reports", "limit", "priority", "guaranteed", "weight", "qos"
+]  # fmt: skip
 """What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
-they should end; what adaptive jobs measured of themselves; for how long their users let them run."""
+they should end; what adaptive jobs measured of themselves; for how long their users let them run; and what not every
+cluster looks at: how urgent jobs are, whether they are guaranteed, weights in fairness, quality of service."""
 
 
 HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, job_facts.FACT_ALLOWED
@@ -99,7 +102,7 @@ class Snapshot:
         "Device types that every job can run on, as bits by their index in ``cluster.device_types``."
     )
     partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
-    weight = _Column[Floats]("Of every job, in weighted fairness.")
+    weight = _Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
     deadline_s = _Column[Floats](
         "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
     )

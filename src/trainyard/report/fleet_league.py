@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trainyard.fleet.groups import beside
 from trainyard.fleet.records import FleetRun, Unfit
-from trainyard.fleet.scheduler import CannotRun
+from trainyard.fleet.scheduler import CannotRun, NotLookedAt
 from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
 from trainyard.report.fleet_jobs import job_columns
@@ -22,6 +22,7 @@ __all__ = [
     "fleet_tables",
     "league",
     "left_out_lines",
+    "not_looked_at_lines",
     "ranked_runs",
     "refusals",
     "remarks",
@@ -141,9 +142,23 @@ def left_out_lines(runs: Sequence[FleetRun]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+def remarks(
+    runs: Sequence[FleetRun],
+    cannot: Sequence[CannotRun],
+    jobs: Sequence[Job],
+    unseen: Sequence[NotLookedAt] = (),
+) -> tuple[str, ...]:
     """All that is to be said of policies and jobs below the tables."""
-    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs), *_too_many(runs))
+    said = (*refusals(runs, cannot), *left_out_lines(runs), *not_looked_at_lines(unseen))
+    return (*said, *_unresized(runs, jobs), *_too_many(runs))
+
+
+def not_looked_at_lines(unseen: Sequence[NotLookedAt]) -> tuple[str, ...]:
+    """Which policies do not look at what jobs have, a line for those with the same."""
+    return tuple(
+        f"{', '.join(policies)} do{'es' * (len(policies) == 1)} not look at {', '.join(attributes)} of jobs"
+        for policies, attributes in unseen
+    )
 
 
 def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:

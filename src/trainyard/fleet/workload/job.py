@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from trainyard.fleet.workload.attempts import Attempt
+
 
 class Grant(NamedTuple):
     """What a running job has.
@@ -165,11 +167,12 @@ class JobRequest:
     Attributes
     ----------
     name : unique in its workload.
-    arrival_s : when it is submitted.
+    arrival_s : when it is submitted, and could start.
     num_devices : that it asks for, as a gang.
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
+    qos : its quality of service, by a name of its cluster.
     weight : of its share in weighted fairness, above 0.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
@@ -205,6 +208,7 @@ class JobRequest:
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
     yields: bool = False
+    qos: str = ""
 
     @property
     def least_devices(self) -> int:
@@ -231,7 +235,7 @@ class Job(JobRequest):
     profile : how fast it runs.
     deadline_s : time by which it should end, counted as ``arrival_s``.
     limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
-    started_s : when it first had devices where it was recorded, counted as ``arrival_s``; None where that is not known.
+    attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     """
 
     work: float
@@ -239,13 +243,18 @@ class Job(JobRequest):
     _: KW_ONLY
     deadline_s: float | None = None
     limit_s: float | None = None
-    started_s: float | None = None
+    attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:
         # What is compiled for numbers would be compiled for whole numbers once more.
         for name in ("arrival_s", "work", "weight"):
             if type(value := getattr(self, name)) is not float:
                 object.__setattr__(self, name, float(value))
+
+    @property
+    def started_s(self) -> float | None:
+        """When it first had devices where it was recorded; None where that is not known."""
+        return self.attempts[0].start_s if self.attempts else None
 
     @property
     def skew(self) -> float | None:

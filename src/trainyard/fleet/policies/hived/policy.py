@@ -71,7 +71,7 @@ class HiveD:
 
     layout: Layout | None = None
     quotas: Quotas = ()
-    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    needs: frozenset[Need] = field(default=frozenset({"guaranteed", "priority"}), init=False)
     preempts: bool = field(default=True, init=False)
 
     @property
