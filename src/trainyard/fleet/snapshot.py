@@ -119,8 +119,8 @@ class Snapshot:
     )
     held = _Column[Ints]("Devices that every job has.")
     lease_until_s = _Column[Floats](
-        "When every job's devices are to be given back, by the decision that gave them: a lease, which is over where that is "
-        "not later than now; infinite for devices without a lease, and for a job without devices."
+        "When every job's devices are to be given back, by the decision that gave them: a lease, which is over where "
+        "that is not later than now; infinite for devices without a lease, and for a job without devices."
     )
     is_running = _Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
     is_restarting = _Column[Bools](

@@ -86,7 +86,14 @@ def test_a_policy_sees_the_leases_that_it_gave() -> None:
     simulated(policy, 15.0, 22.0)
     inf = float("inf")
     ends = [(now_s, leases) for now_s, leases, _ in policy.seen]
-    assert ends == [(0.0, [inf]), (1.0, [10.0, inf]), (11.0, [11.0, inf]), (15.0, [inf]), (25.0, [25.0]), (35.0, [35.0])]
+    assert ends == [
+        (0.0, [inf]),
+        (1.0, [10.0, inf]),
+        (11.0, [11.0, inf]),
+        (15.0, [inf]),
+        (25.0, [25.0]),
+        (35.0, [35.0]),
+    ]
 
 
 def test_a_policy_sees_what_an_equal_share_would_take() -> None:
