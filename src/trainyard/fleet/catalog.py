@@ -313,7 +313,8 @@ CATALOG: tuple[Entry, ...] = (
         left_out="waiting for preempted jobs to stop, and taking that back, since they stop at once; nodes that are "
         "suggested for a single job: those that are away are so for all; jobs that can never fit are refused and do not "
         "wait; a job on a node that a new configuration lacks starts anew and does not run on uncounted. "
-        "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program",
+        "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program: of jobs "
+        "of lower priority it preempts those on the first cells, not the least urgent, which they then preempt",
         needs=("guaranteed", "priority"),
     ),
 )

@@ -205,7 +205,13 @@ class FleetRun:
 
     @property
     def num_preemptions(self) -> int:
+        """How often jobs lost their devices and waited."""
         return int(self.num_preempted.sum())
+
+    @property
+    def num_moves(self) -> int:
+        """How often jobs restarted on other devices, or on more or fewer, without a wait between."""
+        return int((self.num_starts - 1 - self.num_preempted).sum())
 
     @property
     def mean_waiting_s(self) -> float:

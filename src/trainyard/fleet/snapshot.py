@@ -14,6 +14,7 @@ from trainyard.fleet.jobs import job_facts
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.place.trial import TrialPlacement
+from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
 
@@ -120,6 +121,10 @@ class Snapshot:
         "What every job has.", lambda s: tuple(s._table.grants[row] for row in s.rows)
     )
     held = _Column[Ints]("Devices that every job has.")
+    lease_until_s = _Column[Floats](
+        "When every job's devices are to be given back, by the decision that gave them: a lease, which is over where "
+        "that is not later than now; infinite for devices without a lease, and for a job without devices."
+    )
     is_running = _Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
     is_restarting = _Column[Bools](
         "Whether every job has devices and does no work yet.",
@@ -154,6 +159,13 @@ class Snapshot:
         "Time that every job would still take on its gang, all devices that it asks for, on the type on which it is "
         "fastest, of those that it may have; infinite for a job that runs on none.",
         lambda s: s._least_rests_s(),
+        ("length", "speed"),
+    )
+
+    fair_s = _Column[Floats](
+        "Time that every job would take from beginning to end with an equal share of the cluster, that of one of as many "
+        "jobs as there were on average since it came; as long as alone on its gang if it asks for no more than that.",
+        lambda s: s._fair_times_s(),
         ("length", "speed"),
     )
 
@@ -211,6 +223,15 @@ class Snapshot:
             for number in np.flatnonzero(np.isnan(found)).tolist():
                 found[number] = self._least_rest_s(number)
         return found
+
+    def _fair_times_s(self) -> Floats:
+        """What `fair_s` says: how long jobs take alone is found once, the rest at every decision."""
+        fair, found = FairTimes(self.cluster.whole), self._table.alone_s
+        for row in self.rows.tolist():
+            if row not in found:
+                found[row] = fair.alone_s(self._table.job(row), int(self._table.allowed[row]))
+        alone_s = np.array([found[row] for row in self.rows.tolist()])
+        return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
         """What `left_s` says of one job, of which it matters where it runs, or which adapts itself.

@@ -89,6 +89,8 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     ]
     if any(run.queues for run in order):
         cells.insert(1, ("queues", lambda run: run.queues))
+    if any(run.num_moves for run in order):
+        cells.append(("moved", lambda run: str(run.num_moves) if run.jobs else ""))
     if any(run.num_failures for run in order):
         cells.append(("failures", lambda run: str(run.num_failures)))
     if any(run.refused for run in order):

@@ -82,7 +82,8 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
     table[row] = coming[number]
     job = table[row]
     job.serial, job.best_rate, job.job_s = counts.entered, job.gang_rate, job_s
-    job.waiting_since_s, job.first_start_s, job.finish_s = now_s, np.nan, np.inf
+    job.waiting_since_s, job.first_start_s = now_s, np.nan
+    job.finish_s = job.lease_until_s = np.inf
     counts.active += 1
     counts.entered += 1
     counts.waiting += 1
@@ -280,4 +281,5 @@ def _release(table, row, now_s):  # type: ignore[no-untyped-def]
     settle(table, row, now_s)
     job = table[row]
     job.held, job.rate = 0, 0.0
-    job.finish_s, job.waiting_since_s = np.inf, now_s
+    job.finish_s = job.lease_until_s = np.inf
+    job.waiting_since_s = now_s
