@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
+from limited_work import Task, failing, prepared, spinning
 
 from trainyard.processes import (
     CpuLimitError,
@@ -24,67 +25,12 @@ from trainyard.processes import (
     ProcessLostError,
     WorkError,
     forking,
+    limited,
 )
 
 _MIB = 1 << 20
 _LIMITS = ProcessLimits(cpu_s=0.5, memory_bytes=512 * _MIB)
 _PREPARING = ProcessLimits(cpu_s=60.0)
-
-Task = tuple[str, int]
-
-
-def prepared() -> Callable[[Task], int]:
-    """Work by name; what was kept by a piece of work stays in its process."""
-    kept = []
-
-    def do(task: Task) -> int:
-        name, number = task
-        if name == "spin":
-            while True:
-                pass
-        if name == "keep":
-            kept.append(bytearray(number))
-        if name == "raise":
-            raise LookupError("not there")
-        if name == "raise without message":
-            raise _UnsayableError
-        if name == "raise much":
-            raise LookupError("n" * number)
-        if name == "return a function":
-            return lambda: 0  # type: ignore[return-value]
-        if name == "die within an answer":
-            _die_within_an_answer()
-        if name == "exit":
-            raise SystemExit(3)
-        if name == "sleep":
-            time.sleep(number)
-        if name == "signal":
-            os.kill(os.getpid(), number)
-        if name == "fork" and os.fork() == 0:  # a child that works counts as well
-            while True:
-                pass
-        if name == "fork":
-            time.sleep(1000)
-        return os.getpid()
-
-    return do
-
-
-def _die_within_an_answer() -> None:
-    """Leave a child that keeps the pipe open, and end after the first bytes of an answer."""
-    if os.fork() == 0:
-        time.sleep(60)
-        os._exit(0)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                os.write(fd, struct.pack("!i", 1000) + b"the first bytes")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _UnsayableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError
 
 
 def _first_children(process: psutil.Process) -> list[psutil.Process]:
@@ -92,10 +38,6 @@ def _first_children(process: psutil.Process) -> list[psutil.Process]:
         if found := process.children():
             return found
     return []
-
-
-def failing() -> Callable[[Task], int]:
-    raise OSError("no tokenizer")
 
 
 @pytest.fixture
@@ -203,13 +145,16 @@ def test_work_is_done_though_the_fork_server_is_killed(worker: LimitedProcess[Ta
 
 
 @pytest.mark.parametrize("start", [OSError(24, "too many open files"), EOFError()])
-def test_process_that_cannot_be_started_is_no_fault_of_the_work(start: Exception) -> None:
+def test_process_that_cannot_be_started_is_no_fault_of_the_work(
+    start: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(process: object) -> None:
         raise start
 
-    process = LimitedProcess[Task, int](prepared, _LIMITS, start=fails)
+    monkeypatch.setattr(limited, "start_forked", fails)
+    process = LimitedProcess[Task, int](prepared, _LIMITS)
     num_before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ProcessLostError, match="cannot be started"):
+    with pytest.raises(ProcessLostError, match="gets no process: "):
         process(("pid", 0))
     assert len(os.listdir("/proc/self/fd")) == num_before
 
@@ -277,11 +222,6 @@ def test_close_ends_the_process(worker: LimitedProcess[Task, int]) -> None:
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def spinning() -> Callable[[Task], int]:
-    while True:
-        pass
-
-
 def test_limits_of_preparing_are_told_as_such() -> None:
     worker = LimitedProcess(spinning, _LIMITS, ProcessLimits(cpu_s=0.7))
     with pytest.raises(CpuLimitError, match=r"more than 0\.7 CPU seconds"):
@@ -289,7 +229,7 @@ def test_limits_of_preparing_are_told_as_such() -> None:
 
 
 _USER = """
-from test_limited import prepared
+from limited_work import prepared
 from trainyard.processes import LimitedProcess, ProcessLimits
 
 if __name__ == "__main__":
@@ -360,3 +300,57 @@ def test_work_that_close_ends_is_not_begun_again(worker: LimitedProcess[Task, in
     thread.join()
     assert [str(each) for each in faults] == ["lost its process, which is closed"]
     assert worker.pid is None
+
+
+def test_process_whose_fork_server_is_killed_in_the_middle_does_not_go_on_for_ever(
+    worker: LimitedProcess[Task, int],
+) -> None:
+    pid = worker(("pid", 0))
+    faults = list[Exception]()
+
+    def spin() -> None:
+        try:
+            worker(("spin", 0))
+        except CpuLimitError as error:
+            faults.append(error)
+
+    spinning = threading.Thread(target=spin)
+    spins = psutil.Process(pid)
+    begun_s = spins.cpu_times().user
+    spinning.start()
+    while spins.cpu_times().user - begun_s < 0.1:
+        time.sleep(0.01)
+    server = spins.parent()
+    assert server is not None
+    server.kill()
+    psutil.wait_procs([spins], timeout=60.0)  # and is not left to itself
+    spinning.join(60)
+    assert len(faults) == 1
+
+
+def _no_file_can_be_opened() -> AbstractContextManager[None]:
+    @contextmanager
+    def within() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    return within()
+
+
+def test_process_is_killed_also_while_no_file_can_be_opened(worker: LimitedProcess[Task, int]) -> None:
+    process = psutil.Process(worker(("pid", 0)))
+    with _no_file_can_be_opened():
+        worker.close()
+    process.wait(60)
+
+
+def test_no_file_is_no_fault_of_the_work() -> None:
+    process = LimitedProcess[Task, int](prepared, _LIMITS, _PREPARING)
+    with _no_file_can_be_opened(), pytest.raises(ProcessLostError, match="gets no process: "):
+        process(("pid", 0))
+    assert process(("pid", 0)) == process.pid
+    process.close()

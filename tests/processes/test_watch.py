@@ -153,14 +153,21 @@ def test_cpu_seconds_of_a_process_with_its_children() -> None:
     assert tree_cpu_seconds(2**22 + 1) == own_cpu_seconds(2**22 + 1) == 0.0
 
 
-def test_process_that_cannot_be_seen_now_is_not_taken_for_one_that_works() -> None:
-    """Such as where no file can be opened: the watch goes on."""
+def test_process_that_cannot_be_seen_now_neither_works_nor_is_idle() -> None:
+    """Such as where no file can be opened: what was used before does not count later."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    watch = ProcessWatch(os.getpid(), ProcessLimits(cpu_s=1e6, idle_s=1e6))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
+        watch = ProcessWatch(os.getpid(), ProcessLimits(cpu_s=0.2, idle_s=1e6))
         seen = watch.look(), tree_cpu_seconds(os.getpid()), own_cpu_seconds(os.getpid())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert seen == (None, 0.0, 0.0)
+    assert seen == (None, None, None)
+    assert watch.look() is None
+    end_s = time.process_time() + 0.3
+    while time.process_time() < end_s:
+        pass
+    exceeded = watch.look()
+    assert exceeded is not None
+    assert exceeded.kind == "cpu"
     assert process_state(os.getpid()).cpu_s > 0.0

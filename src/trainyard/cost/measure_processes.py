@@ -177,7 +177,7 @@ def _run(request: dict[str, Any]) -> tuple[list[dict[str, Any]], _Crash | None]:
         folder = Path(name)
         (folder / "request.pickle").write_bytes(pickle.dumps(request))
         environment = {**os.environ, **heap_environment(), "OMP_NUM_THREADS": str(request["num_threads"])}
-        command = [sys.executable, "-m", "trainyard.cost.measure_worker", name]
+        command = [sys.executable, "-m", "trainyard.cost.measure_worker", name, str(os.getpid())]
         workers = []
         for rank in ranks:
             with (folder / f"errors{rank}").open("wb") as errors:

@@ -1,4 +1,4 @@
-"""One process that measures ops: ``python -m trainyard.cost.measure_worker FOLDER RANK``.
+"""One process that measures ops: ``python -m trainyard.cost.measure_worker FOLDER PARENT RANK``.
 
 `trainyard.cost.measure_processes` starts several. All run the same traces at the same time, so that each op is slowed by
 its neighbours as in a step. A process writes its results after every group of traces. Before an op runs for the first
@@ -18,10 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainyard.processes import die_with_parent
+
 __all__ = ["main"]
 
 BUFFER_ELEMENTS = (2**14, 2**22)
 _MIN_RUNS = 4
+
 _MAX_RUNS = 30
 _BUFFER_OP_RUNS = 5
 
@@ -36,11 +39,12 @@ def main(arguments: list[str]) -> None:
     Parameters
     ----------
     arguments
-        The folder and the rank.
+        The folder, the process that waits for the measurements, with which this one ends, and the rank.
     """
+    folder, parent, rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    die_with_parent(parent)
     import torch
 
-    folder, rank = Path(arguments[0]), int(arguments[1])
     # The file was written by the process that started this one.
     request = pickle.loads((folder / "request.pickle").read_bytes())
     torch.set_num_threads(request["num_threads"])

@@ -38,7 +38,7 @@ class MemoryLimitError(LimitError):
 
 
 class ProcessLostError(LimitedProcessError):
-    """The process could not begin, was ended by others, or used no CPU: the same work may succeed later."""
+    """The process did not start, was killed by others, or used no CPU; the same work may succeed later."""
 
     may_succeed_later = True
 

@@ -1,4 +1,4 @@
-"""Start processes of multiprocessing's fork server. A fork server that does not answer is ended."""
+"""Start processes through multiprocessing's fork server, and kill a server that does not answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def start_forked(process: BaseProcess) -> None:
 
 def _give_up(server: psutil.Process, exceeded: list[ExceededLimit], limit: ExceededLimit) -> None:
     exceeded.append(limit)
-    server.kill()
+    with suppress(psutil.Error, OSError):
+        server.kill()
 
 
 def fork_server() -> psutil.Process:
@@ -66,7 +67,7 @@ def fork_server() -> psutil.Process:
 
 def _end(server: psutil.Process) -> None:
     """Wait until the system says that the server has ended; until then multiprocessing would ask it again."""
-    with suppress(psutil.NoSuchProcess):
+    with suppress(psutil.Error, OSError):
         server.kill()
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)  # multiprocessing waits for it itself later

@@ -24,7 +24,7 @@ def die_with_parent(parent: int) -> None:
 
 @contextmanager
 def killing_descendants() -> Iterator[None]:
-    """Within it, this process is the parent of those below it whose parents die; at its end all of these are killed."""
+    """Adopt orphaned descendants while the context is open, and kill all descendants at its end."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield

@@ -28,6 +28,7 @@ from trainyard.processes.errors import (
     WorkError,
 )
 from trainyard.processes.forking import start_forked
+from trainyard.processes.handle import ProcessHandle
 from trainyard.processes.watch import ExceededLimit, ProcessLimits, kill_tree, watchdog
 
 __all__ = ["LimitedProcess"]
@@ -56,8 +57,7 @@ class LimitedProcess(Generic[Work, Result]):
         picklable.
     limits : limits of each piece of work.
     prepare_limits : limits of ``prepare``; by default the same.
-    context : returns the multiprocessing context that makes the process.
-    start : starts a process of the context.
+    context : returns the context of multiprocessing's fork server that makes the process.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class LimitedProcess(Generic[Work, Result]):
         limits: ProcessLimits,
         prepare_limits: ProcessLimits | None = None,
         context: Callable[[], Any] = lambda: multiprocessing.get_context("forkserver"),
-        start: Callable[[Any], None] = start_forked,
     ) -> None:
         self._prepare, self.limits, self._prepare_limits = prepare, limits, prepare_limits or limits
-        self._context, self._start_process = context, start
+        self._context = context
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._is_closed = False
@@ -142,7 +141,7 @@ class LimitedProcess(Generic[Work, Result]):
         if self._running is not None and self._running.is_alive:
             return self._running
         self._end()
-        self._running = running = _Running(self._new_process())
+        self._running = running = self._new_process()
         if self._is_closed:  # meanwhile, by a thread that may not have seen this process
             running.kill()
         try:
@@ -152,24 +151,27 @@ class LimitedProcess(Generic[Work, Result]):
             raise
         return running
 
-    def _new_process(self) -> tuple[BaseProcess, Connection]:
-        context = self._context()
-        ours, theirs = context.Pipe()
-        arguments = (theirs, self._prepare, self._prepare_limits, self.limits)
-        process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
+    def _new_process(self) -> _Running:
         try:
-            with theirs:
-                self._start_process(process)
+            context = self._context()
+            ours, theirs = context.Pipe()
+            arguments = (theirs, self._prepare, self._prepare_limits, self.limits)
+            process: BaseProcess = context.Process(target=_serve, args=arguments, daemon=True)
+            try:
+                with theirs:
+                    start_forked(process)
+                return _Running(process, ours)
+            except (OSError, EOFError):
+                ours.close()
+                raise
         except (OSError, EOFError) as error:
-            ours.close()
-            raise ProcessLostError(f"has no process, which cannot be started: {error}") from error
-        return process, ours
+            raise ProcessLostError(f"gets no process: {error}") from error
 
     def _attempt(self, work: Work) -> Result:
         try:
             running = self._started()
-        except (LimitError, WorkError, OSError) as error:  # it says nothing of this piece of work
-            raise ProcessLostError(f"has no process: preparing one {error}") from error
+        except (LimitError, WorkError) as error:  # it says nothing of this piece of work
+            raise ProcessLostError(f"gets no process, because preparing one {error}") from error
         result: Result = self._ask(running, self.limits, work)
         running.num_done += 1
         return result
@@ -207,7 +209,7 @@ class LimitedProcess(Generic[Work, Result]):
     def _end(self) -> None:
         if self._running is not None:
             self._running.kill()
-            self._running.pipe.close()
+            self._running.close()
             self._running.process.join(_END_S)  # killed in any case, also if its end is not seen
             self._running = None
 
@@ -217,16 +219,26 @@ def _no_memory(limits: ProcessLimits, more: str = "") -> MemoryLimitError:
 
 
 class _Running:
-    """A running process and its pipe."""
+    """A running process and its pipe.
 
-    def __init__(self, started: tuple[BaseProcess, Connection]) -> None:
-        self.process, self.pipe = started
+    Raises
+    ------
+    OSError
+        If no file can be opened. The process is killed.
+    """
+
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
         self.num_done = 0
         self.exceeded: ExceededLimit | None = None
-        # multiprocessing takes a process for ended as soon as its fork server has ended.
-        self._system_process: psutil.Process | None = None
-        with suppress(psutil.NoSuchProcess):
-            self._system_process = psutil.Process(self.process.pid)
+        assert process.pid is not None
+        try:
+            # multiprocessing takes a process for ended as soon as its fork server has ended.
+            self._handle = ProcessHandle(process.pid)
+            self._socket = socket.socket(fileno=os.dup(pipe.fileno()))
+        except OSError:
+            kill_tree(process.pid)
+            raise
 
     @property
     def is_alive(self) -> bool:
@@ -236,16 +248,20 @@ class _Running:
     def limited(self, limits: ProcessLimits) -> AbstractContextManager[None]:
         """Kill the process if it passes a limit while the context is open, also while it does not read its pipe."""
         assert self.process.pid is not None
-        return watchdog(self.process.pid, limits, self._kill_at)
+        return watchdog(self.process.pid, limits, self._kill_for)
 
     def kill(self) -> None:
         """End the process and its children, and whatever waits for their answer."""
-        system = self._system_process
-        if system is not None and system.is_running():  # else its id may be another process's by now
-            kill_tree(system.pid)
+        self._handle.kill()
         # A child of a process that has ended may keep the pipe open in the middle of an answer.
-        with suppress(OSError), socket.socket(fileno=os.dup(self.pipe.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the pipe and the process."""
+        self.pipe.close()
+        self._socket.close()
+        self._handle.close()
 
     def receive(self) -> Any:
         """Return the next object that the process sends.
@@ -259,7 +275,7 @@ class _Running:
             raise EOFError
         return self.pipe.recv()
 
-    def _kill_at(self, exceeded: ExceededLimit) -> None:
+    def _kill_for(self, exceeded: ExceededLimit) -> None:
         self.exceeded = exceeded
         self.kill()
 

@@ -5,6 +5,8 @@ CPU seconds are counted, because any process is slow by the clock on a busy mach
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +86,7 @@ class ProcessWatch:
     ----------
     pid : id of the process.
     limits : limits of each piece of work.
-    cpu : returns the CPU seconds that a process has used since its start.
+    cpu : returns the CPU seconds that a process has used since its start; None if they cannot be read now.
     clock : returns the watcher's time, in seconds.
     """
 
@@ -92,7 +94,7 @@ class ProcessWatch:
         self,
         pid: int,
         limits: ProcessLimits,
-        cpu: Callable[[int], float] | None = None,
+        cpu: Callable[[int], float | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pid, self.limits = pid, limits
@@ -101,12 +103,18 @@ class ProcessWatch:
 
     def begin(self) -> None:
         """Start to count anew: a piece of work begins, or has made progress."""
+        self._begun_cpu_s: float | None
+        self._active_cpu_s: float | None
         self._begun_cpu_s = self._active_cpu_s = self._cpu(self.pid)
         self._looked_s, self._idle_s = self._clock(), 0.0
 
     def look(self) -> ExceededLimit | None:
-        """Return the limit that is passed, if any."""
+        """Return the limit that is passed, if any. A look at which nothing can be read changes nothing."""
         now_s, cpu_s = self._clock(), self._cpu(self.pid)
+        if cpu_s is None:
+            return None
+        if self._begun_cpu_s is None or self._active_cpu_s is None:
+            self._begun_cpu_s = self._active_cpu_s = cpu_s
         self._idle_s += min(now_s - self._looked_s, _LONGEST_GAP_S, self.limits.idle_s / 2)
         self._looked_s = now_s
         if abs(cpu_s - self._active_cpu_s) > _IDLE_CPU_S:  # fewer seconds than before: a child is gone
@@ -126,7 +134,12 @@ def watch_together(pids: Sequence[int], limits: ProcessLimits) -> ProcessWatch:
     limits : ``cpu_s`` limits the average of the processes; ``idle_s`` is time in which none of them uses CPU.
     """
     together = replace(limits, cpu_s=limits.cpu_s * len(pids))
-    return ProcessWatch(pids[0], together, lambda _: sum(map(tree_cpu_seconds, pids)))
+
+    def cpu_seconds(_: int) -> float | None:
+        found = [cpu_s for pid in pids if (cpu_s := tree_cpu_seconds(pid)) is not None]
+        return sum(found) if len(found) == len(pids) else None
+
+    return ProcessWatch(pids[0], together, cpu_seconds)
 
 
 @contextmanager
@@ -134,7 +147,7 @@ def watchdog(
     pid: int,
     limits: ProcessLimits,
     on_exceeded: Callable[[ExceededLimit], None],
-    cpu: Callable[[int], float] | None = None,
+    cpu: Callable[[int], float | None] | None = None,
 ) -> Iterator[None]:
     """Watch a process in a thread while the context is open, and call a function once if it passes a limit.
 
@@ -167,27 +180,43 @@ def watchdog(
             over.set()
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process and its children have used; 0 if there is no such process."""
+def tree_cpu_seconds(pid: int) -> float | None:
+    """CPU seconds that a process and its children have used.
+
+    Returns
+    -------
+    0 if there is no such process; None if the system does not tell now, such as where no file can be opened.
+    """
     found = 0.0
-    for each in process_tree(pid):
-        with suppress(psutil.Error, OSError):
-            found += sum(each.cpu_times()[:4])  # with the children that it has waited for
+    try:
+        for each in process_tree(pid):
+            with suppress(psutil.NoSuchProcess):
+                found += sum(each.cpu_times()[:4])  # with the children that it has waited for
+    except (psutil.Error, OSError):
+        return None
     return found
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and its children."""
-    for each in process_tree(pid):
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
-
-
-def own_cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process has used without its children; 0 if there is no such process."""
+    """Kill a process, and its children as far as the system tells them now."""
+    children = list[psutil.Process]()
     with suppress(psutil.Error, OSError):
+        children += process_tree(pid)[1:]
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for child in children:
+        with suppress(psutil.Error, OSError):
+            child.kill()
+
+
+def own_cpu_seconds(pid: int) -> float | None:
+    """CPU seconds that a process has used without its children, as `tree_cpu_seconds`."""
+    try:
         return sum(psutil.Process(pid).cpu_times()[:2])
-    return 0.0
+    except psutil.NoSuchProcess:
+        return 0.0
+    except (psutil.Error, OSError):
+        return None
 
 
 class ProcessState(NamedTuple):
@@ -226,9 +255,15 @@ def _has_runnable_thread(pid: int) -> bool:
 
 
 def process_tree(pid: int) -> Sequence[psutil.Process]:
-    """Return a process and its running children of all generations; empty if there is no such process."""
+    """Return a process and its running children of all generations; empty if there is no such process.
+
+    Raises
+    ------
+    psutil.Error, OSError
+        If the system does not tell now.
+    """
     try:
         process = psutil.Process(pid)
         return (process, *process.children(recursive=True))
-    except (psutil.Error, OSError):
+    except psutil.NoSuchProcess:
         return ()

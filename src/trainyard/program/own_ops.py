@@ -173,6 +173,7 @@ class _Declared:
             for name, value in self._named(node.args, node.kwargs).items()
         }
         try:
+            self._check_example(given)
             whole, *parts = (self._run(given, first, last) for first, last in ((0, _ROWS), *_PARTS))
         except NotImplementedError:
             return
@@ -185,6 +186,14 @@ class _Declared:
         for i, (full, *own) in enumerate(zip(whole, *parts, strict=True)):
             self._compare(i, full, sum(own) if i in self.summed else torch.cat(own))
 
+    def _check_example(self, given: Mapping[str, Any]) -> None:
+        """Refuse arguments on which nothing shows."""
+        tensors = [t for name, v in given.items() if name not in self.shared for t in pytree.tree_leaves(v)]
+        if any(t.shape[:1] != (_ROWS,) for t in tensors if isinstance(t, Tensor)):
+            raise ValueError(f"the example has not {_ROWS} rows")
+        if len(self.example) > len(self.op._schema.arguments):
+            raise ValueError("the example has more arguments than the op")
+
     def _run(self, given: Mapping[str, Any], first: int, last: int) -> list[Tensor]:
         """The results for some rows."""
         cut = {
@@ -193,7 +202,10 @@ class _Declared:
             else pytree.tree_map_only(Tensor, lambda t: t[first:last], value)
             for name, value in given.items()
         }
-        return [t for t in pytree.tree_leaves(self.op(**cut)) if isinstance(t, Tensor)]
+        found = [t for t in pytree.tree_leaves(self.op(**cut)) if isinstance(t, Tensor)]
+        if any(t.numel() and not t.isfinite().any() for t in found):
+            raise ValueError("no number of a result is finite")
+        return found
 
     def _compare(self, place: int, whole: Tensor, joined: Any) -> None:
         same = whole.shape == joined.shape and _are_close(whole, joined)

@@ -17,11 +17,14 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.addresses import address
+from trainyard.program.algebra.indexing import COUNTERS
+from trainyard.program.algebra.lookups import INDEX
 from trainyard.program.algebra.notation import Choice, options
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.cheapest import Operand, Result, cheapest, size_of
 from trainyard.program.choices import ChoiceError, given_choices
 from trainyard.program.decompose import forward_of
+from trainyard.program.orders import order_mark, stays
 from trainyard.program.placement import (
     REPLICATE,
     Divisor,
@@ -33,7 +36,6 @@ from trainyard.program.placement import (
     Share,
 )
 from trainyard.program.program import Program, output_args, tensors_of
-from trainyard.program.tracing.orders import stays
 
 aten = torch.ops.aten
 
@@ -317,8 +319,9 @@ def _sketch(node: fx.Node, result: Assignment) -> None:
 
 def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     sources, phase = tensor_args(node), node.meta["phase"]
-    if "counts_places_of" in node.meta:
-        order = result.program.nodes[node.meta["counts_places_of"]]
+    if node.target in COUNTERS and order_mark(node).part_divisor:
+        # It has one user, which writes its numbers at those of the order.
+        order = tensor_args(next(iter(node.users)))[INDEX]
         result.wanted.setdefault((node, 0), result.now[order])
     given, _ = result.given.get(node, (None, None))
     best = _best(node, sources, result, params) if given is None else given

@@ -150,3 +150,18 @@ def test_what_is_no_op_of_ones_own_is_refused() -> None:
 
     with pytest.raises(ValueError, match="writes to its arguments"):
         trainyard.rows(written)
+
+
+@pytest.mark.parametrize(
+    ("example", "compute", "why"),
+    [
+        ([torch.randn(1, 4)], lambda x: x - x.mean(0), "has not 4 rows"),
+        ([torch.randn(4, 4), 1], lambda x: x.clone(), "more arguments than the op"),
+        ([], lambda x: (x - 1e9).log() - 1, "no number of a result is finite"),
+    ],
+    ids=["few rows", "many arguments", "no number"],
+)
+def test_examples_on_which_nothing_shows_are_refused(example: Any, compute: Any, why: str) -> None:
+    op = trainyard.rows(_op(f"example_{why[:3].strip()}", compute), example=example)
+    with pytest.raises(CaptureError, match=why):
+        capture(_model(op))

@@ -129,6 +129,24 @@ def test_process_is_started_again_when_there_is_room_for_it(
     runner.run(run())
 
 
+@pytest.mark.slow
+def test_process_that_cannot_serve_any_more_is_given_up(folder: Path, tmp_path: Path):
+    served = shutil.copytree(folder, tmp_path / "served")
+
+    async def run() -> None:
+        client = EngineClient(EngineSpec(served, "vllm", _OPTIONS).make_engine)
+        await client.start()
+        (served / "config.json").unlink()
+        os.kill(client.process_id, signal.SIGKILL)
+        while not client.has_failed:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineLostError, match=r"has no config\.json|ended before it could serve"):
+            await _tokens(client, (1, 2, 3), 4)
+        await client.close()
+
+    asyncio.run(run())
+
+
 def test_what_cannot_start_says_why(tmp_path: Path):
     async def run() -> None:
         client = EngineClient(EngineSpec(tmp_path, "vllm", _OPTIONS).make_engine)

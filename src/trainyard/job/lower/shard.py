@@ -22,6 +22,7 @@ from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.choices import written_out
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
+from trainyard.program.orders import order_mark, stays, without_orders
 from trainyard.program.placement import (
     PARTIAL,
     REPLICATE,
@@ -35,7 +36,6 @@ from trainyard.program.placement import (
 )
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
-from trainyard.program.tracing.orders import stays, without_orders
 
 
 class MovedOrderError(ValueError):
@@ -77,6 +77,9 @@ def shard(
     try:
         return emit(complete(program, axis, wanted, choices), wanted, sums_before_sending)
     except MovedOrderError:
+        # Numbers that an earlier stage counted within each part would be taken for numbers of the whole batch.
+        if any(order_mark(node).depends for node in program.graph.find_nodes(op="placeholder")):
+            raise
         program = replace(program, graph=without_orders(program.graph))
         return emit(complete(program, axis, wanted, choices), wanted, sums_before_sending)
 

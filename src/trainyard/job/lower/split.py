@@ -22,10 +22,10 @@ from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.rules import has_rule, tensor_args
 from trainyard.program.decompose import AS_SUMS, expand
 from trainyard.program.nodes import add_op, add_placeholder, copy_node, remove_dead
+from trainyard.program.orders import without_orders
 from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
 from trainyard.program.program import Input, Output, Program, output_args
 from trainyard.program.propagate import Assignment, Axis
-from trainyard.program.tracing.orders import without_orders
 
 __all__ = ["CoupledRowsError", "split"]
 

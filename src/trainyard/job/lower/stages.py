@@ -17,6 +17,7 @@ from trainyard.job.lower.axes import ShardedStage, StageMesh, leaving, placed, s
 from trainyard.job.lower.pieces import Layout
 from trainyard.job.lower.shard import names_of
 from trainyard.program.nodes import add_op, add_placeholder
+from trainyard.program.orders import order_mark
 from trainyard.program.placement import REPLICATE, Placement, Shard
 from trainyard.program.program import Program, tensors_of
 from trainyard.program.propagate import Axis
@@ -134,6 +135,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
             tuple((t.shape, t.stride(), t.dtype) for t in tensors_of(node)),
             node.meta.get("phase"),
             "part_of" in node.meta,
+            order_mark(node),
             layers.setdefault(node.meta.get("layer", ""), len(layers)),
         )
 

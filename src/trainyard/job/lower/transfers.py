@@ -14,6 +14,7 @@ from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import PlanError
 from trainyard.job.schedule import Kind
 from trainyard.program.addresses import address
+from trainyard.program.orders import order_mark
 from trainyard.program.program import tensor_of
 
 _ORDER: tuple[Kind, ...] = ("F", "I", "B", "W")
@@ -67,7 +68,7 @@ class _Leaving(NamedTuple):
             If its parts are in orders of their own, and would be divided anew.
         """
         if (
-            "stays" in self.node.meta
+            order_mark(self.node).depends
             and needed != self.layout
             and (needed.placements or self.layout.placements)
         ):

@@ -20,6 +20,7 @@ from trainyard.program.algebra.rules import (
     sizes_of,
 )
 from trainyard.program.nodes import argument
+from trainyard.program.orders import order_mark
 
 aten = torch.ops.aten
 
@@ -85,14 +86,15 @@ def scatter(node: fx.Node) -> OpAxes:
 @rule(aten.topk.default, aten.sort.default, aten.sort.stable, aten.argsort.default)
 def order(node: fx.Node) -> OpAxes:
     """The ordered dimension is whole, unless each part may have an order of its own."""
-    if "own_order" not in node.meta:
+    divisor = order_mark(node).part_divisor
+    if not divisor:
         return resized(node, [argument(node, "dim")])
     (length,) = shapes(node)[0]
     dims: Dims = (("i",),)
     return OpAxes(
         (dims,),
         (dims,) * len(result_shapes(node)),
-        {"i": length // node.meta["own_order"]},
+        {"i": length // divisor},
         contiguous=frozenset("i"),
     )
 
@@ -100,10 +102,11 @@ def order(node: fx.Node) -> OpAxes:
 @rule(*COUNTERS)
 def counter(node: fx.Node) -> OpAxes:
     """Whole, unless it counts the places of an order, of which each part has its own."""
-    if "own_order" not in node.meta:
+    divisor = order_mark(node).part_divisor
+    if not divisor:
         return replicated(node)
     (length,) = result_shapes(node)[0]
-    return OpAxes((), ((("i",),),), {"i": length // node.meta["own_order"]}, contiguous=frozenset("i"))
+    return OpAxes((), ((("i",),),), {"i": length // divisor}, contiguous=frozenset("i"))
 
 
 @rule(aten.histc.default)

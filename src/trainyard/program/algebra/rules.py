@@ -15,6 +15,7 @@ from torch import fx
 
 from trainyard.program.algebra.lookups import within_parts
 from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
+from trainyard.program.orders import order_mark
 from trainyard.program.program import tensors_of
 
 Rule = Callable[[fx.Node], OpAxes]
@@ -155,14 +156,14 @@ def axes_of(node: fx.Node) -> OpAxes:
 
 
 def _key(node: fx.Node) -> Any:
-    """All that a rule may look at: the op, its arguments, of tensors their shapes and which are the same, and marks."""
+    """All that a rule may look at: op, arguments, of tensors the shapes, types and which are the same, and marks."""
     numbers: dict[fx.Node, int] = {}
 
     def plain(value: Any) -> Any:
         if isinstance(value, fx.Node):
             tensor = value.meta.get("val")
-            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None
-            return numbers.setdefault(value, len(numbers)), shape
+            form = (tuple(tensor.shape), tensor.dtype) if isinstance(tensor, torch.Tensor) else None
+            return numbers.setdefault(value, len(numbers)), form
         if isinstance(value, list | tuple):
             return tuple(map(plain, value))
         # True is not 1, though it equals it.
@@ -170,14 +171,13 @@ def _key(node: fx.Node) -> Any:
 
     args = tuple(map(plain, node.args))
     kwargs = tuple((k, plain(v)) for k, v in node.kwargs.items())
-    marks = node.meta.get("own_order"), node.meta.get("looks_up")
-    return node.target, args, kwargs, tuple(tuple(t.shape) for t in tensors_of(node)), marks
+    return node.target, args, kwargs, tuple(tuple(t.shape) for t in tensors_of(node)), order_mark(node)
 
 
 def _axes_of(node: fx.Node) -> OpAxes:
     found = RULES.get(node.target)
     if found is not None:
-        return within_parts(node, found(node)) if "looks_up" in node.meta else found(node)
+        return within_parts(node, found(node)) if order_mark(node).looks_up else found(node)
     if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
         return RULES["pointwise"](node)
     return replicated(node)

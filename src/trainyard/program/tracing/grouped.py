@@ -12,16 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT, grouped_product
+from trainyard.program.grouped_product import (
+    GROUPED_GRADIENT,
+    GROUPED_PRODUCT,
+    grouped_gradient,
+    grouped_product,
+)
 from trainyard.program.nodes import add_op, argument, remove_dead
+from trainyard.program.tracing.group_ends import groups_behind, source_of
+from trainyard.program.tracing.numbers import copied, counts_up, is_ascending
 
-__all__ = ["write_grouped"]
+__all__ = ["grouped_by_ends", "write_grouped"]
 
 aten = torch.ops.aten
 _PYTORCH = torch._grouped_mm
-
-_COPIES = {aten._to_copy.default, aten.clone.default}
-_SORTS = {aten.sort.default, aten.sort.stable}
 
 
 def grouped_by_ends(
@@ -31,23 +35,37 @@ def grouped_by_ends(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """``torch._grouped_mm`` by our op where it multiplies rows by the matrix of their group."""
-    if offs is None or bias is not None or out_dtype is not None or (rows.dim(), weights.dim()) != (2, 3):
+    """``torch._grouped_mm`` by our ops, which any type of numbers may have."""
+    dims = rows.dim(), weights.dim()
+    if bias is None and out_dtype is None and offs is None and dims == (3, 3):
+        return torch.bmm(rows, weights)
+    if bias is not None or out_dtype is not None or offs is None or dims not in ((2, 3), (2, 2)):
         found: Tensor = _PYTORCH(rows, weights, offs, bias, out_dtype)
         return found
-    places = torch.arange(rows.shape[0], device=offs.device, dtype=offs.dtype)
-    return grouped_product(torch.searchsorted(offs, places, right=True), rows, weights)
+    places = torch.arange(
+        weights.shape[0] if dims == (2, 2) else rows.shape[0], device=offs.device, dtype=offs.dtype
+    )
+    groups = torch.searchsorted(offs, places, right=True)
+    if dims == (2, 2):
+        return grouped_gradient(groups, rows.t(), weights, offs.shape[0])
+    return grouped_product(groups, rows, weights)
 
 
 def write_grouped(graph: fx.Graph) -> None:
     """Let products of groups take numbers that the graph sorted, instead of where the rows of a group end; in place."""
+    sorts: dict[fx.Node, fx.Node] = {}
     for node in list(graph.nodes):
+        if is_ascending(node):
+            sorts.setdefault(source_of(node.args[0]), node)
         write = _WRITERS.get(str(node.target))
         ends = None if write is None else _ends(node)
-        groups = None if ends is None else _groups(ends)
-        if write is not None and groups is not None and _num_rows(groups) == _num_rows(_rows(node)):
-            with graph.inserting_before(node):
-                write(node, groups)
+        numbers = None if ends is None else groups_behind(ends)
+        sort = None if numbers is None else sorts.get(source_of(numbers))
+        if write is None or sort is None or _num_rows(sort.args[0]) != _num_rows(_rows(node)):
+            continue
+        groups = _sorted_by(sort)
+        with graph.inserting_before(node):
+            write(node, groups)
     remove_dead(graph)
 
 
@@ -55,70 +73,29 @@ def _rows(node: fx.Node) -> Any:
     return node.args[1] if node.target in (GROUPED_PRODUCT, GROUPED_GRADIENT) else node.args[0]
 
 
-def _num_rows(node: fx.Node) -> int:
+def _num_rows(node: Any) -> int:
     return int(node.meta["val"].shape[0])
 
 
 def _ends(node: fx.Node) -> fx.Node | None:
     """Where the rows of each group end, if a product of groups follows from it."""
     if node.target not in (GROUPED_PRODUCT, GROUPED_GRADIENT):
-        return _copied(argument(node, "offs"))
-    groups = _copied(node.args[0])
-    is_by_ends = groups.target is aten.searchsorted.Tensor and _is_range(_copied(groups.args[1]))
-    return _copied(groups.args[0]) if is_by_ends and _counts_equal(groups) else None
+        found: fx.Node = argument(node, "offs")
+        return found
+    # As `grouped_by_ends` writes it.
+    groups: Any = copied(node.args[0])
+    is_by_ends = groups.target is aten.searchsorted.Tensor and argument(groups, "right")
+    return groups.args[0] if is_by_ends and counts_up(copied(groups.args[1])) else None
 
 
-def _counts_equal(searched: fx.Node) -> bool:
-    """Whether what is equal to a number counts as before it."""
-    return bool(argument(searched, "right")) or argument(searched, "side") == "right"
-
-
-def _groups(ends: fx.Node) -> fx.Node | None:
-    """The group of each row, in ascending order, if the graph has it."""
-    num_groups = ends.meta["val"].shape[0]
-    if ends.target is aten.searchsorted.Tensor:
-        found, every = _copied(ends.args[0]), _copied(ends.args[1])
-        return _sorted(found) if _counts_equal(ends) and _is_range(every) else None
-    if ends.target is not aten.cumsum.default:
-        return None
-    counts = _copied(ends.args[0])
-    if counts.target is not aten.histc.default or counts.args[1:] != (num_groups, 0, num_groups - 1):
-        return None
-    return _sorted(_copied(counts.args[0]))
-
-
-def _copied(node: Any) -> fx.Node:
-    """What a node is a copy of, perhaps of another type."""
-    while node.target in _COPIES:
-        node = node.args[0]
-    found: fx.Node = node
-    return found
-
-
-def _sorted(numbers: fx.Node) -> fx.Node | None:
-    """Numbers in ascending order: themselves, or the result of a sort of them."""
-    if numbers.target is operator.getitem and _is_ascending(numbers.args[0]) and numbers.args[1] == 0:
-        return numbers
-    for user in numbers.users:
-        if _is_ascending(user):
-            return next((taken for taken in user.users if taken.args[1] == 0), None) or _values(user)
-    return None
-
-
-def _values(sort: fx.Node) -> fx.Node:
-    """The sorted numbers, of which nothing was asked so far."""
-    with sort.graph.inserting_after(sort):
-        found = add_op(sort.graph, operator.getitem, (sort, 0), {})
-    found.meta = dict(sort.meta) | {"val": sort.meta["val"][0]}
-    return found
-
-
-def _is_ascending(node: Any) -> bool:
-    return node.target in _SORTS and not argument(node, "descending")
-
-
-def _is_range(node: fx.Node) -> bool:
-    return node.target is aten.arange.default and len(node.args) == 1
+def _sorted_by(sort: fx.Node) -> fx.Node:
+    """The sorted numbers."""
+    taken = next((user for user in sort.users if user.args[1] == 0), None)
+    if taken is None:
+        with sort.graph.inserting_after(sort):
+            taken = add_op(sort.graph, operator.getitem, (sort, 0), {})
+        taken.meta = dict(sort.meta) | {"val": sort.meta["val"][0]}
+    return taken
 
 
 def _own(node: fx.Node, groups: fx.Node) -> None:

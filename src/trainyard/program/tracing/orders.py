@@ -17,43 +17,19 @@ from typing import Literal
 import torch
 from torch import fx
 
-from trainyard.program.algebra.lookups import lookup_of
+from trainyard.program.algebra.indexing import COUNTERS
+from trainyard.program.algebra.lookups import INDEX, lookup_of
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.grouped_product import GROUPED_GRADIENT, GROUPED_PRODUCT
-from trainyard.program.nodes import add_op, argument, copy_node
-from trainyard.program.placement import Placement, Shard
-from trainyard.program.tracing.picks import counts_up
+from trainyard.program.nodes import add_op, argument
+from trainyard.program.orders import OrderMark, mark, order_mark
+from trainyard.program.tracing.alike import ALIKE, alike_dims, unlike_dims
+from trainyard.program.tracing.numbers import SAME_NUMBERS, SORTS, counts_up
 
-__all__ = ["mark_orders", "stays", "without_orders"]
+__all__ = ["mark_orders"]
 
 aten = torch.ops.aten
 
-_SORTS = {aten.sort.default, aten.sort.stable}
-_SAME_NUMBERS = {
-    aten.view.default,
-    aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.expand.default,
-    aten.clone.default,
-    aten._to_copy.default,
-    aten.permute.default,
-    aten.transpose.int,
-    aten.t.default,
-}
-_ALIKE = {
-    aten.full.default,
-    aten.zeros.default,
-    aten.ones.default,
-    aten.empty.memory_format,
-    aten.scalar_tensor.default,
-    aten.full_like.default,
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.empty_like.default,
-}
-"""Ops whose results have the same number everywhere."""
 _QUOTIENTS = {aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode}
 _REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
 # Any part of rows in ascending groups has its rows in ascending groups.
@@ -66,7 +42,7 @@ class _DependsOnOrderError(Exception):
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _OrderFacts:
     """What is known of a tensor that depends on a sort.
 
     Attributes
@@ -84,38 +60,16 @@ class _Followed:
 
 
 def mark_orders(graph: fx.Graph) -> None:
-    """Say in ``meta`` which sorts may be done by each part of the rows, and which ops then look up within their part.
-
-    ``own_order`` stands at such sorts: a number that must divide the length of each part. ``looks_up`` stands at ops: the
-    number of the operand by which they look up. ``stays`` stands at what depends on the order: the dimension that is in
-    order, or -1 for numbers of rows or places. In parts it must not be moved to another placement. ``counts_places_of``
-    stands at an ``arange`` that counts places: the name of the numbers along which it lies.
-    """
+    """Mark the sorts that each part of the rows may do by itself, and all that depends on them; in place."""
+    alike = alike_dims(graph)
     for node in list(graph.nodes):
-        if node.target in _SORTS and "own_order" not in node.meta and node.args[0].meta["val"].dim() == 1:
-            region = _Region(node)
+        if node.target in SORTS and not order_mark(node).part_divisor and node.args[0].meta["val"].dim() == 1:
+            region = _Region(node, alike)
             try:
                 region.follow()
             except _DependsOnOrderError:
                 continue
             region.mark()
-
-
-def stays(node: fx.Node, have: Placement) -> bool:
-    """Whether a tensor depends on an order of each part's own, so that it cannot be moved from where it is."""
-    dim = node.meta.get("stays")
-    return dim == -1 or (dim is not None and isinstance(have, Shard) and have.dim == dim)
-
-
-def without_orders(graph: fx.Graph) -> fx.Graph:
-    """The graph with sorts that no part does by itself."""
-    copies: dict[fx.Node, fx.Node] = {}
-    new = fx.Graph()
-    for node in graph.nodes:
-        copies[node] = copy_node(new, node, copies.__getitem__)
-        for mark in ("own_order", "looks_up", "stays", "counts_places_of"):
-            copies[node].meta.pop(mark, None)
-    return new
 
 
 @dataclass
@@ -124,16 +78,18 @@ class _Region:
 
     Attributes
     ----------
-    known : tensors that do.
-    looks_up : ops that look up by numbers of rows or places, with the operand that has them.
+    alike : dimensions along which tensors of the graph have the same numbers.
+    facts : what is known of the tensors that do.
+    looks_up : ops that look up by numbers of rows or places.
     sorts : further sorts that are in this order.
     counters : by op, the ``arange`` among its operands that counts places.
     divisor : a number that divides the length of each part, for numbers are divided by it.
     """
 
     sort: fx.Node
-    known: dict[fx.Node, _Followed] = field(default_factory=dict)
-    looks_up: dict[fx.Node, int] = field(default_factory=dict)
+    alike: dict[fx.Node, frozenset[int]]
+    facts: dict[fx.Node, _OrderFacts] = field(default_factory=dict)
+    looks_up: set[fx.Node] = field(default_factory=set)
     sorts: list[fx.Node] = field(default_factory=list)
     counters: dict[fx.Node, fx.Node] = field(default_factory=dict)
     divisor: int = 1
@@ -153,67 +109,62 @@ class _Region:
         """
         if self.length < 2:
             raise _DependsOnOrderError
-        self._results(self.sort, _Followed(0), _Followed(0, "rows", self.length))
+        self._results(self.sort, _OrderFacts(0), _OrderFacts(0, "rows", self.length))
         for node in self.sort.graph.nodes:
             if (
-                node in self.known
+                node in self.facts
                 or node is self.sort
-                or not any(n in self.known for n in node.all_input_nodes)
+                or not any(n in self.facts for n in node.all_input_nodes)
             ):
                 continue
-            if node.op == "output" or any("stays" in n.meta for n in node.all_input_nodes):
+            if node.op == "output" or any(order_mark(n).depends for n in node.all_input_nodes):
                 raise _DependsOnOrderError
             self._visit(node)
 
     def mark(self) -> None:
-        """Write in ``meta`` what was found."""
+        """Mark what was found."""
         for node, counter in self.counters.items():
             with node.graph.inserting_before(node):
                 own = add_op(node.graph, counter.target, counter.args, dict(counter.kwargs))
-            order = tensor_args(node)[self.looks_up[node]].name
-            own.meta = dict(counter.meta) | {
-                "own_order": self.divisor,
-                "stays": -1,
-                "counts_places_of": order,
-            }
+            own.meta = dict(counter.meta)
+            mark(own, OrderMark(self.divisor, counts=True))
             node.replace_input_with(counter, own)
         for node in (self.sort, *self.sorts):
-            node.meta["own_order"] = self.divisor
-        for node, index in self.looks_up.items():
-            node.meta["looks_up"] = index
-        for node, followed in self.known.items():
-            node.meta["stays"] = followed.ordered if not followed.counts else -1
+            mark(node, OrderMark(self.divisor))
+        for node in self.looks_up | self.facts.keys():
+            facts = self.facts.get(node, _OrderFacts(None))
+            mark(node, OrderMark(0, node in self.looks_up, facts.ordered, bool(facts.counts)))
 
-    def _results(self, sort: fx.Node, values: _Followed | None, numbers: _Followed) -> None:
+    def _results(self, sort: fx.Node, values: _OrderFacts | None, numbers: _OrderFacts) -> None:
         for taken in sort.users:
             found = (values, numbers)[taken.args[1]]  # type: ignore[index]
             if found is None and taken.users:
                 raise _DependsOnOrderError
             if found is not None:
-                self.known[taken] = found
+                self.facts[taken] = found
 
     def _visit(self, node: fx.Node) -> None:
         operands = tensor_args(node)
-        given = [self.known.get(operand) for operand in operands]
+        given = [self.facts.get(operand) for operand in operands]
         counting = [i for i, followed in enumerate(given) if followed is not None and followed.counts]
-        if node.target in _ALIKE:
+        if node.target in ALIKE:
             return
         if not counting:
             self._treat_alike(node, given)
         elif len(counting) > 1:
             raise _DependsOnOrderError
-        elif (lookup := lookup_of(node)) is not None and lookup.index == counting[0]:
+        elif counting[0] == INDEX and lookup_of(node) is not None:
             self._look_up(node, given)
-        elif node.target in _SAME_NUMBERS:
+        elif node.target in SAME_NUMBERS:
             self._pass_on(node, given[0])
         elif node.target in _QUOTIENTS | _REMAINDERS:
             self._divide(node, given[0])
-        elif node.target in _SORTS:
+        elif node.target in SORTS:
             self._invert(node, given[0])
         else:
             raise _DependsOnOrderError
 
-    def _treat_alike(self, node: fx.Node, given: list[_Followed | None]) -> None:
+    def _treat_alike(self, node: fx.Node, given: list[_OrderFacts | None]) -> None:
         """An op that treats all places alike: its dimension in order is mapped, or summed."""
         factors = self._factors(node, given)
         results = axes_of(node).results
@@ -223,15 +174,15 @@ class _Region:
                 raise _DependsOnOrderError
         if isinstance(node.meta["val"], torch.Tensor):
             if places[0]:
-                self.known[node] = _Followed(places[0][0])
+                self.facts[node] = _OrderFacts(places[0][0])
             return
         numbers = [i for i, value in enumerate(node.meta["val"]) if isinstance(value, torch.Tensor)]
         for taken in node.users:
             found = places[numbers.index(taken.args[1])]  # type: ignore[arg-type]
             if found:
-                self.known[taken] = _Followed(found[0])
+                self.facts[taken] = _OrderFacts(found[0])
 
-    def _factors(self, node: fx.Node, given: list[_Followed | None]) -> set[str]:
+    def _factors(self, node: fx.Node, given: list[_OrderFacts | None]) -> set[str]:
         """The factors of an op that are in order, in all of its operands that have them."""
         axes = axes_of(node)
         found = set[str]()
@@ -251,21 +202,23 @@ class _Region:
                     raise _DependsOnOrderError
         return found
 
-    def _is_ordered(self, operand: fx.Node, followed: _Followed | None, dim: int) -> bool:
-        return _is_alike(operand) or (followed is not None and followed.ordered == dim)
+    def _is_ordered(self, operand: fx.Node, followed: _OrderFacts | None, dim: int) -> bool:
+        return self._is_alike(operand, dim) or (followed is not None and followed.ordered == dim)
 
-    def _pass_on(self, node: fx.Node, given: _Followed | None) -> None:
+    def _pass_on(self, node: fx.Node, given: _OrderFacts | None) -> None:
         """A view or a copy of numbers."""
         assert given is not None
+        if node.meta["val"].dtype not in (torch.int32, torch.int64):
+            raise _DependsOnOrderError
         axes = axes_of(node)
         factor = _only(axes.operands[0][given.along])
         found = [d for d, own in enumerate(axes.results[0]) if own == (factor,)]
         if not found:
             raise _DependsOnOrderError
         ordered = None if given.ordered is None else found[0]
-        self.known[node] = replace(given, ordered=ordered, along=found[0])
+        self.facts[node] = replace(given, ordered=ordered, along=found[0])
 
-    def _divide(self, node: fx.Node, given: _Followed | None) -> None:
+    def _divide(self, node: fx.Node, given: _OrderFacts | None) -> None:
         """Numbers of rows, of which each has several places that are sorted: the row, or which of its places."""
         assert given is not None
         number = node.args[1]
@@ -279,61 +232,61 @@ class _Region:
             raise _DependsOnOrderError
         self.divisor = math.lcm(self.divisor, self.length // given.length * number)
         if node.target in _QUOTIENTS:
-            self.known[node] = replace(given, length=given.length // number)
+            self.facts[node] = replace(given, length=given.length // number)
         elif given.ordered is not None:
-            self.known[node] = _Followed(given.ordered)
+            self.facts[node] = _OrderFacts(given.ordered)
 
-    def _invert(self, node: fx.Node, given: _Followed | None) -> None:
+    def _invert(self, node: fx.Node, given: _OrderFacts | None) -> None:
         """The order of the order: the place of each row."""
         assert given is not None
-        if given.counts != "rows" or given.length != self.length:
+        is_plain = node.args[0].meta["val"].dim() == 1 and not argument(node, "descending")  # type: ignore[union-attr]
+        if not is_plain or given.counts != "rows" or given.length != self.length:
             raise _DependsOnOrderError
         self.sorts.append(node)
-        self._results(node, None, _Followed(None, "places", self.length))
+        self._results(node, None, _OrderFacts(None, "places", self.length))
 
-    def _look_up(self, node: fx.Node, given: list[_Followed | None]) -> None:
+    def _look_up(self, node: fx.Node, given: list[_OrderFacts | None]) -> None:
         """An op that reads or writes a table at rows or places."""
-        lookup = lookup_of(node)
+        lookup, operands = lookup_of(node), tensor_args(node)
         assert lookup is not None
-        index, table, dim = given[lookup.index], given[0], lookup.dim
-        operands = tensor_args(node)
+        index = given[INDEX]
         assert index is not None
-        if int(operands[0].meta["val"].shape[dim]) != index.length or lookup.along != index.along:
+        length = int(operands[0].meta["val"].shape[lookup.dim])
+        if length != index.length or lookup.along != index.along:
             raise _DependsOnOrderError
-        is_in_places = index.counts == "places"
-        if not _is_alike(operands[0]):
-            if (table is not None and table.ordered is not None) != is_in_places:
-                raise _DependsOnOrderError
-            if is_in_places and table is not None and table.ordered != dim:
-                raise _DependsOnOrderError
-        is_ordered = index.ordered is not None
-        self.looks_up[node] = lookup.index
-        if not lookup.writes:
-            if is_ordered:
-                self.known[node] = _Followed(lookup.found)
+        of_table = lookup.dim if index.counts == "places" else None
+        of_values = None if index.ordered is None else lookup.found
+        self._check_order(operands[0], given[0], lookup.dim, of_table)
+        self.looks_up.add(node)
+        if lookup.effect == "reads":
+            if of_values is not None:
+                self.facts[node] = _OrderFacts(of_values)
             return
-        if not lookup.adds and index.length != self.length:
+        if lookup.effect != "adds" and index.length != self.length:
             raise _DependsOnOrderError  # of several values for one row, the last would count
-        for values, followed in zip(operands[lookup.index + 1 :], given[lookup.index + 1 :], strict=True):
-            if not _is_alike(values) and values.meta["val"].dim():
-                self._check_values(node, values, followed, lookup.found, is_ordered)
+        for values, followed in zip(operands[INDEX + 1 :], given[INDEX + 1 :], strict=True):
+            if (
+                of_values is not None
+                and lookup.effect == "replaces"
+                and values.target in COUNTERS
+                and counts_up(values)
+            ):
+                self.counters[node] = values
+            else:
+                self._check_order(values, followed, lookup.found, of_values)
         if node in self.counters:
-            self.known[node] = _Followed(dim if is_in_places else None, "places", self.length, dim)
-        elif is_in_places:
-            self.known[node] = _Followed(dim)
+            self.facts[node] = _OrderFacts(of_table, "places", self.length, lookup.dim)
+        elif of_table is not None:
+            self.facts[node] = _OrderFacts(of_table)
 
-    def _check_values(
-        self, node: fx.Node, values: fx.Node, followed: _Followed | None, dim: int, is_ordered: bool
-    ) -> None:
-        if dim < 0 or values.meta["val"].shape[dim] == 1:
-            return  # the same at all places
-        if is_ordered and followed is None and values.meta["val"].dim() == 1 and counts_up(values):
-            self.counters[node] = values
-            return
-        if followed is None:
-            if is_ordered:
-                raise _DependsOnOrderError
-        elif followed.ordered != (dim if is_ordered else None):
+    def _is_alike(self, node: fx.Node, dim: int) -> bool:
+        """Whether a tensor has the same numbers all along a dimension, perhaps one that it lacks."""
+        return dim < 0 or dim not in unlike_dims(node, self.alike)
+
+    def _check_order(self, node: fx.Node, followed: _OrderFacts | None, dim: int, wanted: int | None) -> None:
+        """Refuse an operand whose dimension ``dim`` is in order where it must not be, or is not where it must be."""
+        ordered = None if followed is None else followed.ordered
+        if ordered not in (None, dim) or (ordered != wanted and not self._is_alike(node, dim)):
             raise _DependsOnOrderError
 
 
@@ -341,10 +294,3 @@ def _only(factors: tuple[str, ...]) -> str:
     if len(factors) != 1:
         raise _DependsOnOrderError
     return factors[0]
-
-
-def _is_alike(node: fx.Node) -> bool:
-    """Whether a tensor has the same number everywhere."""
-    while node.target in _SAME_NUMBERS:
-        node = node.args[0]  # type: ignore[assignment]
-    return node.target in _ALIKE

@@ -11,10 +11,9 @@ import torch
 from torch import fx
 
 from trainyard.program.nodes import add_op, argument
+from trainyard.program.tracing.numbers import counts_up
 
 aten = torch.ops.aten
-
-_COUNTS = {aten.arange.default, aten.arange.start, aten.arange.start_step}
 
 
 def write_picks(graph: fx.Graph) -> None:
@@ -48,17 +47,6 @@ def _places(node: fx.Node) -> fx.Node | None:
 
 def _shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
-
-
-def counts_up(node: fx.Node) -> bool:
-    """Whether a node is 0, 1, 2 and so on, perhaps as a column."""
-    while node.target in (aten.unsqueeze.default, aten.view.default):
-        node = node.args[0]  # type: ignore[assignment]
-    return (
-        node.target in _COUNTS
-        and argument(node, "start") in (None, 0)
-        and argument(node, "step") in (None, 1)
-    )
 
 
 def _get(node: fx.Node, places: fx.Node) -> fx.Node:
