@@ -112,11 +112,10 @@ class Allocator:
             table.num_written[0] = table.grants.make_room(num_given, table.active)
             self._state = None
         if self._state is None:
-            devices, room, size = table.grants.devices, self.scope.room, self.cluster.num_devices
-            tables, notes = self.free.tables, (pending.ended, pending.used)
-            self._state = FleetState(
-                table.data, table.rows, devices, tables, room, size, table.counts, *notes
-            )
+            devices, cluster, tables = table.grants.devices, self.cluster, self.free.tables
+            room = cluster.devices_of_partition, cluster.is_one_pool, cluster.num_devices
+            notes = table.counts, pending.ended, pending.used
+            self._state = FleetState(table.data, table.rows, devices, tables, *room, *notes)
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
@@ -126,7 +125,7 @@ class Allocator:
 
     def trial(self, scope: Scope) -> TrialPlacement:
         """What nobody has of some nodes, as a policy may play it through."""
-        return TrialPlacement(self.free, self.how, scope.room.members[0])
+        return TrialPlacement(self.free, self.how, scope.cluster.members[0])
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""

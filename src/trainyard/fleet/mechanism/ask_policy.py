@@ -40,11 +40,8 @@ def ask_policy(
     FleetError
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
-    free, table, trial = (
-        allocator.free.by_node * scope.room.members[0],
-        allocator.table,
-        partial(allocator.trial, scope),
-    )
+    free, table = allocator.free.by_node * scope.cluster.members[0], allocator.table
+    trial = partial(allocator.trial, scope)
     decided = decide(Snapshot(now_s, scope.cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1

@@ -90,7 +90,7 @@ class SchedulingDomains:
     @property
     def wake_s(self) -> float:
         """When the policy wants to decide next, if nothing happens before."""
-        return min([domain.wake_s for domain in self.current])
+        return min([domain.wake_s for domain in self.current]) if self.parts else self.whole.wake_s
 
     def touch(self, partition: int) -> None:
         """Something happens to a job of a partition, by its row in `Cluster.members`."""
@@ -147,7 +147,7 @@ class SchedulingDomains:
     def num_free(self, domain: SchedulingDomain) -> int:
         """How many devices of a domain nobody has."""
         free = self._allocator.free
-        return free.total if domain is self.whole else int(free.by_node @ domain.scope.room.members[0])
+        return free.total if domain is self.whole else int(free.by_node @ domain.scope.cluster.members[0])
 
 
 def _groups(cluster: Cluster) -> list[Bools]:

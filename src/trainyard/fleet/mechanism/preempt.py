@@ -34,7 +34,7 @@ from trainyard.fleet.place.find import (
     usable_nodes,
     without_nodes_of,
 )
-from trainyard.fleet.place.room import has_room, pool_with_room, take_room
+from trainyard.fleet.place.room import has_room, partitions_within, pool_with_room, take_room
 
 # What becomes of a job: it has no devices and gets none; it keeps those that it has; loses them; gets some or others.
 WAITS, KEEPS, LOSES, GETS = range(4)
@@ -58,8 +58,8 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     becomes of every job.
     """
     order, counts, kinds, hows = asked
-    table, free, is_one_pool = state.table, state.free, state.room.is_one_pool
-    starting, outcome = _walk(order, counts, kinds, rows, table, state.room, backfill)
+    table, free, is_one_pool = state.table, state.free, state.is_one_pool
+    starting, outcome = _walk(asked, rows, state, backfill)
     for number in range(len(rows)):
         if outcome[number] == LOSES:
             change_holding(rows[number], -1, state)
@@ -97,10 +97,11 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no-untyped-def]
+def _walk(requests, rows, state, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
+    (order, counts, kinds, _), table, room = requests, state.table, state.room
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
-    within, left, idle = room.within, room.devices.copy(), room.devices.copy()
+    within, left, idle = partitions_within(state.free[4]), room.copy(), room.copy()
     blocked, total = zeros(len(left), int64), left[0].sum()
     starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
     num_starting, partition, num_types, is_divided = 0, 0, left.shape[1], len(left) > 1
@@ -139,7 +140,7 @@ def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no
                 starting[num_starting] = i
                 num_starting += 1
         elif not backfill and bits:
-            _block(blocked, room.members, partition, bits)
+            _block(blocked, state.free[4], partition, bits)
     return starting[:num_starting], outcome
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import KIND
-from trainyard.fleet.place.room import Room, Scope
+from trainyard.fleet.place.room import Scope
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,7 +55,8 @@ class FleetState(NamedTuple):
     rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
     free : the tables of `FreeDevices`.
-    room : how many devices jobs can have that are decided on.
+    room, is_one_pool : how many devices jobs can have that are decided on, as `Cluster.devices_of_partition`, and whether
+        all of them can have all these.
     num_devices : of the whole cluster, that can be used now.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
@@ -65,7 +66,8 @@ class FleetState(NamedTuple):
     rows: Ints
     written: Ints
     free: tuple[Ints, Ints, Ints, Floats, Ints]
-    room: Room
+    room: Ints
+    is_one_pool: bool
     num_devices: int
     counts: Records
     ended: Records
@@ -73,9 +75,11 @@ class FleetState(NamedTuple):
 
     def of(self, scope: Scope) -> FleetState:
         """The same for a decision on some nodes only."""
-        if scope.room is self.room:
+        cluster = scope.cluster
+        if cluster.devices_of_partition is self.room:
             return self
-        return self._replace(free=(*self.free[:4], scope.room.members), room=scope.room)
+        free = (*self.free[:4], cluster.members)
+        return self._replace(free=free, room=cluster.devices_of_partition, is_one_pool=cluster.is_one_pool)
 
 
 @lean

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy import int64, ones
 
-from trainyard.compiling import lean
+from trainyard.compiling import compiled, lean
 from trainyard.hardware.cluster import Cluster
-
-Ints = NDArray[np.int64]
-
-
-class Room(NamedTuple):
-    """Devices by partition, as compiled functions take them.
-
-    Row 0 stands for all nodes, the other rows for the partitions, as in `Cluster.members`.
-
-    Attributes
-    ----------
-    devices : of every row, devices of every type that can be used now.
-    within : for two rows, 1 if all nodes of the first are nodes of the second.
-    members : of every row, 1 for each of its nodes.
-    is_one_pool : as in `Cluster`.
-    """
-
-    devices: Ints
-    within: Ints
-    members: Ints
-    is_one_pool: bool
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> Room:
-        """What there is in a cluster now."""
-        members = cluster.members
-        within = np.array([[(one <= other).all() for other in members] for one in members], np.int64)
-        return cls(cluster.devices_of_partition, within, members, cluster.is_one_pool)
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """The nodes that a decision is about: those of a cluster, or of some of its partitions."""
+    """The nodes that a decision is about: those of a cluster, or of some of its partitions.
+
+    How many devices there are of every type (column), in every partition (row), is `Cluster.devices_of_partition`; row 0
+    stands for all nodes.
+    """
 
     cluster: Cluster
 
-    @cached_property
-    def room(self) -> Room:
-        """How many devices there are."""
-        return Room.of(self.cluster)
+
+@compiled
+def partitions_within(members):  # type: ignore[no-untyped-def]
+    """For every two rows of `Cluster.members`, 1 if all nodes of the first are nodes of the second."""
+    within = ones((len(members), len(members)), int64)
+    if len(members) > 1:
+        for one in range(len(members)):
+            for other in range(len(members)):
+                within[one, other] = (members[one] <= members[other]).all()
+    return within
 
 
 @lean
@@ -59,7 +38,7 @@ def pool_with_room(left, within, partition, wanted, allowed):  # type: ignore[no
 
     Parameters
     ----------
-    left : devices that are left, as in `Room`; all rows of which a partition is a part have to have room.
+    left : devices that are left, by partition and type; all rows of which a partition is a part have to have room.
     allowed : device types, as bits.
     """
     for kind in range(left.shape[1]):

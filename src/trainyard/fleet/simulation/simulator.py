@@ -122,9 +122,11 @@ class Simulator:
         self.clock.now_s = next_s
         if self.rounds is not None:
             self.rounds.close(next_s)
-        for row in self.coordinator.end_leases(next_s):
-            self.domains.touch(self.table.partition[row])
-        if not self.domains.parts:
+        ending = self.coordinator.end_leases(next_s)
+        if self.domains.parts:
+            for row in ending:
+                self.domains.touch(self.table.partition[row])
+        else:
             self.domains.touch_all()
 
     def _next_s(self) -> float:
@@ -148,13 +150,15 @@ class Simulator:
 
     def _arrive(self) -> None:
         """A job comes."""
-        assert self.arrivals.job is not None
-        self.domains.touch(self.allocator.cluster.partition_index(self.arrivals.job.virtual_cluster))
+        job = self.arrivals.job
+        if self.domains.parts and job is not None:
+            self.domains.touch(self.allocator.cluster.partition_index(job.virtual_cluster))
         self.arrivals.arrive()
 
     def _end(self, row: int, end_s: float) -> None:
         """A job has done its work, or changes its rate."""
-        self.domains.touch(self.table.partition[row])
+        if self.domains.parts:
+            self.domains.touch(self.table.partition[row])
         ended = self.allocator.finish(row, end_s)
         self._expect(self.coordinator.left(row, end_s) if ended else [row])
         self._crowd(end_s)
@@ -205,7 +209,7 @@ class Simulator:
         domain.free_when_blocked = -1
         if blocks and self.rounds is None:
             _, num_waiting = self.domains.num_jobs(domain)
-            is_one_pool, num_free = domain.scope.room.is_one_pool, self.domains.num_free(domain)
+            is_one_pool, num_free = domain.scope.cluster.is_one_pool, self.domains.num_free(domain)
             domain.free_when_blocked = free_while_blocked(blocks, num_waiting, is_one_pool, num_free)
 
     def _ask(self, domain: SchedulingDomain, rows: Ints) -> Allocation:
