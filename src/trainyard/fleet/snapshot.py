@@ -302,8 +302,11 @@ class Snapshot:
 
     def _kinds(self, number: int) -> list[int]:
         """Types of device of which a job may have its gang, and there are enough when all nodes are there."""
-        sizes, allowed = self.cluster.whole.devices_of_type.tolist(), int(self.allowed[number])
-        wanted = self.job(number).num_devices
+        allowed, partition = int(self.allowed[number]), self.partition[number]
+        sizes, wanted = (
+            self.cluster.whole.devices_of_partition[partition].tolist(),
+            self.job(number).num_devices,
+        )
         return [kind for kind, size in enumerate(sizes) if wanted <= size and (allowed >> kind) & 1]
 
     def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:

@@ -24,6 +24,7 @@ from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
+from trainyard.fleet.place.room import Scope
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Span
@@ -57,12 +58,11 @@ class Allocator:
     ) -> None:
         self.cluster, self.preempts, self.how = cluster, policy.preempts, how
         self.costs, self.notes = costs, notes
-        self.table, self.free = JobTable(), FreeDevices(cluster)
+        self.table, self.free, self.scope = JobTable(), FreeDevices(cluster), Scope(cluster)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
-        self.leases = Leases(self.table)
+        self.leases, self._coming = Leases(self.table), ArrivalRows(1)
         self.pending = PendingNotes(cluster, self.table, notes)
-        self._coming = ArrivalRows(1)
         self._state: FleetState | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
@@ -112,9 +112,10 @@ class Allocator:
             table.num_written[0] = table.grants.make_room(num_given, table.active)
             self._state = None
         if self._state is None:
-            devices, room = table.grants.devices, self.cluster.devices_of_type
-            tables, notes = self.free.tables, (pending.ended, pending.used)
-            self._state = FleetState(table.data, table.rows, devices, tables, room, table.counts, *notes)
+            devices, cluster, tables = table.grants.devices, self.cluster, self.free.tables
+            room = cluster.devices_of_partition, cluster.is_one_pool, cluster.num_devices
+            notes = table.counts, pending.ended, pending.used
+            self._state = FleetState(table.data, table.rows, devices, tables, *room, *notes)
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
@@ -122,9 +123,9 @@ class Allocator:
         self.pending.write_uses()
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
-    def trial(self) -> TrialPlacement:
-        """What nobody has, as a policy may play it through."""
-        return TrialPlacement(self.free, self.how)
+    def trial(self, scope: Scope) -> TrialPlacement:
+        """What nobody has of some nodes, as a policy may play it through."""
+        return TrialPlacement(self.free, self.how, scope.cluster.members[0])
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
@@ -136,12 +137,13 @@ class Allocator:
         noted = self._has_gangs or self.notes.spans is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
-    def apply(self, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
+    def apply(self, rows: Ints, allocation: Allocation, now_s: float, scope: Scope | None = None) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
 
         Parameters
         ----------
         rows : of the snapshot that the allocation is of.
+        scope : the nodes that it is about; by default all.
 
         Returns
         -------
@@ -152,16 +154,16 @@ class Allocator:
         FleetError
             If it gives jobs devices that they cannot have, or more of a device than there is.
         """
-        given = allocation.given
+        given, scope = allocation.given, scope or self.scope
         assert not isinstance(given, TimeFractions), "rounds make a queue of them"
         for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
         if isinstance(given, Placed):
-            changed = self._as_placed(rows, given, now_s)
+            changed = self._as_placed(rows, given, now_s, scope)
         elif self._is_at_once:
-            changed = self._at_once(rows, given, now_s)
+            changed = self._at_once(rows, given, now_s, scope)
         else:
-            changed = self._step_by_step(rows, given, now_s)
+            changed = self._step_by_step(rows, given, now_s, scope)
         self.leases.note(rows, given, now_s)
         return changed
 
@@ -172,13 +174,12 @@ class Allocator:
 
     def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
         """By which rules a queue is brought about."""
-        return QueueRules(
-            self.preempts, self.how, backfill, one_queue, (self.costs.start_s, self.costs.restart_s)
-        )
+        pauses_s = self.costs.start_s, self.costs.restart_s
+        return QueueRules(self.preempts, self.how, backfill, one_queue, pauses_s)
 
-    def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
+    def _at_once(self, rows: Ints, queue: Queue, now_s: float, scope: Scope) -> Ints:
         """The same as `_step_by_step`, in one call."""
-        state = self.state(num_given=self.cluster.num_devices)
+        state = self.state(num_given=self.cluster.num_devices).of(scope)
         rules = self.queue_rules(queue.backfill, queue.one_queue)
         done = apply_queue(state, rows, QueueArrays.of(queue), rules, now_s)
         if len(done.leaving):
@@ -187,24 +188,24 @@ class Allocator:
         self._set_going(done.started, done.places, None, done.known)
         return done.started
 
-    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
+    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float, scope: Scope) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
         self._changed, asked, more = [], self._asked(rows, queue), (self.how, queue.backfill)
         if self.preempts:
-            done = assignment(self.state(), rows, asked, *more)
+            done = assignment(self.state().of(scope), rows, asked, *more)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
             places, given = done.places, done.given
         else:
-            places, *laid_out = fill(self.state(), rows, asked, *more, queue.one_queue)
+            places, *laid_out = fill(self.state().of(scope), rows, asked, *more, queue.one_queue)
             given = Laid(*laid_out)
         self._begin(rows[queue.order[places]], places, given, None, now_s)
         return self._all_changed(now_s)
 
-    def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
+    def _as_placed(self, rows: Ints, placed: Placed, now_s: float, scope: Scope) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
         self._changed = []
-        starting, stopping = changes(self.table, self.cluster, rows, placed, self._taken())
+        starting, stopping = changes(self.table, scope.cluster, rows, placed, self._taken())
         wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)
@@ -346,7 +347,7 @@ class Allocator:
     def change_nodes(self, away: Iterable[int], now_s: float) -> None:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
         self.cluster = self.cluster.without(away)
-        self.free, self._state = FreeDevices(self.cluster), None
+        self.free, self.scope, self._state = FreeDevices(self.cluster), Scope(self.cluster), None
         for row in self.table.active.tolist():
             if (grant := self.table.grants[row]) is not None:
                 needs = needs_of(self.table.job(row)) if self.table.has_auxiliary[row] else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trainyard.fleet.allocation import Allocation, Given, Placed, Queue, TimeFra
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.place.room import Scope
 from trainyard.fleet.snapshot import Need, Snapshot
 
 
@@ -23,6 +25,7 @@ def ask_policy(
     needs: frozenset[Need],
     decide: Callable[[Snapshot], tuple[Allocation, Any]],
     in_rounds: bool,
+    scope: Scope,
 ) -> tuple[Allocation, Any]:
     """What a policy decides on some jobs, and its state then.
 
@@ -30,14 +33,16 @@ def ask_policy(
     ----------
     needs : of the policy.
     in_rounds : whether the run is in rounds, which alone can give fractions of time.
+    scope : the nodes that it sees.
 
     Raises
     ------
     FleetError
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
-    free, table = allocator.free.by_node.copy(), allocator.table
-    decided = decide(Snapshot(now_s, allocator.cluster, free, needs, rows, table, allocator.trial))
+    free, table = allocator.free.by_node * scope.cluster.members[0], allocator.table
+    trial = partial(allocator.trial, scope)
+    decided = decide(Snapshot(now_s, scope.cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1
     _check(decided[0].given, rows, table, in_rounds)

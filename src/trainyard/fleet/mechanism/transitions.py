@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import KIND
+from trainyard.fleet.place.room import Scope
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,7 +54,10 @@ class FleetState(NamedTuple):
     table : a row for every job that is there, and rows for more.
     rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
-    free, room : the tables of `FreeDevices`, and how many devices of every type can be given out.
+    free : the tables of `FreeDevices`.
+    room, is_one_pool : how many devices jobs can have that are decided on, as `Cluster.devices_of_partition`, and whether
+        all of them can have all these.
+    num_devices : of the whole cluster, that can be used now.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
     """
@@ -63,9 +67,19 @@ class FleetState(NamedTuple):
     written: Ints
     free: tuple[Ints, Ints, Ints, Floats, Ints]
     room: Ints
+    is_one_pool: bool
+    num_devices: int
     counts: Records
     ended: Records
     used: Floats
+
+    def of(self, scope: Scope) -> FleetState:
+        """The same for a decision on some nodes only."""
+        cluster = scope.cluster
+        if cluster.devices_of_partition is self.room:
+            return self
+        free = (*self.free[:4], cluster.members)
+        return self._replace(free=free, room=cluster.devices_of_partition, is_one_pool=cluster.is_one_pool)
 
 
 @lean
@@ -142,7 +156,7 @@ def _remove(state, row):  # type: ignore[no-untyped-def]
 def note_use(state, now_s):  # type: ignore[no-untyped-def]
     """Devices in use and jobs that wait from now on; what did not change is not noted, and one moment is noted once."""
     counts, used = state.counts[0], state.used
-    in_use, last = state.room.sum() - state.free[2].sum(), counts.used - 1
+    in_use, last = state.num_devices - state.free[2].sum(), counts.used - 1
     if last >= 0 and used[1, last] == in_use and used[2, last] == counts.waiting:
         return
     if last < 0 or used[0, last] != now_s:
