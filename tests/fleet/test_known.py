@@ -26,39 +26,36 @@ JOB = declared_job(
     weight=2.0, deadline_s=99.0, guaranteed=False, cpus=3.0, memory_bytes=1e9, model="m", batch_size=32, priority=7,
     gang=(2, 2), pinned_cell="c", yields=True, account="acc", qos="night", attempts=(Attempt(7.0, 4),), limit_s=50.0,
 )  # fmt: skip
-SECRETS: dict[str, Need] = {
-    "work": "length",
-    "profile": "speed",
-    "deadline_s": "deadline",
-    "limit_s": "limit",
-    "priority": "priority",
-    "yields": "priority",
-    "guaranteed": "guaranteed",
-    "weight": "weight",
-    "qos": "qos",
-}
 
 
-def test_everything_else_is_open() -> None:
+def test_every_attribute_is_open_or_must_be_declared() -> None:
+    everybody = {f.name for f in fields(JobRequest)}
     known = KnownJob(JOB, frozenset())
-    names = {f.name for f in fields(JobRequest)} - SECRETS.keys()
-    assert {name: getattr(known, name) for name in names} == {name: getattr(JOB, name) for name in names}
+    assert {name: getattr(known, name) for name in everybody} == {
+        name: getattr(JOB, name) for name in everybody
+    }
     assert (known.least_devices, known.most_devices) == (2, 8)
     assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5
+    # When it had devices in its trace is nothing that happens here.
+    assert {f.name for f in fields(Job)} - everybody == NEEDS.keys() | {"attempts"}
+    assert not hasattr(KnownJob(JOB, frozenset(NEEDS.values())), "attempts")
+    assert set(NEEDS.values()) | {"reports"} == set(get_args(Need))
 
 
-def test_all_else_must_be_declared_or_is_not_there() -> None:
-    rest = {f.name for f in fields(Job)} - {f.name for f in fields(JobRequest)}
-    # When it started in its trace is nothing that happens here.
-    assert rest == {"attempts", "work", "profile", "deadline_s", "limit_s"}
-    assert not hasattr(KnownJob(JOB, frozenset(SECRETS.values())), "attempts")
+def test_what_was_not_declared_does_not_keep_a_policy_from_comparing_jobs() -> None:
+    one, same = (KnownJob(JOB, frozenset()) for _ in range(2))
+    other = KnownJob(declared_job("b", 1.0, 4, 10.0), frozenset())
+    assert one == same
+    assert one != other
+    assert len({one, same, other}) == 2
+    assert "'a'" in repr(one)
 
 
-@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("name", NEEDS)
 def test_what_is_not_declared_is_not_told(name: str) -> None:
-    with pytest.raises(FleetError, match=f"asks for '{SECRETS[name]}' must declare it"):
-        getattr(KnownJob(JOB, frozenset(SECRETS.values()) - {SECRETS[name]}), name)
-    assert getattr(KnownJob(JOB, frozenset({SECRETS[name]})), name) == getattr(JOB, name)
+    with pytest.raises(FleetError, match=f"asks for '{NEEDS[name]}' must declare it"):
+        getattr(KnownJob(JOB, frozenset(NEEDS.values()) - {NEEDS[name]}), name)
+    assert getattr(KnownJob(JOB, frozenset({NEEDS[name]})), name) == getattr(JOB, name)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +90,11 @@ def test_what_jobs_have_and_policies_do_not_look_at() -> None:
     assert not_looked_at([plain], frozenset()) == ()
     assert not_looked_at([plain, urgent], frozenset()) == ("priority", "qos")
     assert not_looked_at([plain, urgent], frozenset({"priority"})) == ("qos",)
-    named = {name: need for name, need in SECRETS.items() if name not in ("work", "profile")}
-    assert not_looked_at([JOB], frozenset()) == tuple(name for name in NEEDS if name in named)
-    for name, need in named.items():
-        assert name not in not_looked_at([JOB], frozenset({need}))
-    assert set(NEEDS.values()) | {"reports"} == set(get_args(Need))
+    # Every job has work and a profile: a policy that does not look at these says nothing of them.
+    optional = tuple(name for name in NEEDS if name not in ("work", "profile"))
+    assert not_looked_at([JOB], frozenset()) == optional
+    for name in optional:
+        assert name not in not_looked_at([JOB], frozenset({NEEDS[name]}))
 
 
 def test_it_is_said_once_and_by_name(capsys: pytest.CaptureFixture[str]) -> None:

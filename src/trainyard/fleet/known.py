@@ -40,11 +40,11 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "qos": "qos",
     }
 )
-"""What a policy has to declare that looks at an attribute of jobs; all other attributes of `JobRequest` are open."""
+"""What a policy has to declare in order to look at an attribute of jobs, for all that `Job` adds to `JobRequest`."""
 
 
 class KnownJob(JobRequest):
-    """A job as it was submitted, for a policy to look at: what every cluster knows of it, and what the policy declared.
+    """A job for a policy to look at: all of `JobRequest`, and of `Job` what the policy declared.
 
     What an attribute needs is in `NEEDS`.
     """
@@ -56,6 +56,11 @@ class KnownJob(JobRequest):
     profile: Profile
     deadline_s: float | None
     limit_s: float | None
+    priority: int
+    yields: bool
+    guaranteed: bool
+    weight: float
+    qos: str
 
     def __init__(self, job: Job, needs: frozenset[str]) -> None:
         # Nothing is copied: every decision of a simulation makes as many of these as there are jobs.
@@ -68,20 +73,20 @@ class KnownJob(JobRequest):
         return self._job.skew
 
 
-def _told(name: str) -> property:
-    """An attribute of a job, as far as it is open or was declared."""
-    if name not in NEEDS:
-        return property(attrgetter(f"_job.{name}"))
+def _declared(name: str) -> property:
+    """An attribute of a job that a policy is told if it declared to need it."""
 
-    def told(known: KnownJob) -> Any:
+    def get(known: KnownJob) -> Any:
         require(NEEDS[name], known._needs)
         return getattr(known._job, name)
 
-    return property(told)
+    return property(get)
 
 
-for _name in {field.name for field in fields(JobRequest)} | NEEDS.keys():
-    setattr(KnownJob, _name, _told(_name))
+for _field in fields(JobRequest):
+    setattr(KnownJob, _field.name, property(attrgetter(f"_job.{_field.name}")))
+for _name in NEEDS:
+    setattr(KnownJob, _name, _declared(_name))
 
 
 def not_looked_at(jobs: Sequence[Job], needs: frozenset[str]) -> tuple[str, ...]:

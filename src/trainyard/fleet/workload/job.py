@@ -162,7 +162,7 @@ class Declared(Placeless):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user asks for with a job, which every cluster knows of it.
+    """What every policy knows of a job.
 
     Attributes
     ----------
@@ -172,18 +172,12 @@ class JobRequest:
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
-    qos : its quality of service, by a name of its cluster.
-    weight : of its share in weighted fairness, above 0.
-    guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
     busy : share of a device that it keeps busy when it is alone, in (0, 1].
-    priority : among the jobs of its virtual cluster; the larger, the more urgent. Policies that know no such thing pass
-        over this and ``yields``.
     gang : devices of each of its workers, each of which lies on one node; by default as the placement has it. A policy
         that cannot heed this, or ``pinned_cell``, does not take the job.
     pinned_cell : name of the reserved part of the cluster that it must run in; anywhere if empty.
-    yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     """
 
     __slots__ = ()  # what a policy sees of a job refers to these, and has no room for its own
@@ -197,18 +191,13 @@ class JobRequest:
     user: str = ""
     account: str = ""
     virtual_cluster: str = ""
-    weight: float = 1.0
-    guaranteed: bool = True
     cpus: float = 0.0
     memory_bytes: float = 0.0
     model: str = ""
     batch_size: int = 0
     busy: float = 1.0
-    priority: int = 0
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
-    yields: bool = False
-    qos: str = ""
 
     @property
     def least_devices(self) -> int:
@@ -235,6 +224,11 @@ class Job(JobRequest):
     profile : how fast it runs.
     deadline_s : time by which it should end, counted as ``arrival_s``.
     limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
+    weight : of its share in weighted fairness, above 0.
+    guaranteed : False for an opportunistic job, which runs on what the others leave.
+    priority : among the jobs of its virtual cluster; the larger, the more urgent.
+    yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
+    qos : its quality of service, by a name of its cluster.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     """
 
@@ -243,6 +237,11 @@ class Job(JobRequest):
     _: KW_ONLY
     deadline_s: float | None = None
     limit_s: float | None = None
+    weight: float = 1.0
+    guaranteed: bool = True
+    priority: int = 0
+    yields: bool = False
+    qos: str = ""
     attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:
