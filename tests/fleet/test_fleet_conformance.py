@@ -16,7 +16,6 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
-from trainyard.fleet.place.room import Scope
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.snapshot import Ints, Snapshot
@@ -214,9 +213,9 @@ def check_told_why(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Non
     """After every decision, and in every round without one; what is said of free devices is so."""
     bring_about, num_told = Allocator.apply, 0
 
-    def told(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, scope: Scope) -> Ints:
+    def told(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster) -> Ints:
         nonlocal num_told
-        changed = bring_about(self, rows, allocation, now_s, scope)
+        changed = bring_about(self, rows, allocation, now_s, cluster)
         reasons = why_waiting(self, rows, allocation)
         waiting = np.flatnonzero(self.table.held[rows] == 0).tolist()
         assert reasons.keys() == set(waiting) - set(allocation.refused)

@@ -15,7 +15,6 @@ from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.place.find import are_in_racks, find_place, usable_nodes, without_nodes_of
 from trainyard.fleet.place.nodes import PLACEMENTS
-from trainyard.fleet.place.room import Scope
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Job, declared_job
@@ -76,8 +75,8 @@ def looking(see: Callable[[Allocator, Ints, Allocation], None]) -> Any:
     """`Allocator.apply`, after which somebody looks at who has what."""
     apply = Allocator.apply
 
-    def applied(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, scope: Scope) -> Ints:
-        changed = apply(self, rows, allocation, now_s, scope)
+    def applied(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster) -> Ints:
+        changed = apply(self, rows, allocation, now_s, cluster)
         see(self, rows, allocation)
         return changed
 

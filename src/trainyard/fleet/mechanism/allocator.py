@@ -24,7 +24,6 @@ from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
-from trainyard.fleet.place.room import Scope
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Span
@@ -58,7 +57,7 @@ class Allocator:
     ) -> None:
         self.cluster, self.preempts, self.how = cluster, policy.preempts, how
         self.costs, self.notes = costs, notes
-        self.table, self.free, self.scope = JobTable(), FreeDevices(cluster), Scope(cluster)
+        self.table, self.free = JobTable(), FreeDevices(cluster)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
         self.leases, self._coming = Leases(self.table), ArrivalRows(1)
@@ -123,9 +122,9 @@ class Allocator:
         self.pending.write_uses()
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
-    def trial(self, scope: Scope) -> TrialPlacement:
+    def trial(self, cluster: Cluster) -> TrialPlacement:
         """What nobody has of some nodes, as a policy may play it through."""
-        return TrialPlacement(self.free, self.how, scope.cluster.members[0])
+        return TrialPlacement(self.free, self.how, cluster.members[0])
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
@@ -137,13 +136,13 @@ class Allocator:
         noted = self._has_gangs or self.notes.spans is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
-    def apply(self, rows: Ints, allocation: Allocation, now_s: float, scope: Scope | None = None) -> Ints:
+    def apply(self, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster | None = None) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
 
         Parameters
         ----------
         rows : of the snapshot that the allocation is of.
-        scope : the nodes that it is about; by default all.
+        cluster : the one that was decided on, with the nodes that it is about; by default all.
 
         Returns
         -------
@@ -154,16 +153,16 @@ class Allocator:
         FleetError
             If it gives jobs devices that they cannot have, or more of a device than there is.
         """
-        given, scope = allocation.given, scope or self.scope
+        given, cluster = allocation.given, cluster or self.cluster
         assert not isinstance(given, TimeFractions), "rounds make a queue of them"
         for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
         if isinstance(given, Placed):
-            changed = self._as_placed(rows, given, now_s, scope)
+            changed = self._as_placed(rows, given, now_s, cluster)
         elif self._is_at_once:
-            changed = self._at_once(rows, given, now_s, scope)
+            changed = self._at_once(rows, given, now_s, cluster)
         else:
-            changed = self._step_by_step(rows, given, now_s, scope)
+            changed = self._step_by_step(rows, given, now_s, cluster)
         self.leases.note(rows, given, now_s)
         return changed
 
@@ -177,9 +176,9 @@ class Allocator:
         pauses_s = self.costs.start_s, self.costs.restart_s
         return QueueRules(self.preempts, self.how, backfill, one_queue, pauses_s)
 
-    def _at_once(self, rows: Ints, queue: Queue, now_s: float, scope: Scope) -> Ints:
+    def _at_once(self, rows: Ints, queue: Queue, now_s: float, cluster: Cluster) -> Ints:
         """The same as `_step_by_step`, in one call."""
-        state = self.state(num_given=self.cluster.num_devices).of(scope)
+        state = self.state(num_given=self.cluster.num_devices).of(cluster)
         rules = self.queue_rules(queue.backfill, queue.one_queue)
         done = apply_queue(state, rows, QueueArrays.of(queue), rules, now_s)
         if len(done.leaving):
@@ -188,24 +187,24 @@ class Allocator:
         self._set_going(done.started, done.places, None, done.known)
         return done.started
 
-    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float, scope: Scope) -> Ints:
+    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float, cluster: Cluster) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
         self._changed, asked, more = [], self._asked(rows, queue), (self.how, queue.backfill)
         if self.preempts:
-            done = assignment(self.state().of(scope), rows, asked, *more)
+            done = assignment(self.state().of(cluster), rows, asked, *more)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
             places, given = done.places, done.given
         else:
-            places, *laid_out = fill(self.state().of(scope), rows, asked, *more, queue.one_queue)
+            places, *laid_out = fill(self.state().of(cluster), rows, asked, *more, queue.one_queue)
             given = Laid(*laid_out)
         self._begin(rows[queue.order[places]], places, given, None, now_s)
         return self._all_changed(now_s)
 
-    def _as_placed(self, rows: Ints, placed: Placed, now_s: float, scope: Scope) -> Ints:
+    def _as_placed(self, rows: Ints, placed: Placed, now_s: float, cluster: Cluster) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
         self._changed = []
-        starting, stopping = changes(self.table, scope.cluster, rows, placed, self._taken())
+        starting, stopping = changes(self.table, cluster, rows, placed, self._taken())
         wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)
@@ -347,7 +346,7 @@ class Allocator:
     def change_nodes(self, away: Iterable[int], now_s: float) -> None:
         """From now on these nodes, and no others, cannot be used; no job is on them any more."""
         self.cluster = self.cluster.without(away)
-        self.free, self.scope, self._state = FreeDevices(self.cluster), Scope(self.cluster), None
+        self.free, self._state = FreeDevices(self.cluster), None
         for row in self.table.active.tolist():
             if (grant := self.table.grants[row]) is not None:
                 needs = needs_of(self.table.job(row)) if self.table.has_auxiliary[row] else None

@@ -14,8 +14,8 @@ from trainyard.fleet.allocation import Allocation, Given, Placed, Queue, TimeFra
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.place.room import Scope
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 def ask_policy(
@@ -25,7 +25,7 @@ def ask_policy(
     needs: frozenset[Need],
     decide: Callable[[Snapshot], tuple[Allocation, Any]],
     in_rounds: bool,
-    scope: Scope,
+    cluster: Cluster,
 ) -> tuple[Allocation, Any]:
     """What a policy decides on some jobs, and its state then.
 
@@ -33,16 +33,16 @@ def ask_policy(
     ----------
     needs : of the policy.
     in_rounds : whether the run is in rounds, which alone can give fractions of time.
-    scope : the nodes that it sees.
+    cluster : with the nodes that the policy sees.
 
     Raises
     ------
     FleetError
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
-    free, table = allocator.free.by_node * scope.cluster.members[0], allocator.table
-    trial = partial(allocator.trial, scope)
-    decided = decide(Snapshot(now_s, scope.cluster, free, needs, rows, table, trial))
+    free, table = allocator.free.by_node * cluster.members[0], allocator.table
+    trial = partial(allocator.trial, cluster)
+    decided = decide(Snapshot(now_s, cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1
     _check(decided[0].given, rows, table, in_rounds)

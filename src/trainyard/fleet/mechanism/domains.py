@@ -17,7 +17,6 @@ import numpy as np
 
 from trainyard.fleet.jobs.job_table import Bools, Ints
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.place.room import Scope
 from trainyard.fleet.policy import Policy
 from trainyard.hardware.cluster import Cluster
 
@@ -31,7 +30,7 @@ class SchedulingDomain:
     Attributes
     ----------
     has : for every row of `Cluster.members`, whether jobs of this partition are in the domain.
-    scope : the nodes of the domain.
+    cluster : with the nodes of the domain.
     state : of the policy.
     wake_s : when the policy wants to decide, if nothing happens before.
     stands : whether its last decision holds for as long as nobody waits.
@@ -41,7 +40,7 @@ class SchedulingDomain:
     """
 
     has: Bools
-    scope: Scope
+    cluster: Cluster
     state: Any
     wake_s: float = field(default=_INF, init=False)
     stands: bool = field(default=False, init=False)
@@ -50,7 +49,7 @@ class SchedulingDomain:
 
     def restart(self, policy: Policy) -> None:
         """Forget all decisions, and make one."""
-        self.state, self.wake_s, self.is_due = policy.start(self.scope.cluster.whole), _INF, True
+        self.state, self.wake_s, self.is_due = policy.start(self.cluster.whole), _INF, True
         self.forget_promises()
 
     def forget_promises(self) -> None:
@@ -75,7 +74,7 @@ class SchedulingDomains:
     def __init__(self, allocator: Allocator, policy: Policy, apart: bool) -> None:
         self._allocator, self._policy, cluster = allocator, policy, allocator.cluster
         everybody = np.ones(len(cluster.members), np.bool_)
-        self.whole = SchedulingDomain(everybody, allocator.scope, policy.start(cluster.whole))
+        self.whole = SchedulingDomain(everybody, cluster, policy.start(cluster.whole))
         groups = _groups(cluster) if apart else []
         self.parts = tuple(self._part(has) for has in groups) if len(groups) > 1 else ()
         self._joined = (self.whole,)
@@ -84,8 +83,8 @@ class SchedulingDomains:
     def _part(self, has: Bools) -> SchedulingDomain:
         cluster = self._allocator.cluster
         outside = np.flatnonzero(~cluster.members[has].any(axis=0))
-        scope = Scope(replace(cluster, outside=frozenset(outside.tolist())))
-        return SchedulingDomain(has, scope, self._policy.start(scope.cluster.whole))
+        own = replace(cluster, outside=frozenset(outside.tolist()))
+        return SchedulingDomain(has, own, self._policy.start(own.whole))
 
     @property
     def wake_s(self) -> float:
@@ -106,9 +105,9 @@ class SchedulingDomains:
     def change_nodes(self) -> None:
         """Nodes have gone away or come back."""
         away = self._allocator.cluster.away
-        self.whole.scope = self._allocator.scope
+        self.whole.cluster = self._allocator.cluster
         for domain in self.parts:
-            domain.scope = Scope(domain.scope.cluster.without(away))
+            domain.cluster = domain.cluster.without(away)
         for domain in (self.whole, *self.parts):
             domain.forget_promises()
         self.touch_all()
@@ -147,7 +146,7 @@ class SchedulingDomains:
     def num_free(self, domain: SchedulingDomain) -> int:
         """How many devices of a domain nobody has."""
         free = self._allocator.free
-        return free.total if domain is self.whole else int(free.by_node @ domain.scope.cluster.members[0])
+        return free.total if domain is self.whole else int(free.by_node @ domain.cluster.members[0])
 
 
 def _groups(cluster: Cluster) -> list[Bools]:

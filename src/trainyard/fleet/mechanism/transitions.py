@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import KIND
-from trainyard.fleet.place.room import Scope
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -73,9 +73,8 @@ class FleetState(NamedTuple):
     ended: Records
     used: Floats
 
-    def of(self, scope: Scope) -> FleetState:
+    def of(self, cluster: Cluster) -> FleetState:
         """The same for a decision on some nodes only."""
-        cluster = scope.cluster
         if cluster.devices_of_partition is self.room:
             return self
         free = (*self.free[:4], cluster.members)

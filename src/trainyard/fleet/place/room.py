@@ -1,24 +1,10 @@
-"""How many devices jobs can have: of every type, in every partition and in all of them."""
+"""How many devices jobs can have: by partition (row, as in `Cluster.members`) and type (column)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from numpy import int64, ones
 
 from trainyard.compiling import compiled, lean
-from trainyard.hardware.cluster import Cluster
-
-
-@dataclass(frozen=True, eq=False)
-class Scope:
-    """The nodes that a decision is about: those of a cluster, or of some of its partitions.
-
-    How many devices there are of every type (column), in every partition (row), is `Cluster.devices_of_partition`; row 0
-    stands for all nodes.
-    """
-
-    cluster: Cluster
 
 
 @compiled

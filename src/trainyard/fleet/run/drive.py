@@ -321,7 +321,7 @@ class Driver:
         rows = self.domains.rows(domain, self.coordinator.rows())
         if not len(rows):
             return
-        if not domain.scope.cluster.num_devices:
+        if not domain.cluster.num_devices:
             where = "its partition" if self.cluster.num_devices else "the cluster"
             self._note_waiting(
                 domain, dict.fromkeys(self._names(domain), f"no node of {where} can be used now")
@@ -337,7 +337,7 @@ class Driver:
             if row in self.running:
                 self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
-        self.allocator.apply(rows, allocation, now_s, domain.scope)
+        self.allocator.apply(rows, allocation, now_s, domain.cluster)
         reasons = why_waiting(self.allocator, rows, allocation)
         self._note_waiting(
             domain, {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
@@ -363,7 +363,7 @@ class Driver:
             self.policy.needs,
             lambda snapshot: decide(self.policy, snapshot, domain.state),
             in_rounds=self.rounds is not None,
-            scope=domain.scope,
+            cluster=domain.cluster,
         )
         return allocation
 

@@ -184,7 +184,7 @@ class Simulator:
 
     def _may_change(self, domain: SchedulingDomain) -> bool:
         """Whether a decision could have an effect."""
-        if not domain.scope.cluster.num_devices:
+        if not domain.cluster.num_devices:
             return False
         preempts = self.policy.preempts
         # Who takes devices away does not ask how many are free, which takes long to count.
@@ -197,7 +197,7 @@ class Simulator:
         self._expect(self.allocator.rates.hear(now_s, domain.has))
         rows = self.domains.rows(domain, self.coordinator.rows())
         allocation = self.coordinator.decision(rows, now_s, partial(self._ask, domain), is_last)
-        changed = self.allocator.apply(rows, allocation, now_s, domain.scope)
+        changed = self.allocator.apply(rows, allocation, now_s, domain.cluster)
         self._expect(changed)
         self.job_failures.draw_for_moved(changed, now_s)
         self._crowd(now_s)
@@ -209,7 +209,7 @@ class Simulator:
         domain.free_when_blocked = -1
         if blocks and self.rounds is None:
             _, num_waiting = self.domains.num_jobs(domain)
-            is_one_pool, num_free = domain.scope.cluster.is_one_pool, self.domains.num_free(domain)
+            is_one_pool, num_free = domain.cluster.is_one_pool, self.domains.num_free(domain)
             domain.free_when_blocked = free_while_blocked(blocks, num_waiting, is_one_pool, num_free)
 
     def _ask(self, domain: SchedulingDomain, rows: Ints) -> Allocation:
@@ -221,7 +221,7 @@ class Simulator:
             policy.needs,
             lambda snapshot: policy.decide(snapshot, domain.state),
             in_rounds=self.rounds is not None,
-            scope=domain.scope,
+            cluster=domain.cluster,
         )
         if allocation.ask_again_s <= self.clock.now_s:
             self.check.refuse_early(clock.now_s, allocation.ask_again_s)
