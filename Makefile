@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: run test test-slow test-long lint docs install vllm clean
 
 run: install          ## train a small GPT on this machine with the plan that Trainyard finds
-	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
+	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60 --warmup-steps 10 --clip-norm 1
 
 test: install         ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"

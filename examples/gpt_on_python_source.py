@@ -1,6 +1,6 @@
 """Train a GPT on the source code of Python's standard library, byte by byte.
 
-    trainyard train examples/gpt_on_python_source.py --steps 60
+    trainyard train examples/gpt_on_python_source.py --steps 60 --warmup-steps 10 --clip-norm 1
 
 `model` says what is trained, `data` what on; how it runs on this machine is for Trainyard to find.
 """

@@ -284,7 +284,7 @@ def test_plan_of_a_file_that_is_named(folder, capsys):
     command = ("plan", "good.py", "--cluster", "1x1xT4", "--strategies", "data_parallel", "--save", "p.yaml")
     assert cli.main(command) == 0
     assert cli.main(("simulate", "p.yaml", "--model", "good.py")) == 0
-    assert "good.py on 1 ranks" in capsys.readouterr().out
+    assert "good.py on 1 rank of" in capsys.readouterr().out
 
 
 def test_cluster_that_is_too_small(folder, capsys):

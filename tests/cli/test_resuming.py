@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import one_rank
@@ -47,11 +48,11 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
     assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 0)
     assert said == ["goes on after step 4 of the run in f"]
-    assert train_config(found, "gpt-tiny", RUN).optimizer == OptimizerConfig(
+    assert train_config(found, Path("f"), RUN).optimizer == OptimizerConfig(
         lr=0.02, betas=(0.8, 0.9), clip_norm=0.5
     )
     given = settled(Options(model="gpt-tiny", max_checkpoint_gb=2.5), None, said.append)
-    assert train_config(given, "gpt-tiny", None).max_checkpoint_bytes == 2.5e9
+    assert train_config(given, Path("f"), None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
     assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 0.0, None, 100)
 
@@ -73,12 +74,16 @@ def test_what_may_change_is_said_and_the_rest_refused() -> None:
 def test_options_of_another_optimizer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"--betas 0\.9 0\.99, --eps 0\.1: of adamw, not of sgd"):
         settled(Options(model="gpt-tiny", optimizer="sgd", betas=(0.9, 0.99), eps=0.1), None, print)
+    with pytest.raises(
+        ValueError, match=r"--momentum 0\.9: of sgd, not of adamw; leave it out, or take --optimizer sgd"
+    ):
+        settled(Options(model="gpt-tiny", momentum=0.9), None, print)
 
 
 def test_defaults_are_those_of_python() -> None:
     usual = settled(Options(model="gpt-tiny"), None, print)
     python = TrainConfig(steps=100)
-    assert train_config(usual, "gpt-tiny", None).optimizer == python.optimizer == OptimizerConfig()
+    assert train_config(usual, Path("f"), None).optimizer == python.optimizer == OptimizerConfig()
     assert {name: DEFAULTS[name] for name in python.options if name in DEFAULTS} == {
         name: value for name, value in python.options.items() if name in DEFAULTS
     }
@@ -128,3 +133,16 @@ def test_the_command_that_is_printed_goes_on_exactly(
     assert printed == "trainyard train gpt-tiny --checkpoint 'a half' --resume --steps 8"
     rest = losses(*shlex.split(printed)[1:])
     assert rest == whole[4:]
+
+
+def test_a_launcher_starts_as_many_processes_as_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    file = tmp_path / "plan.yaml"
+    replace(RUN.plan, model="no-such-model").save(file)
+    assert cli.main(["run", str(file), "--device", "cuda"]) == 2
+    assert "the launcher started 3 processes and the plan has 1 ranks" in capsys.readouterr().err
+    assert cli.main(["train", "no-such-model", "--processes", "2"]) == 2
+    assert "--processes 2: the launcher started 3 processes; leave the option out" in capsys.readouterr().err

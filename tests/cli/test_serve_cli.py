@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from refused_commands import check_refused
+from shared_data import DATA, needs_data
 
 from trainyard.cli import main as cli
 from trainyard.reading.download import GITHUB
@@ -275,10 +276,10 @@ def test_public_traces_have_readers_and_stay_what_they_are() -> None:
         assert len(trace.sha256) == 64
 
 
-_LOCAL = Path(__file__).parents[3] / "shared" / "data" / "serving"
+_LOCAL = DATA / "serving"
 
 
-@pytest.mark.skipif(not _LOCAL.exists(), reason=f"needs the files of {_LOCAL}")
+@needs_data(_LOCAL)
 @pytest.mark.parametrize("name", TRACES)
 def test_public_traces_are_those_that_are_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = _LOCAL.rglob(TRACES[name].file_name)

@@ -7,11 +7,11 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_data import DATA, require_data
 
 from trainyard.cost.collective_layout import Layout, pack_rings
 from trainyard.cost.collectives import (
@@ -309,12 +309,8 @@ def test_measured_machine_uses_its_curves() -> None:
 
 
 def _measured_rows() -> list[dict[str, str]]:
-    for folder in Path(__file__).resolve().parents:
-        path = folder.parent / "shared" / "data" / "perf" / "vtrain" / "nccl_allreduce_single_node.csv"
-        if path.exists():
-            with path.open() as file:
-                return list(csv.DictReader(file))
-    pytest.skip("the measured NCCL times are not beside this checkout (shared/data/perf/vtrain)")
+    with require_data(DATA / "perf" / "vtrain" / "nccl_allreduce_single_node.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,9 @@ def test_an_op_that_never_ends_is_ended(cache, monkeypatch):
     monkeypatch.setattr(measure_processes, "_GRACE_CPU_S", 5.0)
     endless = Trace((), (step_of(0, sum, range(10**15)),), ())
     reasons = measure_ops([[endless]], Conditions(1, 1)).reasons
-    assert re.fullmatch(r"the process that measured it used \d\d\.\d CPU seconds", reasons["sum()"])
+    used = re.fullmatch(r"the process that measured it used (\S+) CPU seconds", reasons["sum()"])
+    assert used is not None
+    assert float(used[1]) >= 15.0
 
 
 def test_a_process_that_uses_no_cpu_is_ended(cache, monkeypatch):

@@ -77,6 +77,13 @@ def test_make_targets_exist(page):
         assert done.returncode == 0, done.stdout
 
 
+def test_make_run_trains_as_the_readme_and_the_example_show():
+    commands = [command for block in BLOCKS[ROOT / "README.md"] for command, _ in block.commands]
+    shown = next(command for command in commands if command.startswith("trainyard train "))
+    assert f"/bin/{shown}\n" in run("make -n run", ROOT, timeout_s=60).stdout
+    assert f"    {shown}\n" in (ROOT / shown.split()[2]).read_text()
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text()], ids=name)
 def test_python(page):
     failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)

@@ -12,6 +12,7 @@ import pytest
 from pages import ROOT
 from refused_models import REFUSED
 
+from trainyard import program
 from trainyard.program.capture import CaptureError, capture
 
 _TABLE = "## What is refused, and what to write instead"
@@ -26,12 +27,12 @@ def said_in_the_table() -> list[str]:
 
 
 @cache
-def refused(said: str) -> tuple[str, str, int]:
-    """The message, and file and line where it was raised."""
+def refused(said: str) -> tuple[str, Path, int]:
+    """The message, and path and line where it was raised."""
     with pytest.raises(CaptureError) as caught:
         capture(REFUSED[said]())
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
-    return str(caught.value), Path(last.filename).name, last.lineno or 0
+    return str(caught.value), Path(last.filename).resolve(), last.lineno or 0
 
 
 def test_the_table_has_a_row_for_each_model() -> None:
@@ -44,14 +45,14 @@ def test_a_row_is_a_refusal_with_these_words(said: str) -> None:
 
 
 def test_each_refusal_of_the_code_has_a_row() -> None:
-    known = {(file, line) for _, file, line in map(refused, REFUSED)}
+    known = {(path, line) for _, path, line in map(refused, REFUSED)}
     missing = []
-    for path in (ROOT / "src" / "trainyard" / "program").rglob("*.py"):
+    for path in Path(program.__file__).resolve().parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Raise) or "CaptureError(" not in (source := ast.unparse(node)):
                 continue
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            is_known = any((path.name, line) in known for line in lines)
+            is_known = any((path, line) in known for line in lines)
             if not is_known and not any(words in source for words in _HAVE_NO_ROW):
                 missing.append(f"{path.name}:{node.lineno}")
     assert not missing, "give these refusals a row in docs/exact.md, and a model in refused_models.py"

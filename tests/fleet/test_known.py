@@ -13,7 +13,7 @@ import pytest
 
 from trainyard.cli.main import main
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.known import NEEDS, KnownJob, not_looked_at
+from trainyard.fleet.known import NEEDS, KnownJob, ignored
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -87,30 +87,30 @@ def test_anybody_can_read_how_far_jobs_are() -> None:
 
 def test_what_jobs_have_and_policies_do_not_look_at() -> None:
     plain, urgent = declared_job("a", 0, 1, 10), declared_job("b", 0, 1, 10, priority=3, qos="high")
-    assert not_looked_at([plain], frozenset()) == ()
-    assert not_looked_at([plain, urgent], frozenset()) == ("priority", "qos")
-    assert not_looked_at([plain, urgent], frozenset({"priority"})) == ("qos",)
-    # Every job has work and a profile: a policy that does not look at these says nothing of them.
+    assert ignored([plain], frozenset()) == ()
+    assert ignored([plain, urgent], frozenset()) == ("priority", "qos")
+    assert ignored([plain, urgent], frozenset({"priority"})) == ("qos",)
+    # Every job has work and a profile: a policy without them ignores nothing.
     optional = tuple(name for name in NEEDS if name not in ("work", "profile"))
-    assert not_looked_at([JOB], frozenset()) == optional
+    assert ignored([JOB], frozenset()) == optional
     for name in optional:
-        assert name not in not_looked_at([JOB], frozenset({NEEDS[name]}))
+        assert name not in ignored([JOB], frozenset({NEEDS[name]}))
 
 
 def test_it_is_said_once_and_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     trace = Path(__file__).parent / "workload" / "cases" / "priority_columns.csv"
     to = ("fleet", "simulate", "--trace", str(trace), "--cluster", "1x1xV100")
     assert main((*to, "--policy", "fifo,srtf,fifo(backfill='easy'),antman,hived")) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "look at" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "the jobs'" in line]
     assert lines == [
-        "fifo, srtf do not look at limit_s, priority, guaranteed of jobs",
-        "fifo(backfill='easy') does not look at priority, guaranteed of jobs",
-        "antman does not look at limit_s, priority of jobs",
-        "hived does not look at limit_s of jobs",
+        "fifo, srtf ignore the jobs' limit_s, priority, guaranteed",
+        "fifo(backfill='easy') ignores the jobs' priority, guaranteed",
+        "antman ignores the jobs' limit_s, priority",
+        "hived ignores the jobs' limit_s",
     ]
     assert main((*to, "--policy", "hived", "--json")) == 0
-    found = json.loads(capsys.readouterr().out)["not_looked_at"]
+    found = json.loads(capsys.readouterr().out)["ignored"]
     assert found == [{"policies": ["hived"], "attributes": ["limit_s"]}]
     compare = ("fleet", "compare", "--trace", str(trace), "--cluster", "1x1xV100", "--seeds", "2")
     assert main((*compare, "--policy", "fifo,srtf")) == 0
-    assert "fifo, srtf do not look at limit_s, priority, guaranteed of jobs" in capsys.readouterr().out
+    assert "fifo, srtf ignore the jobs' limit_s, priority, guaranteed" in capsys.readouterr().out

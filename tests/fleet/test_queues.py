@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from probe import Probe
 from runs import finished
+from shared_data import DATA
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError
@@ -24,7 +24,6 @@ from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 CLUSTERS = {"60_job.csv": Cluster.uniform(4, 4), "cluster01_job.csv": Cluster.uniform(32, 4)}
 POLICIES: dict[str, Callable[[], Priority]] = {
     "fifo": fifo,

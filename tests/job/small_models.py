@@ -38,3 +38,9 @@ def wide(rows: int, width: int = 256, layers: int = 4) -> Model:
     parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
     batch = {"x": torch.zeros(rows, width)}
     return Model("wide", nn.Sequential(*parts), lambda m, b: m(b["x"]).square().mean(), batch)
+
+
+def deviation(rows: int) -> Model:
+    """Linear layers under a standard deviation over all rows, which no microbatch can compute by itself."""
+    layers = wide(rows, width=64)
+    return Model("deviation", layers.module, lambda m, b: m(b["x"]).square().mean(1).std(), layers.batch)

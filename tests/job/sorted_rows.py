@@ -25,6 +25,7 @@ class Sorted(nn.Module):
         self.weight = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / 3)
         self.by_place = nn.Parameter(torch.randn(ROWS * LENGTH, WIDTH))
         self.longer = nn.Parameter(torch.randn(2 * ROWS * LENGTH, WIDTH))
+        self.last = nn.Linear(WIDTH, WIDTH)
         self.use = use
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_models import batch_norm, count_layers, wide
+from small_models import batch_norm, count_layers, deviation, wide
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.overhead import NO_OVERHEAD
@@ -150,26 +150,45 @@ def test_accumulation_keeps_one_microbatch():
 
 
 def test_nothing_fits():
-    with pytest.raises(
-        DoesNotFitError, match=r"does not fit.*none fits.*by ZeRO stage: 0 \([\d.]+ MiB\), 1 .*, 3 "
-    ):
+    """What is short comes first, then what fits, then what was ruled out."""
+    with pytest.raises(DoesNotFitError) as error:
         plan(wide(16), small_memory(10**6, devices=2))
+    sentences = str(error.value).removesuffix(".").split(". ")
+    assert sentences[:3] == [
+        "wide does not fit on small: a device needs 2.14 MiB by estimate, and a plan may use 0.954 MiB of its memory: "
+        "1.19 MiB are missing",
+        "What fits by estimate: 4 nodes like this one",
+        "The plan with the least memory: pipeline 1 x data 1 x tensor 2, 16 microbatches of 1",
+    ]
+    assert sentences[3].startswith(
+        "Ruled out: all 88 plans of the search, which need least with tensor 2 (2.14 MiB) to 1 (2.77 MiB); pipeline 1 "
+    )
+    assert sentences[4].startswith("Published systems that need too much memory: data_parallel, ")
+    assert sentences[5].startswith("Left out: 4 plans that cannot run; the first, megatron: ")
+    assert len(sentences) == 6
 
 
-def test_ways_out_fit(monkeypatch):
+def test_simulated_plans_say_what_is_short():
+    """Where plans were simulated, the one that is short of least says what is missing."""
+    with pytest.raises(
+        DoesNotFitError, match=r"on small: a device needs [\d.]+ MiB, and a plan may .* are missing\. "
+    ):
+        plan(batch_norm(4096), small_memory(3 * 2**20))
+
+
+def test_ways_out_fit():
     """What is advised where nothing fits is seen to fit."""
     small = small_memory(10**6, devices=2)
     with pytest.raises(DoesNotFitError, match=r"What fits by estimate: 4 nodes like this one\."):
         plan(wide(16), small)
     assert plan(wide(16), replace(small, nodes=small.nodes * 4)).simulation.fits
-    why = "The loss divides by a sum over all rows."
-    monkeypatch.setattr(Task, "coupling", why)
     tiny = small_memory(4 * 2**20)
     with pytest.raises(
-        DoesNotFitError, match=f"Only plans with one microbatch: {why}.*; a batch of 2048 rows;"
+        DoesNotFitError,
+        match=r"by estimate: a batch of 2048 rows; .*: in the loss, all rows at once are needed from the op std on\.",
     ):
-        plan(wide(4096, width=64), tiny)
-    assert plan(wide(2048, width=64), tiny).simulation.fits
+        plan(deviation(4096), tiny)
+    assert plan(deviation(2048), tiny).simulation.fits
 
 
 def test_ways_out_that_do_not_fit_are_not_advised():
@@ -195,11 +214,7 @@ def test_plans_that_were_not_simulated_may_be_faster_and_that_is_said():
 def test_idle_devices_are_said_first():
     found = plan(count_layers(4), "1x4xT4", "zero(stage=3, degree=2)").plan
     assert found.num_ranks == 2
-    assert (
-        found.explain()
-        .splitlines()[0]
-        .endswith("on 2 ranks, which leaves 2 of the 4 devices idle, of 1x4xT4: 2 data.")
-    )
+    assert found.explain().splitlines()[0].endswith("on 2 of the 4 devices of 1x4xT4 (2 idle): 2 data.")
     all_used = plan(count_layers(4), "1x4xT4", "zero(stage=3)").plan
     assert "on 4 ranks of 1x4xT4: 4 data." in all_used.explain()
 
@@ -217,14 +232,13 @@ def test_candidates_that_cannot_run_are_left_out_and_counted():
     assert found.plan.rows_per_microbatch > 1
 
 
-def test_rows_that_depend_on_each_other_stay_together(monkeypatch):
-    why = "The loss divides by a sum over all rows."
-    monkeypatch.setattr(Task, "coupling", why)
-    setting = make_setting(Task(wide(16)), parse_cluster("1x4xT4"))
+def test_rows_that_depend_on_each_other_stay_together():
+    setting = make_setting(Task(deviation(16)), parse_cluster("1x4xT4"))
     estimates = estimate_all(setting, Probes(setting), 2**40)
     assert {e.point.num_microbatches for e in estimates.points} == {1}
     assert {e.point.pipeline for e in estimates.points} == {1, 2, 4}
-    assert f"Only plans with one microbatch: {why}" in plan(wide(16), "1x2xT4").plan.explain()
+    why = "Only plans with one microbatch: in the loss, all rows at once are needed from the op std on."
+    assert why in plan(deviation(16), "1x2xT4").plan.explain()
 
 
 @pytest.mark.parametrize(("layers", "stages", "right"), [(30, 4, [7, 7, 8, 8]), (10, 3, [3, 3, 4])])

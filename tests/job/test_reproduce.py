@@ -1,21 +1,17 @@
 """Published tables of level 1 are as others transcribed them."""
 
 import csv
-from pathlib import Path
 
-import pytest
+from shared_data import DATA, require_data
 
 from trainyard.job.reproduce import megatron, selective_recompute
 
-MEASURED = Path(__file__).parents[2] / ".." / "shared" / "data" / "perf"
+MEASURED = DATA / "perf"
 
 
 def transcribed(name: str) -> list[dict[str, str]]:
     """Rows of a published table that others have transcribed."""
-    path = MEASURED / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not here")
-    with path.open() as file:
+    with require_data(MEASURED / name).open() as file:
         return list(csv.DictReader(file))
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch.distributed.pipelining.schedules as torch_schedules
 
 from trainyard.job.schedule import KINDS, Schedule
 from trainyard.job.schedules import make_schedule
-
-torch_schedules = pytest.importorskip(
-    "torch.distributed.pipelining.schedules", reason="this PyTorch has no pipeline schedules to compare with"
-)
 
 
 def bare(class_name: str, **attributes: object) -> Any:

@@ -96,15 +96,16 @@ def test_parts_of_the_time_add_up():
     assert sum(found.breakdown.values()) == pytest.approx(found.step_s)
     assert found.breakdown["communication"] == pytest.approx(sum(found.exposed.values()))
     assert 0 < found.mfu < 1
-    assert found.known_mfu == found.mfu
+    assert found.plausible_mfu == found.mfu
 
 
 def test_more_than_the_known_peak_is_no_share_of_it():
     found = replace(simulate_plan(lowered_of(tiny("gpt")), CLUSTER), mfu=108.08)
-    assert found.known_mfu is None
-    assert dict(simulation_facts(found))["MFU"].startswith(
-        "not known: a step does more than the devices' peak"
-    )
+    assert found.plausible_mfu is None
+    too_low = "not known: a step does more than the devices' peak as the cluster gives it, which is too low"
+    assert dict(simulation_facts(found))["MFU"] == too_low
+    here = replace(found, plan=replace(found.plan, cluster="local:2"))
+    assert dict(simulation_facts(here))["MFU"].startswith(f"{too_low}; it was measured")
     assert simulation_document(found)["mfu"] is None
     assert "more than the devices' peak as it is known, which is too low." in found.explain()
 

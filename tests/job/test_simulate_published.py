@@ -7,25 +7,22 @@ the smaller models of the same papers.
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from shared_data import DATA, require_data
 
 from trainyard.job.reproduce import megatron, selective_recompute
 from trainyard.job.reproduce.simulated import setting_of, simulated
 from trainyard.zoo import build, gpt
 
-MEASURED = Path(__file__).parents[2] / ".." / "shared" / "data" / "perf"
+MEASURED = DATA / "perf"
 
 
 def measured(name: str) -> list[dict[str, str]]:
     """Rows of a published table."""
-    path = MEASURED / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not here")
-    with path.open() as file:
+    with require_data(MEASURED / name).open() as file:
         return list(csv.DictReader(file))
 
 

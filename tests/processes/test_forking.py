@@ -32,4 +32,4 @@ def test_a_server_that_ends_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatc
     forking.start_forked(process)
     process.join()
     assert process.exitcode == 0
-    assert len(servers) == 1 + 1
+    assert len(servers) == 2

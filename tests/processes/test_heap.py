@@ -28,7 +28,9 @@ def faults_of_the_second_step(rank: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are not told")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="needs glibc: other C libraries do not read GLIBC_TUNABLES"
+)
 def test_workers_keep_what_they_free() -> None:
     pages = _BLOCKS * _BLOCK_BYTES // resource.getpagesize()
     assert run_ranks(1, faults_of_the_second_step)[0] < pages / 100

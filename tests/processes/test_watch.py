@@ -133,9 +133,9 @@ def test_processes_are_waited_for_until_all_end_one_fails_or_a_limit_is_passed()
     failing = _processes(endless, "import sys; sys.exit(3)")
     assert wait_for_all(failing, lambda _: None) == ([None, 3], None)
     assert failing[0].returncode == -signal.SIGKILL
-    overrun = ExceededLimit("idle", 1.0)
+    exceeded = ExceededLimit("idle", 1.0)
     late = _processes(endless, "")
-    assert wait_for_all(late, lambda codes: overrun if codes[1] == 0 else None) == ([None, 0], overrun)
+    assert wait_for_all(late, lambda codes: exceeded if codes[1] == 0 else None) == ([None, 0], exceeded)
 
 
 def test_cpu_seconds_of_a_process_with_its_children() -> None:

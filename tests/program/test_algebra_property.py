@@ -24,6 +24,8 @@ from trainyard.program.algebra.rules import RULES, axes_of, tensor_args
 from trainyard.program.placement import Partial, Placement, Shard
 from trainyard.program.spmd import take_part
 
+aten = torch.ops.aten
+
 
 def make_node(target: Any, args: tuple[Any, ...]) -> tuple[fx.Node, dict[fx.Node, Tensor]]:
     """The op as a node of a graph, and the values of its tensor arguments."""
@@ -146,6 +148,46 @@ def test_parts_of_every_choice_make_the_whole(target: Any) -> None:
 @pytest.mark.parametrize("target", ALL, ids=lambda target: target.__name__)
 def test_parts_of_every_choice_of_many_arguments_make_the_whole(target: Any) -> None:
     check_drawn(target, 100)
+
+
+def _of_zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+NUMBER, NONE = torch.tensor(2.0, dtype=torch.float64), torch.tensor(0)
+UNUSUAL: list[tuple[Any, tuple[Any, ...]]] = [
+    *((op, (NUMBER, d, False)) for op in (aten._softmax.default, aten._log_softmax.default) for d in (0, -1)),
+    *((op, (NUMBER, 0)) for op in (aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default)),
+    *((op, (NUMBER, -1)) for op in (aten.cummax.default, aten.cummin.default, aten.sort.default)),
+    (aten.topk.default, (NUMBER, 1)),
+    (aten.transpose.int, (NUMBER, 0, -1)),
+    (aten.squeeze.dim, (NUMBER, 0)),
+    (aten.flip.default, (NUMBER, [0])),
+    (aten.gather.default, (NUMBER, 0, NONE)),
+    (aten.index_select.default, (NUMBER, 0, NONE)),
+    (aten.scatter.value, (NUMBER, 0, NONE, 1.0)),
+    (aten.scatter.value, (torch.eye(4).double(), 0, torch.zeros(0, dtype=torch.int64), 1.0)),
+    (aten.gather.default, (torch.eye(4).double(), 0, torch.zeros(0, dtype=torch.int64))),
+    (aten.nansum.default, (torch.eye(4).double(), [])),
+    (aten.view.default, (_of_zeros(4, 0), [2, 2, 0])),
+    (aten.unsqueeze.default, (_of_zeros(4, 0), 1)),
+    (aten.squeeze.default, (_of_zeros(0),)),
+    (aten.cat.default, ([_of_zeros(0), torch.eye(4).double()],)),
+    (aten.cat.default, ([torch.eye(4).double(), _of_zeros(0), torch.eye(4).double()], 1)),
+    (aten.cat.default, ([_of_zeros(0), _of_zeros(0)], -1)),
+    (aten.any.dims, (torch.eye(4), [])),
+    (aten._linalg_solve_ex.default, (torch.eye(3).expand(4, 5, 3, 3).double(), _of_zeros(4, 5, 3))),
+]
+"""Arguments that PyTorch takes and few models give: tensors without dimensions or elements, no dimension, no index."""
+
+
+@pytest.mark.parametrize(("target", "args"), UNUSUAL, ids=[f"{i}-{op}" for i, (op, _) in enumerate(UNUSUAL)])
+def test_unusual_arguments_have_choices_too(target: Any, args: tuple[Any, ...]) -> None:
+    check_all_choices(target, args, 2, 2)
+    node, values = make_node(target, args)
+    axes = axes_of(node)
+    assert [len(dims) for dims in axes.operands] == [value.dim() for value in values.values()]
+    assert [len(dims) for dims in axes.results] == [value.dim() for value in results_of(node.meta["val"])]
 
 
 def test_taking_a_tuple_apart_has_no_axes() -> None:

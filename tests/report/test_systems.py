@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from shared_data import DATA, require_data
 
 from trainyard.fleet import policies as fleet_policies
 from trainyard.fleet import reproduce as fleet_reproduce
@@ -22,7 +23,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.placing.policies import parse_placers
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / ".." / "shared" / "data" / "cluster"
+TRACES = DATA / "cluster"
 SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
 # Simulations that take minutes, of a thousand layers or a thousand devices.
 LONG = {
@@ -69,13 +70,16 @@ HERE = {
 
 
 def tables(*, slow: bool = False, files: bool = False) -> list[object]:
-    """Tables of a kind as parameters; a name without a module is a failure of its own test, not of the collection."""
+    """Tables of a kind as parameters; a name without a module is a failure of its own test, not of the collection.
+
+    The one that is slow and on the authors' files is of Pollux, whose own tests make the same run.
+    """
     found = []
     for level in LEVELS:
         modules = {module.name for module in pkgutil.iter_modules(PACKAGES[level.number][0].__path__)}
         for system in level.systems:
             for table in level.tables(system.name) if system.name in modules else ():
-                if (table.files is not None) == files and (files or table.is_slow == slow):
+                if (table.files is not None, table.is_slow) == (files, slow):
                     marks = (pytest.mark.long,) if slow and system.name in LONG else ()
                     found.append(pytest.param(table, id=f"{system.name}: {table.source}", marks=marks))
     return found
@@ -203,13 +207,9 @@ def test_simulations_are_near_theirs(table: PaperTable) -> None:
 @pytest.mark.parametrize("table", tables(files=True))
 def test_on_the_authors_files(table: PaperTable, tmp_path: Path) -> None:
     assert table.files is not None
-    if table.is_slow:
-        pytest.skip("takes minutes; tests/fleet/policies/test_pollux.py makes the same run")
     for path, here in HERE[table.files.folder].items():
-        if not (DATA / here).exists():
-            pytest.skip(f"{DATA / here} is not here")
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).symlink_to((DATA / here).resolve())
+        (tmp_path / path).symlink_to(require_data(TRACES / here).resolve())
     check(table, tmp_path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from shared_data import DATA
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
@@ -19,9 +19,6 @@ from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"needs the files of {DATA}")
 
 MOST_TOKENS = 4096
 STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9, copied_block_s=1e-6, swapped_block_s=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -12,7 +12,7 @@ from trainyard.cli.bounds import ROWS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.step_options import StepOptions
+from trainyard.cli.step_options import Precision, StepOptions
 
 __all__ = ["Options", "act"]
 
@@ -29,8 +29,7 @@ class Options(StepOptions, Common):
     """Strategies to compare, separated by commas; each may combine several with +."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in. With float32 every parameter is computed with in its own type."""
+    dtype: Precision = "float32"
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of time and memory."""
 

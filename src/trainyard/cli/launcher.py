@@ -6,14 +6,11 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 
+from trainyard.job.run.processes.slurm_step import is_launched
+
 __all__ = ["agreed", "is_launched", "is_silent", "num_launched"]
 
 _LONGEST_PLANNING = timedelta(hours=1)
-
-
-def is_launched() -> bool:
-    """Whether a launcher started this process as one of several ranks."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_silent() -> bool:

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from trainyard.cli.bounds import ROWS
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.step_options import StepOptions
+from trainyard.cli.step_options import Precision, StepOptions
 
 __all__ = ["Options", "act"]
 
@@ -29,8 +29,7 @@ class Options(StepOptions, Common):
     """Joined by + and applied left to right: auto, which searches, and published systems."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in. With float32 every parameter is computed with in its own type."""
+    dtype: Precision = "float32"
     show: Literal["plan", "choices", "routines"] = "plan"
     """plan: what was decided and what it takes. choices: also how every op is cut, as a plan can say it. routines: also
     every op that each rank runs, in order."""

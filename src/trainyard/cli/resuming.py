@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cli.launcher import is_launched, is_silent, num_launched
 from trainyard.cli.training_options import DEFAULTS, OPTIMIZER_OPTIONS, TrainingOptions, value_text
+from trainyard.job.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     from trainyard.job.plan import Plan
@@ -152,11 +153,14 @@ def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None])
         )
         say(f"goes on after step {run.step} of the run in {run.checkpoint.parent}{changed}")
     options = replace(options, **{name: known[name] for name in names if name not in given})
-    if options.optimizer == "sgd" and (
-        unused := [_flag(n, given[n]) for n in ("betas", "eps") if n in given]
-    ):
+    unused = [
+        n for n in OptimizerConfig(options.optimizer or OptimizerConfig.name).unused_options() if n in given
+    ]
+    if unused:
+        other = "adamw" if options.optimizer == "sgd" else "sgd"
         raise ValueError(
-            f"{', '.join(unused)}: of adamw, not of sgd; leave it out, or take --optimizer adamw"
+            f"{', '.join(_flag(n, given[n]) for n in unused)}: of {other}, not of {options.optimizer}; leave it out, or "
+            f"take --optimizer {other}"
         )
     return options
 

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from trainyard.cli.launcher import is_silent
-from trainyard.cli.machine import require_device, this_machine
+from trainyard.cli.launcher import is_launched, is_silent, num_launched
 from trainyard.cli.resuming import saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import optimizer_config, train_and_report
+from trainyard.cli.training_device import require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions
 
 __all__ = ["Options", "act"]
@@ -34,6 +34,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.job.plan import load_plan, model_for
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    if is_launched():
+        plan.require_processes(num_launched())
     spec = model_for(plan, options.model)
     from trainyard.cli.sources import file_data, file_model
     from trainyard.job.planning import load_model, simulate_task
@@ -56,7 +58,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)
-            simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks))
+            simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks, screen.say))
         if not simulation.fits:
             return Outcome(simulation_document(simulation), failure=does_not_fit(plan, simulation))
     del model

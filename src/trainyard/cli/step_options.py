@@ -10,7 +10,10 @@ import tyro
 from trainyard.cli.bounds import FRACTION
 from trainyard.job.optimizer import OptimizerConfig
 
-__all__ = ["OptimizerOptions", "StepOptions"]
+__all__ = ["PRECISION", "OptimizerOptions", "Precision", "StepOptions"]
+
+PRECISION = "Precision to compute in. float32 leaves every parameter in its own type."
+Precision = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(help=PRECISION)]
 
 
 @dataclass(frozen=True, kw_only=True)

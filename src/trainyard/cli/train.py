@@ -12,10 +12,11 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
-from trainyard.cli.machine import most_gpus, require_device, this_machine
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.step_options import PRECISION
 from trainyard.cli.training import optimizer_config, train_and_report
+from trainyard.cli.training_device import most_gpus, require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions, usual
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class Options(TrainingOptions):
     """Joined by + and applied left to right: auto, which searches, and published systems."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
-    """Precision to compute in. With float32 every parameter is computed with in its own type."""
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}", PRECISION)
+    ] = None
     statistics: Annotated[
         Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")
     ] = None
@@ -54,6 +56,11 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
+    if is_launched() and options.processes not in (None, num_launched()):
+        raise ValueError(
+            f"--processes {options.processes}: the launcher started {num_launched()} processes; leave the option out, or "
+            "start as many"
+        )
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
     options = settled(options, run, screen.say)
@@ -94,7 +101,7 @@ def _as_before(
     if not simulates:
         return None
     with screen.waiting("simulating the plan"):
-        simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks))
+        simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks, screen.say))
     return Planned(plan, simulation, task, (), 0.0)
 
 
@@ -106,7 +113,7 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
 
     place: Callable[[int], Cluster]
     if options.device == "cuda":
-        most, place = most_gpus(), partial(this_machine, options.device)
+        most, place = most_gpus(), partial(this_machine, options.device, say=screen.say)
     else:
         with screen.waiting("measuring this machine") as change:
             profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))

@@ -30,6 +30,10 @@ __all__ = ["train_and_report", "train_config"]
 
 _WARM_UP_STEPS = 3  # slower: memory is touched for the first time
 _LOGGED_LINES = 12
+_PEAK_MEMORY = {
+    "cpu": "* resident, with what Python and PyTorch themselves hold",
+    "cuda": "* allocated by PyTorch on the GPU",
+}
 
 
 def train_and_report(
@@ -55,12 +59,14 @@ def train_and_report(
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
 
-    config = train_config(options, spec, run)
+    folder = options.checkpoint or Path(
+        agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+    )
+    config = train_config(options, folder, run)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
-    screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
-    folder = config.checkpoint or Path()
+    screen.say(f"trains on {said}; a checkpoint {when} and logs in {folder}")
     with (
         saying_how_to_go_on(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
@@ -73,7 +79,7 @@ def train_and_report(
         "optimizer": asdict(config.optimizer),
         **_document(simulation, result),
     }
-    return Outcome(document, _body(simulation, result, command, config.steps))
+    return Outcome(document, _body(simulation, result, command, config))
 
 
 def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
@@ -82,11 +88,12 @@ def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
     return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 
 
-def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> TrainConfig:
+def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
+    folder : of checkpoints and logs.
     run : that goes on, if one does.
     """
     from trainyard.job.run.config import TrainConfig
@@ -95,9 +102,6 @@ def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> 
         name: getattr(options, name)
         for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
     }
-    folder = options.checkpoint or Path(
-        agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
-    )
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,
@@ -185,9 +189,10 @@ def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
     }
 
 
-def _body(simulation: Simulation, result: TrainResult, command: str, steps: int) -> tuple[Any, ...]:
+def _body(simulation: Simulation, result: TrainResult, command: str, config: TrainConfig) -> tuple[Any, ...]:
     from trainyard.report.tables import make_table
 
+    steps = config.steps
     if not result.metrics:
         return (f"nothing to do: {result.first_step} of {steps} steps are done",)
     measured = _measured(result.metrics)
@@ -210,7 +215,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         f"{name.partition(':')[2] or name} {first.losses[name]:.3f} at step {first.step + 1}, "
         f"{last.losses[name]:.3f} at step {last.step + 1}",
         make_table("", ("", "predicted", "measured"), rows),
-        "* resident, with what Python and PyTorch themselves hold",
+        _PEAK_MEMORY[config.device],
     ]
     if skipped := sum(metrics.skipped for metrics in result.metrics):
         body.append(f"{skipped} of {len(result.metrics)} steps were not finite; their updates were skipped")

@@ -44,9 +44,15 @@ def value_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def usual(name: str, metavar: str) -> Any:
-    """How help shows an option that is None until it is known whether a run is resumed."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {value_text(DEFAULTS[name])})")
+def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
+    """How help shows an option that is None until it is known whether a run is resumed.
+
+    Parameters
+    ----------
+    sentence : describes the option; None where the docstring of the field does.
+    """
+    hint = f"(default: {value_text(DEFAULTS[name])})"
+    return tyro.conf.arg(metavar=metavar, help=sentence, help_behavior_hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""How long and how big: seconds of ops and collectives."""
+"""Costs: seconds of ops and collectives."""

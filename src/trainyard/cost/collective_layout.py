@@ -1,4 +1,4 @@
-"""Where the ranks of a group are: an order that follows the nodes, and rings that follow the wires."""
+"""The positions of a group's ranks: an order that follows the nodes, and rings that follow the wires."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def is_even(self) -> bool:
-        """Whether every node has the same number of ranks."""
+        """True if every node has the same number of ranks."""
         return len(set(self.node_sizes)) == 1
 
     def rings(self) -> tuple[Ring, ...]:

@@ -132,7 +132,7 @@ def _pair_rows(groups: Ints, pattern: Pattern) -> Ints:
 
 
 def _is_counted(groups: Ints, pattern: Pattern, has_fabric: bool) -> bool:
-    """Whether the sends are too many to list; over a fabric each pair has a path of its own and is listed."""
+    """Return whether the sends are too many to list; over a fabric each pair has a path of its own and is listed."""
     rows = pattern.all_pairs
     return rows is not None and not has_fabric and len(groups) * rows.size * rows.shape[1] > _LISTED_PAIRS
 

@@ -100,7 +100,7 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """How a group of some shape does a collective, over positions 0 ... n-1.
+    """A program of sends for a collective of a group, over positions 0 ... n-1.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Algorithm:
     parts: tuple[float, ...]
 
     def repeats(self) -> dict[Pattern, int]:
-        """How often each pattern comes in all phases; the patterns are in the order in which they first come."""
+        """Count each pattern over all phases, in the order in which patterns first come."""
         counts: dict[Pattern, int] = {}
         for phase in self.phases:
             counts[phase.pattern] = counts.get(phase.pattern, 0) + phase.num_rounds
@@ -225,7 +225,7 @@ class CollectiveProgram:
 
 
 def _before(program: CollectiveProgram) -> npt.NDArray[np.int64]:
-    """How often each rank has each rank's contribution to a chunk at the start: (rank, chunk, contributor)."""
+    """Count the contributions of each rank to a chunk at the start: (rank, chunk, contributor)."""
     num_ranks, num_chunks = len(program.ranks), len(program.chunk_bytes)
     held = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int64)
     everyone, owner = np.arange(num_ranks), np.array(program.chunk_owner, dtype=np.int64)
@@ -239,7 +239,7 @@ def _before(program: CollectiveProgram) -> npt.NDArray[np.int64]:
 
 
 def _wanted(program: CollectiveProgram) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which (rank, chunk) matter at the end, and the contributions (chunk, contributor) wanted there."""
+    """Return the (rank, chunk) that matter at the end, and the contributions (chunk, contributor) wanted there."""
     num_ranks, num_chunks = len(program.ranks), len(program.chunk_bytes)
     matters = np.ones((num_ranks, num_chunks), dtype=bool)
     contributions = np.zeros((num_chunks, num_ranks), dtype=np.int64)

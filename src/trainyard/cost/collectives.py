@@ -39,7 +39,7 @@ _PIECES = tuple(2**i for i in range(11))  # of a chain; more pieces than this ar
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """What a collective costs.
+    """The cost of a collective.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float
 
 
 def _is_same(kind: str, group: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two groups are one: of the same ranks and, where it matters, with the same first one."""
+    """Return whether two groups are one: of the same ranks and, where it matters, with the same first one."""
     return set(group) == set(other) and (kind not in ("broadcast", "send") or group[0] == other[0])
 
 

@@ -1,4 +1,4 @@
-"""Which operands of an op are indices, and below what they must stay: what is made up for them has to be in range."""
+"""Operands of an op that are indices, and their bounds, so that random operands are in range."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def index_bounds(node: fx.Node) -> list[tuple[fx.Node, int]]:
 
 
 def _counts(node: fx.Node) -> bool:
-    """Whether it holds integers; a mask chooses by position and is in range whatever it holds."""
+    """Return whether a tensor holds integers; a mask chooses by position and is always in range."""
     dtype = tensor_of(node).dtype
     return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 

@@ -37,7 +37,7 @@ Group = tuple[Trace, ...]
 
 @dataclass
 class ProcessResults:
-    """What the processes measured.
+    """Measurements of the processes.
 
     Attributes
     ----------
@@ -63,13 +63,13 @@ class _Crash:
     ----------
     why : what happened, for the user.
     group, signature : the op that ran; None and empty as far as that is not known.
-    is_overrun : whether they were ended because one of them passed a limit.
+    has_exceeded_limit : whether they were ended because one of them passed a limit.
     """
 
     why: str
     group: int | None
     signature: str
-    is_overrun: bool
+    has_exceeded_limit: bool
 
 
 def measure_in_processes(
@@ -110,7 +110,7 @@ def measure_in_processes(
             break
         if crash.signature:
             found.failed[crash.signature] = crash.why
-        if crash.is_overrun:
+        if crash.has_exceeded_limit:
             break
         if crash.group is None or start == _MAX_STARTS - 1:
             found.not_tried = crash.why
@@ -203,21 +203,21 @@ def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limits: Proc
 
     def look(codes: Sequence[int | None]) -> ExceededLimit | None:
         for rank, code in enumerate(codes):
-            if code is None and (overrun := watches[rank].look()):
+            if code is None and (exceeded := watches[rank].look()):
                 late.append(rank)
-                return overrun
+                return exceeded
         return None
 
-    codes, overrun = wait_for_all(workers, look)
+    codes, exceeded = wait_for_all(workers, look)
     for rank, code in enumerate(codes):
         if code:
             said = (folder / f"errors{rank}").read_text(errors="replace").strip().rpartition("\n")[2][-200:]
             how = f"was killed by signal {-code}" if code < 0 else f"failed: {said}"
             why = f"the process that measured it {how}"
-            return _Crash(why, *_last_op(folder, rank), is_overrun=False)
-    if overrun:
-        why = f"the process that measured it {overrun}"
-        return _Crash(why, *_last_op(folder, late[0]), is_overrun=True)
+            return _Crash(why, *_last_op(folder, rank), has_exceeded_limit=False)
+    if exceeded:
+        why = f"the process that measured it {exceeded}"
+        return _Crash(why, *_last_op(folder, late[0]), has_exceeded_limit=True)
     return None
 
 

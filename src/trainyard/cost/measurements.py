@@ -64,14 +64,14 @@ class Measurement:
 
     @property
     def is_sound(self) -> bool:
-        """Whether an op can have these numbers."""
+        """True if an op can have these numbers."""
         numbers = (self.seconds, self.spread, self.work, self.when_s, self.other_load)
         sound = all(math.isfinite(n) and n >= 0 for n in numbers)
         return sound and 0.0 < self.seconds < _MOST_S and self.num_measured > 0
 
     @property
     def was_busy(self) -> bool:
-        """Whether other work used the cores meanwhile."""
+        """True if other work used the cores during the measurement."""
         return self.other_load > BUSY
 
     def combined_with(self, other: Measurement) -> Measurement:
@@ -139,7 +139,7 @@ class Entry:
         return frozenset(s for s, m in self.ops.items() if m.was_busy)
 
     def disturbed(self) -> frozenset[str]:
-        """Those of `busy` that are to be measured again on a quiet machine; not if that has failed too often."""
+        """Return the ops of `busy` to measure again on a quiet machine; none that failed too often."""
         return frozenset(s for s in self.busy() if self.ops[s].num_failed_retries < _MAX_FAILED_RETRIES)
 
     def add(self, found: Entry) -> None:

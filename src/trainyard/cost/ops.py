@@ -68,7 +68,7 @@ _UNREAD: dict[Any, int] = {aten.nll_loss_forward.default: 0, aten.nll_loss_backw
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the seconds of the ops of a plan come from, on a machine where ops are measured.
+    """Sources of the seconds of a plan's ops, on a machine where ops are measured.
 
     Ops that are the same function on operands of the same shapes count once.
 
@@ -85,7 +85,7 @@ class Sources:
 
 
 class OpSeconds(ABC):
-    """How long ops take; the interface that simulations ask.
+    """Seconds of ops: the interface that simulations ask.
 
     Ops on flat buffers are by default bound by memory bandwidth.
     """
@@ -102,7 +102,7 @@ class OpSeconds(ABC):
         return num_bytes / device.memory_rate_bytes_per_s(num_bytes) + device.launch_s
 
     def sources(self) -> Sources | None:
-        """Where the seconds that were asked for so far come from; None where none are measured."""
+        """Return the sources of the seconds that were asked for so far; None if none are measured."""
         return None
 
 
@@ -144,14 +144,14 @@ class Roofline(OpSeconds):
 
 
 def is_free(node: fx.Node) -> bool:
-    """Whether a node computes nothing on the device: a placeholder, a view, a part of a tuple, a number."""
+    """Return whether a node computes nothing on the device: a placeholder, a view, a part of a tuple, a number."""
     if node.op != "call_function" or node.target is operator.getitem or spmd.is_scalar(node):
         return True
     return is_view(node)
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a node's result shares the memory of its first operand."""
+    """Return whether a node's result shares the memory of its first operand."""
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target.is_view)
     if node.target is spmd.wait:

@@ -1,4 +1,4 @@
-"""How much of a device's memory a rank holds beside its tensors, by kind."""
+"""Memory of a device that a rank holds beside its tensors, by kind."""
 
 from __future__ import annotations
 

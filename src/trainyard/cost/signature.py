@@ -1,4 +1,4 @@
-"""What makes two ops take the same time: one function, on operands of the same shapes, types and layouts."""
+"""The signature of an op: ops take the same time if function, shapes, types and layouts are the same."""
 
 from __future__ import annotations
 

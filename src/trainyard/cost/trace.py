@@ -129,12 +129,12 @@ class Trace:
 
     @property
     def signatures(self) -> frozenset[str]:
-        """Of all its ops."""
+        """Signatures of all its ops."""
         return frozenset(self.work)
 
     @property
     def work(self) -> dict[str, float]:
-        """Of its ops, by signature."""
+        """Work of its ops, by signature."""
         return {i.signature: i.work for i in self.instructions if i.signature is not None}
 
 
@@ -217,7 +217,7 @@ def _leaves(node: fx.Node) -> Any:
 
 
 def _fresh(value: Any, node: fx.Node | None) -> Any:
-    """What to make up for a value that a node computes; itself if it is no tensor."""
+    """Return a made-up value for the result of a node; the node's own value if it is no tensor."""
     if not isinstance(value, torch.Tensor):
         return value if isinstance(value, bool | int | float) else None
     below = 2
@@ -227,7 +227,7 @@ def _fresh(value: Any, node: fx.Node | None) -> Any:
 
 
 def _bounds(node: fx.Node) -> list[int]:
-    """What the integers of a tensor must stay below, by the ops that look up with them."""
+    """Return the bounds of a tensor's integers, by the ops that look up with them."""
     found = []
     for user in node.users:
         found += [bound for index, bound in index_bounds(user) if index is node]
@@ -238,7 +238,7 @@ def _bounds(node: fx.Node) -> list[int]:
 
 @dataclass
 class OpTimes:
-    """What running traces found.
+    """Times of ops from running traces.
 
     Attributes
     ----------
@@ -257,7 +257,7 @@ class OpTimes:
 
 
 def read_clocks(clocks: Clocks) -> tuple[float, ...]:
-    """What clocks show now."""
+    """Return the clocks' readings."""
     return tuple(clock() for clock in clocks)
 
 
@@ -302,7 +302,7 @@ def run_trace(trace: Trace, values: dict[str, Any], times: OpTimes) -> None:
 
 
 def _left(step: Instruction, results: Mapping[int, Any]) -> Any:
-    """What a step leaves that takes no time: a view, a number, or what communication would have brought."""
+    """Return the result of a step that takes no time: a view, a number, or the result of communication."""
     if step.target is not None:
         # A view of what was made up may not exist.
         with suppress(Exception):
@@ -334,7 +334,7 @@ def _measure(step: Instruction, signature: str, results: dict[int, Any], times: 
 
 
 def _is_fault(error: Exception, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an op fails for the types of its operands, whatever their values are."""
+    """Return whether an op fails for the types of its operands, whatever their values are."""
     is_pytorch = isinstance(target, str) and target.startswith("aten::")
     if is_pytorch and isinstance(error, NotImplementedError | TypeError):
         return True

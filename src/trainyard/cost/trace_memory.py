@@ -80,7 +80,7 @@ class _MemoryAccount:
             self.own_bytes[root] = num_bytes
 
     def _runs(self, step: Instruction) -> bool:
-        """Whether all that it needs is here, and its result fits beside what lives."""
+        """Return whether all that a step needs is here, and its result fits beside the live values."""
         if not all(index in self.roots for index in _refs((step.args, step.kwargs))):
             return False
         return step.shares is not None or self.level_bytes + _num_bytes(step.leaves) <= self.limit_bytes

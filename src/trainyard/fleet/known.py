@@ -40,11 +40,11 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "qos": "qos",
     }
 )
-"""What a policy has to declare in order to look at an attribute of jobs, for all that `Job` adds to `JobRequest`."""
+"""The need that a policy has to declare for each attribute that `Job` adds to `JobRequest`."""
 
 
 class KnownJob(JobRequest):
-    """A job for a policy to look at: all of `JobRequest`, and of `Job` what the policy declared.
+    """A job as a policy sees it: all of `JobRequest`, and of `Job` what the policy declared.
 
     What an attribute needs is in `NEEDS`.
     """
@@ -89,8 +89,8 @@ for _name in NEEDS:
     setattr(KnownJob, _name, _declared(_name))
 
 
-def not_looked_at(jobs: Sequence[Job], needs: frozenset[str]) -> tuple[str, ...]:
-    """Attributes that some job has and a policy with these needs does not look at, in the order of `NEEDS`."""
+def ignored(jobs: Sequence[Job], needs: frozenset[str]) -> tuple[str, ...]:
+    """Attributes that some job has and a policy with these needs ignores, in the order of `NEEDS`."""
     defaults = {field.name: field.default for field in fields(Job)}
     said = [name for name, need in NEEDS.items() if need not in needs and defaults[name] is not MISSING]
     return tuple(name for name in said if any(getattr(job, name) != defaults[name] for job in jobs))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from trainyard.fleet.catalog import find, parse_policy, split_policies
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.known import not_looked_at
+from trainyard.fleet.known import ignored
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Hazards
@@ -115,20 +115,20 @@ class CannotRun:
     why: str
 
 
-class NotLookedAt(NamedTuple):
-    """Policies that do not look at attributes of jobs, by name."""
+class Ignored(NamedTuple):
+    """Policies that ignore the same attributes of jobs; all by name."""
 
     policies: tuple[str, ...]
     attributes: tuple[str, ...]
 
 
-def not_looked_at_by(schedulers: Sequence[Scheduler], jobs: Sequence[Job]) -> tuple[NotLookedAt, ...]:
-    """What jobs have that the policies of some schedulers do not look at; policies with the same are together."""
+def ignored_by(schedulers: Sequence[Scheduler], jobs: Sequence[Job]) -> tuple[Ignored, ...]:
+    """Attributes that jobs have and policies ignore; policies that ignore the same are together."""
     by_attributes: dict[tuple[str, ...], list[str]] = {}
     for scheduler in schedulers:
-        if attributes := not_looked_at(jobs, scheduler.policy.needs):
+        if attributes := ignored(jobs, scheduler.policy.needs):
             by_attributes.setdefault(attributes, []).append(scheduler.text)
-    return tuple(NotLookedAt(tuple(policies), attributes) for attributes, policies in by_attributes.items())
+    return tuple(Ignored(tuple(policies), attributes) for attributes, policies in by_attributes.items())
 
 
 def schedulers_of(

@@ -18,10 +18,10 @@ from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import (
     CannotRun,
-    NotLookedAt,
+    Ignored,
     Scheduler,
     baseline_of,
-    not_looked_at_by,
+    ignored_by,
     schedulers_of,
 )
 from trainyard.fleet.workload.job import Job
@@ -101,13 +101,13 @@ class Study:
     standings : of those that ran, the best first.
     baseline : the policy with which the others are compared.
     refused : those that cannot run so.
-    unseen : what jobs of the first workload have that policies do not look at.
+    ignored : attributes of jobs of the first workload that policies ignore.
     """
 
     standings: tuple[Standing, ...]
     baseline: str
     refused: tuple[CannotRun, ...]
-    unseen: tuple[NotLookedAt, ...]
+    ignored: tuple[Ignored, ...]
 
 
 _FIGURES: Mapping[str, Callable[[FleetRun], float]] = MappingProxyType(
@@ -191,8 +191,8 @@ def study(
     done, failed = _sorted_out(schedulers, found)
     first = baseline_of(policies, baseline, tuple(done))
     ran = [scheduler for scheduler in schedulers if scheduler.text in done]
-    unseen = not_looked_at_by(ran, workload(seeds[0]))
-    return Study(_standings(done, first), first, (*refused, *failed), unseen)
+    ignored = ignored_by(ran, workload(seeds[0]))
+    return Study(_standings(done, first), first, (*refused, *failed), ignored)
 
 
 class _Figures(NamedTuple):

@@ -216,12 +216,12 @@ def _measure_collectives() -> tuple[CollectiveSample, ...]:
                     )
                 )
         watch = watch_together([worker.pid for worker in workers], _GLOO_LIMITS)
-        codes, overrun = wait_for_all(workers, lambda _: watch.look())
+        codes, exceeded = wait_for_all(workers, lambda _: watch.look())
         said = [
             file.read_text(errors="replace")[-400:] for file, code in zip(files, codes, strict=True) if code
         ]
-        if overrun:
-            said.append(f"together, they {overrun}")
+        if exceeded:
+            said.append(f"together, they {exceeded}")
         result = Path(folder) / "result.json"
         if said or not result.exists():
             raise HardwareError(

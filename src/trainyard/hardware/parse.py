@@ -30,7 +30,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.devices import DeviceSpec, NamedDevice
@@ -95,10 +95,10 @@ def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
         That file and those that named it, each named by the one before; none of them can be named again.
     """
     given = str(text).strip()
-    local = _LOCAL.fullmatch(given)
-    if local:
-        return _local(local["count"])
-    if given.endswith((".yaml", ".yml")):
+    form = _form_of(given)
+    if form.kind == "local":
+        return _local(form.number)
+    if form.kind == "file":
         path = Path(given)
         if not path.is_file():
             raise HardwareError(
@@ -106,6 +106,19 @@ def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
             )
         return _file(path, within)
     return cluster_from_text(given)
+
+
+class _Form(NamedTuple):
+    """Which way of naming a cluster a text is, and the number that ``local:4`` has."""
+
+    kind: Literal["local", "file", "text"]
+    number: int | None = None
+
+
+def _form_of(text: str) -> _Form:
+    if local := _LOCAL.fullmatch(text):
+        return _Form("local", None if local["count"] is None else int(local["count"]))
+    return _Form("file" if text.endswith((".yaml", ".yml")) else "text")
 
 
 def _file(path: Path, within: tuple[Path, ...]) -> Cluster:
@@ -130,15 +143,17 @@ def is_described_by_name(cluster: Cluster) -> bool:
     """
     from trainyard.hardware.local import remembered_cluster
 
-    if _LOCAL.fullmatch(cluster.name):
-        meant = remembered_cluster(cluster.num_devices)
-    elif cluster.name.endswith((".yaml", ".yml")):
+    form = _form_of(cluster.name)
+    if form.kind == "file":
         return False
-    else:
-        try:
-            meant = parse_cluster(cluster.name)
-        except HardwareError:
-            return False
+    try:
+        meant = (
+            remembered_cluster(cluster.num_devices)
+            if form.kind == "local"
+            else cluster_from_text(cluster.name)
+        )
+    except HardwareError:
+        return False
     return meant is not None and meant.fingerprint() == cluster.fingerprint()
 
 
@@ -147,19 +162,20 @@ def num_named_devices(name: str) -> int | None:
 
     Nothing is measured or read for it.
     """
-    if local := _LOCAL.fullmatch(name):
-        return None if local["count"] is None else int(local["count"])
+    form = _form_of(name)
+    if form.kind != "text":
+        return form.number
     try:
-        return None if name.endswith((".yaml", ".yml")) else cluster_from_text(name).num_devices
+        return cluster_from_text(name).num_devices
     except HardwareError:
         return None
 
 
-def _local(count: str | None) -> Cluster:
+def _local(count: int | None) -> Cluster:
     from trainyard.hardware.local import local_cluster
     from trainyard.hardware.measure import machine_identity
 
-    return local_cluster(int(count) if count else int(machine_identity()["num_cores"]))
+    return local_cluster(int(machine_identity()["num_cores"]) if count is None else count)
 
 
 def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -> Cluster:

@@ -16,7 +16,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trainyard.hardware.devices import DeviceSpec, Efficiency
@@ -32,6 +32,7 @@ __all__ = [
     "NodePreset",
     "device_named",
     "find_device",
+    "gpu_overhead",
     "node_topology",
     "unknown_device",
 ]
@@ -87,9 +88,22 @@ def _overhead(name: str, memory_bytes: int) -> MemoryOverhead:
     if name not in _HELD:
         return NO_OVERHEAD
     reported_gib, context_gib, workspace_mib, (channels, peer_channels) = _HELD[name]
-    return MemoryOverhead(
+    return replace(
+        gpu_overhead(channels, peer_channels),
         driver_bytes=memory_bytes - int(reported_gib * _GIB),
         context_bytes=int(context_gib * _GIB) + int(workspace_mib * _MIB),
+    )
+
+
+def gpu_overhead(channels: int = _PCIE_CHANNELS[0], peer_channels: int = _PCIE_CHANNELS[1]) -> MemoryOverhead:
+    """What PyTorch's allocator and NCCL hold on a GPU, beside driver and context.
+
+    Parameters
+    ----------
+    channels, peer_channels
+        As in `MemoryOverhead`; by default those of GPUs that are linked by PCIe.
+    """
+    return MemoryOverhead(
         channels=channels,
         peer_channels=peer_channels,
         network_channels=_NETWORK_CHANNELS,

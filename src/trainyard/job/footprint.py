@@ -1,4 +1,4 @@
-"""What a forward pass keeps for the backward pass, and how many bytes that is.
+"""Values that a forward pass keeps for the backward pass, and their bytes.
 
 These are counts over a graph, before anything is lowered; the simulator measures the memory of a lowered plan over time.
 """
@@ -17,7 +17,7 @@ from trainyard.program.program import Program, size_bytes, tensors_of
 
 @dataclass(frozen=True)
 class SavedValues:
-    """What the backward pass of a program takes from its forward pass, as the lowering has it.
+    """The values that the backward pass of a program takes from its forward pass, as the lowering saves them.
 
     Attributes
     ----------

@@ -36,42 +36,42 @@ class StateBytes:
 
 
 @dataclass(frozen=True)
-class WeightTypes:
+class ParameterTypes:
     """The types in which a model's parameters are computed with.
 
     Attributes
     ----------
-    short : share of the trained elements that are in 16 bits, the others being in float32.
-    frozen_bytes : mean size of an element that is not trained.
+    half_share : share of the trained elements that are in 16 bits, the others being in float32.
+    frozen_element_bytes : mean size of an element that is not trained.
     """
 
-    short: float
-    frozen_bytes: float
+    half_share: float
+    frozen_element_bytes: float
 
     @staticmethod
-    def of(module: nn.Module, dtype: torch.dtype) -> WeightTypes:
-        """Those of a module in a step of precision ``dtype``."""
+    def of(module: nn.Module, dtype: torch.dtype) -> ParameterTypes:
+        """Return the types of a module in a step of precision ``dtype``."""
         sizes = [(p.requires_grad, p.numel(), parameter_type(p, dtype)) for p in module.parameters()]
         trained = sum(size for is_trained, size, _ in sizes if is_trained)
-        short = sum(size for is_trained, size, kind in sizes if is_trained and kind in HALF)
+        in_half = sum(size for is_trained, size, kind in sizes if is_trained and kind in HALF)
         frozen = [(size, size * kind.itemsize) for is_trained, size, kind in sizes if not is_trained]
         num_frozen, frozen_bytes = (sum(each) for each in zip((0, 0), *frozen, strict=True))
-        return WeightTypes(short / max(1, trained), frozen_bytes / max(1, num_frozen))
+        return ParameterTypes(in_half / max(1, trained), frozen_bytes / max(1, num_frozen))
 
 
 ADAM_MIXED = StateBytes(2, 2, 12, 2)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def state_of(weights: WeightTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
-    """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit weights.
+def state_of(types: ParameterTypes, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
+    """Return the state that the runtime keeps: float32 gradients always, float32 parameters beside 16-bit ones.
 
     Where parameters are ``divided``, 16-bit ones are made from the float32 ones whenever they are gathered.
     """
     kept = 0 if "parameters" in divided else 2
-    parameters = kept * weights.short + 4 * (1 - weights.short)
+    parameters = kept * types.half_share + 4 * (1 - types.half_share)
     moments = 4 * len(optimizer.moments)
-    return StateBytes(parameters, 4, 4 * weights.short + moments, weights.frozen_bytes)
+    return StateBytes(parameters, 4, 4 * types.half_share + moments, types.frozen_element_bytes)
 
 
 def num_trained(program: Program) -> int:

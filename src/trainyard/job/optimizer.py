@@ -1,4 +1,4 @@
-"""How parameters are updated: what a user chooses, before anything is planned."""
+"""Options of the optimizer, which a user chooses before anything is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How parameters are updated, by default as PyTorch's AdamW does without weight decay.
+    """Options of the optimizer, by default those of PyTorch's AdamW without weight decay.
 
     The defaults are those of the command line and of the jobs of a fleet, too.
 
@@ -42,16 +42,19 @@ class OptimizerConfig:
             raise ValueError(f"betas are two numbers from 0 to below 1, got {_text(self.betas)}")
         if not 0.0 <= self.momentum <= 1.0:
             raise ValueError(f"momentum is from 0 to 1, got {self.momentum:g}")
-        if self.momentum and self.name != "sgd":
+        if self.momentum and "momentum" in self.unused_options():
             raise ValueError(
                 f"momentum {self.momentum} is of sgd, not of {self.name}; leave it out, or take sgd"
             )
 
     def __str__(self) -> str:
         """The values that the updates use, in one line."""
-        others = ("betas", "eps") if self.name == "sgd" else ("momentum",)
-        names = [f.name for f in fields(self) if f.name not in ("name", *others)]
+        names = [f.name for f in fields(self) if f.name not in ("name", *self.unused_options())]
         return f"{self.name}: " + ", ".join(f"{n.replace('_', ' ')} {_text(getattr(self, n))}" for n in names)
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Name the fields that only the other optimizer has."""
+        return ("betas", "eps") if self.name == "sgd" else ("momentum",)
 
     @property
     def update(self) -> Literal["adamw", "sgd", "sgd_momentum"]:
@@ -60,7 +63,7 @@ class OptimizerConfig:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What PyTorch's optimizer keeps of a parameter's shape, in float32."""
+        """Tensors of a parameter's shape that PyTorch's optimizer keeps, in float32."""
         if self.name == "adamw":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum_buffer",) if self.momentum else ()

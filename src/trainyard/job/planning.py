@@ -153,7 +153,7 @@ def _collecting_rarely() -> Iterator[None]:
 def make_setting(
     task: Task, place: Cluster, progress: Progress | None = None, all_devices: bool = False
 ) -> SimulatedSetting:
-    """What strategies decide on, with all that they may ask.
+    """Return the setting in which strategies decide.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
 
 
 def _note_of_types(task: Task) -> str:
-    """What becomes of parameters that the model itself has in 16 bits."""
+    """Describe the treatment of parameters that the model itself has in 16 bits."""
     params = [*task.model.module.parameters()]
     short = [p for p in params if p.dtype in HALF]
     if task.dtype != "float32" or not short:
@@ -225,7 +225,7 @@ def simulate(
 
 
 def task_of(plan: Plan, model: Model | None = None, optimizer: OptimizerConfig | None = None) -> Task:
-    """What a plan trains; arguments and errors as of `simulate`."""
+    """Return the task that a plan trains; arguments and errors as of `simulate`."""
     whole = model or load_model(model_for(plan, None), plan.num_rows)
     return Task(whole, plan.dtype, plan.statistics, plan.num_rows, optimizer or OptimizerConfig())
 

@@ -61,7 +61,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
-    """What one stage does with one microbatch; written ``0F3`` for stage 0, forward, microbatch 3. An update is ``0U``.
+    """An action of one stage on one microbatch; ``0F3`` is the forward pass of microbatch 3 in stage 0, ``0U`` an update.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class Schedule:
 
     @cached_property
     def has_updates(self) -> bool:
-        """Whether stages are updated between the actions, and not all of them after the last."""
+        """True if stages are updated between the actions, and not all of them after the last."""
         return any(action.kind == "U" for actions in self.actions for action in actions)
 
     @cached_property

@@ -18,7 +18,7 @@ from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import is_described_by_name
-from trainyard.job.model_state import WeightTypes
+from trainyard.job.model_state import ParameterTypes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, Statistics
 from trainyard.job.schedules import make_schedule
@@ -47,23 +47,23 @@ class TaskLike(Protocol):
 
     @property
     def model(self) -> Model:
-        """What is trained."""
+        """The model that is trained."""
 
     @property
     def dtype(self) -> str:
         """Compute precision."""
 
     @property
-    def weights(self) -> WeightTypes:
+    def weight_types(self) -> ParameterTypes:
         """The types in which parameters are computed with."""
 
     @property
     def statistics(self) -> Statistics:
-        """Of what rows that depend on each other are computed; see `Plan`."""
+        """The rows over which statistics are computed if rows depend on each other; see `Plan`."""
 
     @property
     def optimizer(self) -> OptimizerConfig:
-        """How parameters are updated, and so what is kept for each of them."""
+        """Options of the optimizer, and so the tensors that it keeps for each parameter."""
 
     @property
     def num_rows(self) -> int:
@@ -84,14 +84,14 @@ class TaskLike(Protocol):
 
     @property
     def splits(self) -> bool:
-        """Whether the batch may be split into microbatches."""
+        """True if the batch may be split into microbatches."""
 
     def statistics_in(self, num_microbatches: int) -> Statistics:
-        """What a plan of so many microbatches has to say of rows that depend on each other."""
+        """Return the field `statistics` of a plan with so many microbatches."""
 
 
 class Prediction(Protocol):
-    """What a simulated step takes, as strategies see it; `trainyard.job.simulation.result.Simulation` is one.
+    """The predicted cost of a step; `trainyard.job.simulation.result.Simulation` is one.
 
     Tuples have one entry per pipeline rank.
     """
@@ -114,7 +114,7 @@ class Prediction(Protocol):
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of; 0 where it suffices."""
+        """Memory that each rank lacks; 0 where it suffices."""
 
     @property
     def shortage(self) -> str:
@@ -122,7 +122,7 @@ class Prediction(Protocol):
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has enough memory."""
+        """True if every rank has enough memory."""
 
 
 class TaskTimer(Protocol):
@@ -160,7 +160,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, eq=False)
 class Setting(ABC):
-    """What a strategy decides on, and what it may ask.
+    """The input of a strategy: what it plans, and the questions that it may ask.
 
     Attributes
     ----------
@@ -206,15 +206,15 @@ class Setting(ABC):
 
     @abstractmethod
     def tensor_table(self, num_rows: int) -> TensorTable:
-        """What such a microbatch has in memory; ops are numbered as in its `op_table`."""
+        """Return the tensors of such a microbatch; ops are numbered as in its `op_table`."""
 
     @abstractmethod
     def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
-        """What every layer of the model costs for such a microbatch."""
+        """Return the cost of every layer of the model for such a microbatch."""
 
     @abstractmethod
     def rank_layer_table(self, plan: Plan) -> LayerTable:
-        """What every layer costs on one rank of a plan of one pipeline stage: its part, communication included.
+        """Return the cost of every layer on one rank of a plan of one pipeline stage: its part, with communication.
 
         Raises
         ------
@@ -256,7 +256,7 @@ Strategy = Callable[[Setting, Plan], Plan]
 
 
 def first_plan(setting: Setting) -> Plan:
-    """Where strategies start: everything on one rank, the whole batch at once, recomputed what the model checkpoints."""
+    """Return the plan from which strategies start: one rank, the whole batch at once, the model's own recomputation."""
     task = setting.task
     program = task.program(task.num_rows)
     return Plan(

@@ -78,7 +78,7 @@ def simulate_plan(
 
 
 def _shares(lowered: Lowered, found: Sequence[Simulation]) -> tuple[ShareMemory, ...]:
-    """What each share of every pipeline rank needs, the largest first."""
+    """Return the memory of each share of every pipeline rank, the largest first."""
     shares = {
         (pipeline, text): ShareMemory(
             pipeline, text, result.peak_bytes[pipeline], result.memory_limit_bytes[pipeline]
@@ -125,7 +125,7 @@ message is about, and the version of the weights that is updated, -1 at the end 
 
 
 def _adds_nothing(lowered: Lowered, stage: int) -> bool:
-    """Whether every update of a stage is of one microbatch of each rank."""
+    """Return whether every update of a stage is of one microbatch of each rank."""
     ranks = lowered.plan.schedule.ranks_of(stage)
     calls = (call for rank in ranks for call in lowered.calls[rank] if call.action.stage == stage)
     return all(call.weights.num_own <= 1 for call in calls)
@@ -163,7 +163,7 @@ def _add_rank(
 
 
 def _spans(calls: Sequence[Call]) -> Iterator[tuple[int, Kind, int]]:
-    """Of every call its stage and kind, and the updates of that stage before it."""
+    """Return the stage and kind of every call, and the number of updates of that stage before it."""
     num_updates: Counter[int] = Counter()
     for call in calls:
         stage, kind = call.action.stage, call.action.kind
@@ -242,7 +242,7 @@ def _op_seconds(lowered: Lowered, pipeline: int, segment: Segment, prices: Price
 
 
 def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankContext) -> Template | None:
-    """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
+    """Return the template of what a rank computes over the whole batch before its first action; its results stay."""
     segment = lowered.totals[rank]
     if segment is None:
         return None
@@ -258,7 +258,7 @@ def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankC
 
 
 def _between_actions(template: Template, memory: ActionMemory) -> None:
-    """What an action takes over when it starts, and leaves when it ends."""
+    """Return what an action takes over when it starts, and leaves when it ends."""
     last, graph = template.last_compute, memory.graph
     taken = graph.before_bytes
     left = int(graph.after_bytes[-1])

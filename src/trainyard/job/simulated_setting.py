@@ -74,16 +74,16 @@ class SimulatedSetting(Setting):
         return self._table(OpTable, num_rows, device, make)
 
     def tensor_table(self, num_rows: int) -> TensorTable:
-        """What such a microbatch has in memory."""
+        """Return the tensors of such a microbatch."""
         return self._table(TensorTable, num_rows, None, tabulate.tensor_table)
 
     def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
-        """What every layer of the model costs for such a microbatch."""
+        """Return the cost of every layer of the model for such a microbatch."""
         make = partial(tabulate.layer_table, seconds=self._seconds_on(device))
         return self._table(LayerTable, num_rows, device, make)
 
     def rank_layer_table(self, plan: Plan) -> LayerTable:
-        """What every layer costs on one rank of a plan of one pipeline stage."""
+        """Return the cost of every layer on one rank of a plan of one pipeline stage."""
         program = self.task.program(plan.rows_per_microbatch)
         named = resolve(program, plan)
         whole = replace(named, tensors={})

@@ -39,7 +39,7 @@ class OpTable:
 
 @dataclass(frozen=True, eq=False)
 class TensorTable:
-    """What one microbatch has in memory: its inputs and what its ops make; a view is the tensor that it shows.
+    """Tensors of one microbatch: its inputs and the results of its ops; a view is the tensor that it shows.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ def _computing(program: Program, parts: Cut) -> list[fx.Node]:
 def layer_table(
     program: Program, seconds: NodeSeconds, recompute: frozenset[str] = frozenset()
 ) -> LayerTable:
-    """What every layer of a program costs.
+    """Return the cost of every layer of a program.
 
     Parameters
     ----------

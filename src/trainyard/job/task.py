@@ -9,7 +9,7 @@ import torch
 
 from trainyard.divisors import divisors
 from trainyard.job.lower.split import CoupledRowsError, split
-from trainyard.job.model_state import WeightTypes
+from trainyard.job.model_state import ParameterTypes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
@@ -45,9 +45,9 @@ class Task:
         return batch_rows(self.model.batch, self.model.whole) if self.rows is None else self.rows
 
     @cached_property
-    def weights(self) -> WeightTypes:
+    def weight_types(self) -> ParameterTypes:
         """The types in which parameters are computed with."""
-        return WeightTypes.of(self.model.module, getattr(torch, self.dtype))
+        return ParameterTypes.of(self.model.module, getattr(torch, self.dtype))
 
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows (on all ranks together); made once.
@@ -90,9 +90,9 @@ class Task:
 
     @property
     def splits(self) -> bool:
-        """Whether the batch may be split into microbatches."""
+        """True if the batch may be split into microbatches."""
         return self.statistics == "microbatch" or self.coupling is None
 
     def statistics_in(self, num_microbatches: int) -> Statistics:
-        """What a plan of so many microbatches has to say of rows that depend on each other."""
+        """Return the field `statistics` of a plan with so many microbatches."""
         return "microbatch" if self.program(self.num_rows // num_microbatches).is_separate else "batch"

@@ -61,7 +61,7 @@ class TensorParallelRegion:
 
     @property
     def is_attention(self) -> bool:
-        """Whether a softmax, alone or in a fused kernel, stands between the products."""
+        """True if a softmax, alone or in a fused kernel, stands between the products."""
         return any(n.target in _SOFTMAX | FUSED_ATTENTION for n in self.between)
 
 
@@ -125,7 +125,7 @@ def _find_regions(program: Program, num_ranks: int) -> tuple[TensorParallelRegio
 
 
 def _weight(node: fx.Node, weights: Mapping[fx.Node, str]) -> int | None:
-    """Which tensor argument of a product is its weight; None for other ops and products of activations."""
+    """Return the tensor argument of a product that is its weight; None for other ops and products of activations."""
     if node.target not in PRODUCTS:
         return None
     args = tensor_args(node)
@@ -134,7 +134,7 @@ def _weight(node: fx.Node, weights: Mapping[fx.Node, str]) -> int | None:
 
 
 def _product_uses(program: Program, weights: Mapping[fx.Node, str]) -> dict[str, int]:
-    """How many forward ops use each parameter, views of it aside."""
+    """Count the forward ops that use each parameter, apart from views of it."""
     uses: dict[str, int] = {}
     for node in forward_ops(program):
         if node not in weights:
@@ -250,7 +250,7 @@ class _Search:
 
 
 def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> Choice:
-    """How an op is run so that one of its results comes out in a placement."""
+    """Return the choice of an op in which one of its results has a given placement."""
     axes = axes_of(node)
     if index >= len(axes.results) or len(list(tensors_of(node))) != len(axes.results):
         raise _NoRegionError
@@ -262,7 +262,8 @@ def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> 
 
 
 def _comes_back(node: fx.Node, known: set[fx.Node], num_ops: int) -> bool:
-    """Whether a value goes, through so many ops, to known ones only: what a norm over cut features is divided by."""
+    """Return whether a value reaches only known ops, through at most so many ops: the divisor of a norm over cut
+    features."""
     if node in known or not num_ops:
         return node in known
     users = [user for user in node.users if _forward_users(user)]
@@ -270,7 +271,7 @@ def _comes_back(node: fx.Node, known: set[fx.Node], num_ops: int) -> bool:
 
 
 def _forward_users(node: fx.Node) -> bool:
-    """Whether an op is needed in the forward pass; a result that only the backward pass takes is not."""
+    """Return whether the forward pass needs an op; a result that only the backward pass takes does not count."""
     if node.op != "call_function" or node.meta["phase"] != "forward":
         return False
     return node.target is not operator.getitem or any(_forward_users(u) for u in node.users)

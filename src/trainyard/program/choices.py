@@ -17,7 +17,7 @@ from trainyard.program.placement import OpChoice, Partial, Placement, Shard
 from trainyard.program.program import Program, tensors_of
 from trainyard.reading import listed
 
-__all__ = ["ChoiceError", "given_choices", "named_in", "written_out"]
+__all__ = ["ChoiceError", "expand_named", "given_choices", "named_in"]
 
 _PART = "/"
 
@@ -26,8 +26,8 @@ class ChoiceError(ValueError):
     """A choice that an op does not have, or of an op that is not there; the message says which there are."""
 
 
-def written_out(program: Program, names: Iterable[str]) -> Program:
-    """The program in which those ops are written out as several of which parts are named: ``:_log_softmax/sum``."""
+def expand_named(program: Program, names: Iterable[str]) -> Program:
+    """Expand the ops of which parts are named, such as ``:_log_softmax/sum``."""
     whole = {name.partition(_PART)[0] for name in names if _PART in name and not _found(program, name)}
     nodes = {n for name in whole for n in _found(program, name) if forward_of(n) is not None}
     if not nodes:

@@ -1,6 +1,6 @@
 """Ops written as others, where the others can be cut and the original cannot.
 
-Losses are written out when a model is captured (``losses_written_out``). Ops that need a whole dimension, softmax and
+Losses are decomposed when a model is captured (``loss_decompositions``). Ops that need a whole dimension, softmax and
 batch normalisation, stay fused until a plan cuts that dimension; then ``expand`` writes them as reductions over it,
 whose parts add up.
 """
@@ -115,7 +115,7 @@ def _multilabel_margin_loss_backward(
     return aten.multilabel_margin_loss_backward.default(share, scores, target, _NONE, is_target)
 
 
-def losses_written_out() -> dict[Any, Callable[..., Any]]:
+def loss_decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions of losses, which capture applies: their means become sums over counts."""
     found: dict[Any, Callable[..., Any]] = dict(
         get_decompositions(

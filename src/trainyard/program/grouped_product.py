@@ -132,11 +132,28 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
     )
 
 
+def _save_of_gradient(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _backward_of_gradient(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
+    groups, rows, grads = ctx.saved_tensors
+    return (
+        None,
+        grouped_product(groups, grads, grad.transpose(1, 2)),
+        grouped_product(groups, rows, grad),
+        None,
+    )
+
+
 torch.library.impl("trainyard::grouped_product", "cpu", _one_by_one)
 torch.library.impl("trainyard::grouped_product", "cuda", _on_gpu)
 torch.library.impl("trainyard::grouped_gradient", "cpu", _gradient_one_by_one)
 torch.library.impl("trainyard::grouped_gradient", "cuda", _gradient_on_gpu)
 torch.library.register_autograd("trainyard::grouped_product", _backward, setup_context=_save)
+torch.library.register_autograd(
+    "trainyard::grouped_gradient", _backward_of_gradient, setup_context=_save_of_gradient
+)
 
 GROUPED_PRODUCT = torch.ops.trainyard.grouped_product.default
 """The product, as it stands in graphs."""

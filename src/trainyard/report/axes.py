@@ -1,4 +1,4 @@
-"""What figures share: time on an axis, lines, and how they are laid out."""
+"""Parts that figures share: time on an axis, lines, and their layout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FEW = 8
 
 
 def log_ticks(least_s: float, most_s: float) -> dict[str, Any]:
-    """What is said of a logarithmic axis of seconds in the layout of a figure: its places in units that suit each."""
+    """Return the layout of a logarithmic axis of seconds: its ticks, each in a unit that suits it."""
     inside = {name: at_s for name, at_s in _TICKS_S.items() if least_s / 2 <= at_s <= 2 * most_s}
     medium = set(inside) - _FINE
     for kept in (set(inside), medium, {n for n in medium if n.split()[0] in ("1", "5", "10")}, set(_COARSE)):
@@ -68,12 +68,12 @@ class TimeAxis:
 
     @cached_property
     def edges_s(self) -> Floats:
-        """Of the equal parts over which lines are averaged; none if no time passes."""
+        """The edges of the equal parts over which lines are averaged; none if no time passes."""
         return np.linspace(0.0, self.end_s, NUM_PARTS + 1) if self.end_s > 0 else np.zeros(1)
 
     @cached_property
     def scale(self) -> tuple[float, float]:
-        """Where time 0 is on the axis, and what a second is there; an axis of dates counts ms since 1970."""
+        """The place of time 0 on the axis, and the length of a second; an axis of dates counts ms since 1970."""
         if self.zero is None:
             return 0.0, 1.0 / unit_of(self.end_s)[1]
         return (self.zero.timestamp() + _offset_s(self.zero)) * 1e3, 1e3
@@ -88,7 +88,7 @@ class TimeAxis:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What is said of it in the layout of a figure."""
+        """The layout of this axis."""
         found = {"range": self.places(np.array([0.0, self.end_s])), "title": {"text": self._title}}
         return found if self.zero is None else {**found, "type": "date", "nticks": 6}
 
@@ -129,7 +129,7 @@ def line(
 
 
 def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
-    """Of a figure with these titles of its axes; the legend stands above the plot."""
+    """Return the layout of a figure with these titles of its axes; the legend stands above the plot."""
     return {
         "height": 380,
         "margin": {"l": 50, "r": 16, "t": 10, "b": 50},

@@ -76,7 +76,7 @@ def distributions(
 def over_time(
     heading: str, what: str, curves: Sequence[Curve], axis: TimeAxis, part: str, most: float = 0.0
 ) -> Figure:
-    """What changes over time; no figure if no time passes.
+    """Return a figure of values over time; None if no time passes.
 
     Parameters
     ----------

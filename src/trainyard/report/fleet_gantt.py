@@ -1,4 +1,4 @@
-"""What ran where under a policy: use by node over time, and the bars of all jobs for whoever zooms in."""
+"""Devices of jobs over time under a policy: use by node, and the bars of all jobs when one zooms in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbers_of(runs: Sequence[FleetRun]) -> dict[str, int]:
 
 
 def most_bars_each(runs: Sequence[DrawnRun]) -> int:
-    """How many bars of every run a page can hold; what some do not need is for the others."""
+    """Return how many bars of every run a page can hold; runs with fewer bars leave room to the others."""
     left = _MOST_BARS
     counts = sorted(len(each.stints.job) for each in runs)
     for place, count in enumerate(counts):
@@ -128,14 +128,14 @@ def _height(cluster: Cluster) -> int:
 
 
 def _small(shares: NDArray[np.float64]) -> dict[str, str]:
-    """Whole numbers up to 255, as Plotly reads them."""
+    """Encode whole numbers up to 255 as Plotly reads them."""
     rows, columns = shares.shape
     data = base64.b64encode(shares.astype(np.uint8).tobytes()).decode()
     return {"dtype": "u1", "bdata": data, "shape": f"{rows}, {columns}"}
 
 
 def _kept(stints: Stints, most: int) -> tuple[Stints, str]:
-    """As many bars as a page can hold, the longest, and what is said of the others."""
+    """Return as many bars as a page can hold, the longest, and a remark about the others."""
     count = len(stints.job)
     if count <= most:
         return stints, ""

@@ -1,4 +1,4 @@
-"""Who loses: the jobs of users, accounts, virtual clusters, sizes and device types under policies, beside a baseline."""
+"""Groups of jobs that lose: users, accounts, virtual clusters, sizes and device types, compared with a baseline."""
 
 from __future__ import annotations
 

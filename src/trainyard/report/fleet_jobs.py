@@ -65,5 +65,5 @@ def write_series(path: Path, runs: Sequence[FleetRun]) -> None:
 
 
 def series_path(path: Path) -> Path:
-    """Where the series of a file of jobs is written: ``jobs.series.csv`` beside ``jobs.csv``."""
+    """Return the path of the series of a file of jobs: ``jobs.series.csv`` beside ``jobs.csv``."""
     return path.with_name(f"{path.stem}.series{path.suffix or '.csv'}")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trainyard.fleet.groups import beside
 from trainyard.fleet.records import FleetRun, Unfit
-from trainyard.fleet.scheduler import CannotRun, NotLookedAt
+from trainyard.fleet.scheduler import CannotRun, Ignored
 from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
 from trainyard.report.fleet_jobs import job_columns
@@ -20,9 +20,9 @@ from trainyard.report.units import duration_text, percent_text
 __all__ = [
     "devices_table",
     "fleet_tables",
+    "ignored_lines",
     "league",
     "left_out_lines",
-    "not_looked_at_lines",
     "ranked_runs",
     "refusals",
     "remarks",
@@ -115,7 +115,7 @@ def fleet_tables(
 
 
 def refusals(runs: Sequence[FleetRun], cannot: Sequence[CannotRun] = ()) -> tuple[str, ...]:
-    """Which policies cannot run, and of every policy that refused jobs, how many, and why the first of them."""
+    """List the policies that cannot run, and for every policy the number of refused jobs and the first reason."""
     lines = [f"{each.text} refused: {each.why}" for each in cannot]
     for run in ranked_runs(runs):
         if run.refused:
@@ -148,23 +148,23 @@ def remarks(
     runs: Sequence[FleetRun],
     cannot: Sequence[CannotRun],
     jobs: Sequence[Job],
-    unseen: Sequence[NotLookedAt] = (),
+    ignored: Sequence[Ignored] = (),
 ) -> tuple[str, ...]:
     """All that is to be said of policies and jobs below the tables."""
-    said = (*refusals(runs, cannot), *left_out_lines(runs), *not_looked_at_lines(unseen))
+    said = (*refusals(runs, cannot), *left_out_lines(runs), *ignored_lines(ignored))
     return (*said, *_unresized(runs, jobs), *_too_many(runs))
 
 
-def not_looked_at_lines(unseen: Sequence[NotLookedAt]) -> tuple[str, ...]:
-    """Which policies do not look at what jobs have, a line for those with the same."""
+def ignored_lines(ignored: Sequence[Ignored]) -> tuple[str, ...]:
+    """A line for all policies that ignore the same attributes of jobs."""
     return tuple(
-        f"{', '.join(policies)} do{'es' * (len(policies) == 1)} not look at {', '.join(attributes)} of jobs"
-        for policies, attributes in unseen
+        f"{', '.join(policies)} ignore{'s' * (len(policies) == 1)} the jobs' {', '.join(attributes)}"
+        for policies, attributes in ignored
     )
 
 
 def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:
-    """Where more devices were in use than the cluster has, as may be in what was recorded."""
+    """Say if more devices were in use than the cluster has, as may be in recorded runs."""
     for run in runs:
         most = int(run.series.num_devices_in_use.max(initial=0))
         if most > run.cluster.num_devices:
@@ -189,7 +189,7 @@ def _unresized(runs: Sequence[FleetRun], jobs: Sequence[Job]) -> tuple[str, ...]
 
 
 def _resizes(run: FleetRun, may: Collection[str]) -> bool:
-    """Whether any of these jobs had more devices than it asks for."""
+    """Return whether any of these jobs had more devices than it asks for."""
     asked = np.array([job.num_devices for job in run.jobs])
     which = np.array([job.name in may for job in run.jobs], np.bool_)
     gangs_s = asked * (run.completion_s - run.waiting_s)

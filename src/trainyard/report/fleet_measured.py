@@ -35,7 +35,7 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """How far the measured completion time is above the predicted one, as a share of the measured one."""
+        """The error of a prediction: measured minus predicted completion time, as a share of the measured one."""
         return 1.0 - self.jct_s[0] / self.jct_s[1]
 
 

@@ -39,7 +39,7 @@ def waiting_devices(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
 
 
 def _asked_for(run: FleetRun) -> tuple[Floats, Floats]:
-    """When the number of devices that jobs wait for changes, and by how much."""
+    """Return the times at which the number of devices that jobs wait for changes, and the changes."""
     asked = np.array([job.num_devices for job in run.jobs], np.float64)
     if run.spans:
         size = dict(zip(run.names, asked.tolist(), strict=True))

@@ -84,7 +84,7 @@ def fleet_page(
 
 
 def _without_places(runs: Sequence[FleetRun]) -> list[str]:
-    """Of which runs it is not known where jobs ran."""
+    """Name the runs of which the places of jobs are not known."""
     names = [run.policy for run in runs if run.names and not run.spans]
     return [f"{name}: where jobs ran is not known, and so not drawn by node" for name in names]
 
@@ -92,7 +92,7 @@ def _without_places(runs: Sequence[FleetRun]) -> list[str]:
 def _whose(
     runs: Sequence[FleetRun], baseline: FleetRun | None, parts: Sequence[Part], colors: Mapping[str, str]
 ) -> list[Figure | Table]:
-    """Who waits, and who loses beside the baseline."""
+    """Return the figures of groups that wait, and of those that lose beside the baseline."""
     found: list[Figure | Table] = [*waits_by_group(parts, colors)]
     if baseline is None:
         return found

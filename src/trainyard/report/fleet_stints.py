@@ -1,4 +1,4 @@
-"""Who had which devices when, as columns: for use over time, and for bars that a browser draws."""
+"""Stints of jobs on devices, as columns: for use over time, and for bars that a browser draws."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def stints_of(run: FleetRun, number: Mapping[str, int]) -> Stints:
 
 
 def _joined(stints: Stints) -> Stints:
-    """With one stint of each that ends where the next begins, of the same job on the same devices."""
+    """Join stints of one job on the same devices if one begins when the other ends."""
     order = np.lexsort((stints.start_s, stints.job, stints.count, stints.first))
     columns = [column[order] for column in (stints.job, stints.first, stints.count, stints.size)]
     start_s, end_s = stints.start_s[order], stints.end_s[order]

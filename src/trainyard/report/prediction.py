@@ -1,4 +1,4 @@
-"""What is known of a plan before it runs: for the terminal, for JSON, and as a contender in a comparison."""
+"""Facts about a plan before it runs: for the terminal, for JSON, and as a contender in a comparison."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ __all__ = [
 
 _SHOWN_RANKS = 8
 _SHOWN_OF_EACH = 3
-_UNKNOWN_MFU = (
-    "not known: a step does more than the devices' peak as it was measured, perhaps on a busy machine; measure again "
-    "when it is quiet (trainyard hardware local --measure)"
+_TOO_LOW_PEAK = "not known: a step does more than the devices' peak as the cluster gives it, which is too low"
+_MEASURE_AGAIN = (
+    "; it was measured, perhaps while other work had the cores: measure again when the machine is quiet "
+    "(trainyard hardware local --measure)"
 )
 
 
@@ -59,10 +60,17 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
     return (
         ("step time", f"{seconds_text(simulation.step_s)} ({simulation.rows_per_s:,.4g} rows/s)"),
         ("of which", time),
-        ("MFU", _UNKNOWN_MFU if simulation.known_mfu is None else percent_text(simulation.known_mfu)),
+        ("MFU", _mfu_text(simulation)),
         *_memory_facts(simulation),
         *source_facts(simulation.sources),
     )
+
+
+def _mfu_text(simulation: Simulation) -> str:
+    if simulation.plausible_mfu is not None:
+        return percent_text(simulation.plausible_mfu)
+    is_measured = simulation.plan.cluster.partition(":")[0] == "local"
+    return _TOO_LOW_PEAK + _MEASURE_AGAIN * is_measured
 
 
 def _some(texts: Sequence[str], between: str) -> str:
@@ -71,7 +79,7 @@ def _some(texts: Sequence[str], between: str) -> str:
 
 
 def source_facts(sources: Sources | None) -> list[tuple[str, str]]:
-    """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
+    """Return facts about the sources of the seconds of ops; nothing if all were measured on a quiet machine."""
     facts = []
     if sources is not None and sources.estimated:
         count = len(sources.estimated)
@@ -110,7 +118,7 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
 
 
 def does_not_fit(plan: Plan, simulation: Simulation) -> str:
-    """That a plan does not fit, by how much, and what would help; empty if it fits."""
+    """Say that a plan does not fit, by how much, and what would help; empty if it fits."""
     if simulation.fits:
         return ""
     return f"this plan of {plan.model} does not fit on {plan.cluster}: {simulation.shortage}"
@@ -145,7 +153,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
     return {
         "step_s": simulation.step_s,
         "rows_per_s": simulation.rows_per_s,
-        "mfu": simulation.known_mfu,
+        "mfu": simulation.plausible_mfu,
         "fits": simulation.fits,
         "breakdown_s": simulation.breakdown,
         "exposed_s": simulation.exposed,
@@ -202,6 +210,6 @@ def contender_of(name: str, found: Planned | Infeasible) -> Contender:
         memory,
         simulation.memory_limit_bytes[rank],
         simulation.fits,
-        simulation.known_mfu,
+        simulation.plausible_mfu,
         simulation.shortage,
     )

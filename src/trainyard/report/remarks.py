@@ -1,4 +1,4 @@
-"""What pages say beside their figures."""
+"""Remarks on pages beside their figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["remark_tables"]
 
 
 def remark_tables(remarks: Sequence[str], left_out: LeftOut | None) -> list[Table]:
-    """What is to be said beside the figures, and the rows of the trace that were left out."""
+    """Return the remarks beside the figures, and the rows of the trace that were left out."""
     tables = []
     if said := (*remarks, *(left_out.remarks if left_out is not None else ())):
         tables.append(Table("Remarks", ("what",), tuple((each,) for each in said)))

@@ -1,4 +1,4 @@
-"""What the ranks of a plan run, as text: their calls in order, and the ops of each routine."""
+"""Routines of the ranks of a plan as text: their calls in order, and the ops of each routine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALLS_PER_LINE = 8
 
 
 def choices_text(choices: Mapping[str, Mapping[str, OpChoice]]) -> str:
-    """How ops run, by address and axis, as the text form of a plan says it."""
+    """Write the choices of ops, by address and axis, as in the text form of a plan."""
     lines = [
         f"  {address}: {{{', '.join(f'{axis}: {choice}' for axis, choice in chosen.items())}}}"
         for address, chosen in choices.items()
@@ -34,7 +34,7 @@ def choices_text(choices: Mapping[str, Mapping[str, OpChoice]]) -> str:
 
 
 def show(what: Literal["choices", "routines"], plan: Plan, task: Task) -> str:
-    """How every op of a plan runs, or what its ranks run."""
+    """Show the choices of every op of a plan, or the routines of its ranks."""
     program = task.program(plan.rows_per_microbatch)
     if what == "choices":
         return choices_text(all_choices(program, plan))
@@ -125,7 +125,7 @@ def _shapes(node: fx.Node) -> str:
 
 
 def _does(node: fx.Node, context: RankContext) -> str:
-    """What an op does beside computing a value, and where it writes."""
+    """Describe the effects of an op beside its value, and the place where it writes."""
     does, said = signature(node, context), []
     if does != (last := signature(node, replace(context, is_last=True))):
         does, said = last, ["of the last microbatch"]

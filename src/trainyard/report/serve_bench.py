@@ -44,7 +44,7 @@ def bench_tables(run: BenchRun, found: Mapping[str, Any]) -> tuple[Table, ...]:
 
 
 def format_text(format: RequestFormat) -> tuple[str, str]:
-    """How prompts and lengths of answers are given to the server."""
+    """Say in which form prompts and lengths of answers are sent to the server."""
     prompts = "tokens" if format.sends_tokens else "text of about as many tokens"
     lengths = (
         "as in the trace (ignore_eos)"

@@ -162,12 +162,12 @@ def clients(runs: Sequence[PolicyRun]) -> tuple[str, ...]:
 
 
 def has_objectives(runs: Sequence[PolicyRun]) -> bool:
-    """Whether any request has objectives."""
+    """Return whether any request has objectives."""
     return any(run.summary.slo_attainment is not None for run in runs)
 
 
 def _numbers(summary: Summary) -> dict[str, Any]:
-    """What is said of all requests and of those of a client alike."""
+    """Return the numbers that are shown of all requests, and of those of a client."""
     found = asdict(summary)
     del found["fairness"], found["utilisation"], found["num_cut"]
     for name in ("ttft", "tpot", "e2e"):

@@ -107,7 +107,7 @@ def replica_text(placed: ModelOnDevices) -> str:
 def place_tables(
     title: str, problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
 ) -> tuple[str | Table, ...]:
-    """For the terminal."""
+    """Return the tables for the terminal."""
     parts: list[str | Table] = [title, ""]
     parts.append(make_table("models", *model_rows(problem)))
     parts.append(make_table("policies, best first", *league_rows(problem, runs, cannot)))
@@ -120,7 +120,7 @@ def place_tables(
 def place_document(
     problem: PlacingProblem, runs: Sequence[PlacementRun], cannot: Sequence[CannotPlace]
 ) -> dict[str, Any]:
-    """In numbers."""
+    """Return the document of a placement, in numbers."""
     return {
         "num_devices": problem.num_devices,
         "device_bytes": problem.device_bytes,

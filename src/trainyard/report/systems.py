@@ -48,7 +48,7 @@ class Level:
 
 
 def usage(entry: job_catalog.Entry) -> str:
-    """How a strategy is named on the command line, with what it needs before it."""
+    """Return the name of a strategy on the command line, with the strategies that it needs before it."""
     return f"{entry.after} + {entry.name}" if entry.after else entry.name
 
 
@@ -58,7 +58,7 @@ def _kind(entry: fleet_catalog.Entry) -> str:
 
 
 def _command(entry: serve_catalog.Entry) -> str:
-    """On the command line for policies of batches and of placement, else in Python."""
+    """Return the command of a policy of batches or of placement, else its use in Python."""
     if entry.decides in ("batches", "admission"):
         return (
             "trainyard serve simulate --requests TRACE --model llama3-8b --cluster 1x4xA100-80G "
@@ -130,7 +130,7 @@ def find(name: str) -> tuple[Level, System]:
 
 
 def factory_of(system: System) -> Callable[..., Any]:
-    """What makes a system from the options that users give: of a placement, those of ``serve place``."""
+    """Return the function that makes a system from its options; for a placement, those of ``serve place``."""
     if isinstance(system, serve_catalog.Entry) and system.decides == "placement":
         from trainyard.serve.placing.policies import PLACERS
 

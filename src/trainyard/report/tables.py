@@ -70,7 +70,7 @@ def facts_table(title: str, facts: Sequence[tuple[str, str]]) -> Table:
 
 
 def machine_facts(profile: MachineProfile, now_s: float) -> tuple[tuple[str, str], ...]:
-    """What was measured on this machine, by name.
+    """Return what was measured on this machine, by name.
 
     Parameters
     ----------

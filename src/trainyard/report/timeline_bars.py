@@ -1,4 +1,4 @@
-"""What of a timeline is drawn: bars, few enough for a browser, and curves, of few enough points."""
+"""The drawn parts of a timeline: bars, few enough for a browser, and curves, of few enough points."""
 
 from __future__ import annotations
 

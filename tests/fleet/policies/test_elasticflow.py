@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 from runs import finished
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import Rounds
@@ -27,8 +27,7 @@ from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.hardware.cluster import Cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
-published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+published = needs_data(DATA)
 
 CURVE = {1: 1.0, 2: 1.5, 4: 2.0}
 """Work per second by devices: more of them help, but ever less."""

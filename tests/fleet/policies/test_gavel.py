@@ -7,7 +7,6 @@ gavel_cost and gavel_throughput.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,6 @@ from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 
 # Section 4.1: three jobs on one V100 and one K80, and their shares.
 PAPER_SPEED = np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]])

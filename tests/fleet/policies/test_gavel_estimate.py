@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel import estimate
@@ -20,7 +19,7 @@ from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
-GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
+GAVEL = DATA / "cluster" / "gavel"
 
 
 def test_a_row_follows_from_half_of_it() -> None:
@@ -50,7 +49,7 @@ def run(space_sharing: SpaceSharing) -> FleetRun:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
+@needs_data(GAVEL)
 @pytest.mark.long
 def test_estimates_are_nearly_as_good_as_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the paper finds of its estimator: space sharing loses little of what it gains."""

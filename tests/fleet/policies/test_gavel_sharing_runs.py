@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from runs import finished
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.mechanism.costs import Costs
@@ -23,7 +23,7 @@ from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.gavel import read_gavel
 from trainyard.hardware.cluster import Cluster
 
-GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
+GAVEL = DATA / "cluster" / "gavel"
 SHARING = [entry.factory for entry in CATALOG if "space sharing" in entry.variants]
 
 
@@ -110,7 +110,7 @@ def test_where_nobody_gains_nothing_changes() -> None:
     np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
 
 
-@pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
+@needs_data(GAVEL)
 @pytest.mark.parametrize(
     ("make", "trace", "num_jobs", "cluster", "measure"),
     [

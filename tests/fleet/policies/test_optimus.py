@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import itertools
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.allocation import Placed
 from trainyard.fleet.errors import FleetError
@@ -31,9 +31,7 @@ from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 
 
 def losses(b0: float, b1: float, b2: float, epochs: int) -> tuple[tuple[float, float], ...]:
@@ -166,7 +164,7 @@ def printed_s() -> float:
     return float(row["avg_jct_s"])
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.slow
 def test_as_the_authors_simulator() -> None:
     run = optimus_run(POLLUX)
@@ -174,7 +172,7 @@ def test_as_the_authors_simulator() -> None:
     assert run.mean_completion_s == pytest.approx(printed_s(), rel=1e-6)
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.slow
 def test_learning_costs_nothing() -> None:
     """Learnt models do as well as the truth that the published program is told."""

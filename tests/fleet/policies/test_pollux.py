@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.errors import FleetError
@@ -28,9 +28,7 @@ from trainyard.fleet.workload.throughput import Theta, fit
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 CLUSTER = Cluster.uniform(16, 4, "T4")
 TRUE = Theta(0.05, 0.002, 0.08, 0.004, 0.02, 0.001, 1.8)
 
@@ -289,7 +287,7 @@ def applications() -> Mapping[str, Application]:
     return read_applications(POLLUX / "traces")
 
 
-@needs_data
+@needs_data(DATA)
 def test_application_between_its_measurements(applications: Mapping[str, Application]) -> None:
     app = applications["cifar10"]
     with (POLLUX / "traces" / "cifar10" / "placements.csv").open() as file:
@@ -309,7 +307,7 @@ def test_application_between_its_measurements(applications: Mapping[str, Applica
         app.step_s((4,) * 30, 32)
 
 
-@needs_data
+@needs_data(DATA)
 def test_batch_grows_as_training_proceeds(applications: Mapping[str, Application]) -> None:
     """Figure 1 of the paper: with the noise of its gradients, a job's best batch size grows over its epochs."""
     app = applications["cifar10"]
@@ -330,7 +328,7 @@ def jobs_of(app: Application, arrivals: list[float]) -> Iterator[Job]:
     return adaptive(plain, {app.name: app})
 
 
-@needs_data
+@needs_data(DATA)
 def test_allocations_shrink_under_load(applications: Mapping[str, Application]) -> None:
     """Alone, a job explores up to many devices, twice as many each time; with others it makes room."""
     cluster = Cluster.uniform(4, 4, "T4")
@@ -349,7 +347,7 @@ def test_allocations_shrink_under_load(applications: Mapping[str, Application]) 
     assert max(loaded, default=0) < max(alone)
 
 
-@needs_data
+@needs_data(DATA)
 def test_a_run_repeats(applications: Mapping[str, Application]) -> None:
     jobs = list(jobs_of(applications["cifar10"], [0.0, 30.0, 200.0]))
     runs = [
@@ -365,7 +363,7 @@ def test_a_run_repeats(applications: Mapping[str, Application]) -> None:
     np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.slow
 @pytest.mark.long
 def test_as_the_authors_simulator() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.errors import FleetError
@@ -30,9 +30,7 @@ from trainyard.fleet.workload.job import Declared, Grant, Job
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 from trainyard.hardware.cluster import Cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 SIA = DATA / "cluster" / "sia"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 CLUSTER = Cluster.of_pools((("slow", 2, 4), ("fast", 2, 8)))
 LIMITS = Limits(64, 4096, 8, 256)
 
@@ -279,7 +277,7 @@ def simulated(jobs: list[Job], sia: Sia) -> FleetRun:
     )
 
 
-@needs_data
+@needs_data(DATA)
 def test_jobs_learn_of_types_as_they_go() -> None:
     """In a simulation: nobody has more than twice the devices that he had before, and types are changed."""
     jobs = workload(1)[:12]
@@ -295,7 +293,7 @@ def test_jobs_learn_of_types_as_they_go() -> None:
     assert moved
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.slow
 @pytest.mark.long
 def test_jobs_end_much_before_gavels() -> None:
@@ -310,7 +308,7 @@ def test_jobs_end_much_before_gavels() -> None:
     assert run.mean_completion_s < 0.7 * float(row["avg_jct_s"])
 
 
-@needs_data
+@needs_data(DATA)
 def test_gavel_as_in_the_simulator_of_sias_authors() -> None:
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("gavel")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 from runs import finished
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.place.packing import Packing, proportional
@@ -23,8 +23,7 @@ from trainyard.fleet.workload.readers.synergy import read_synergy
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.parse import parse_cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
-published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+published = needs_data(DATA)
 
 GB = 1e9
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 from runs import finished
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo, las, srtf
@@ -24,10 +24,9 @@ from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, training_job
 from trainyard.hardware.cluster import Cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
 CLUSTERS = {"60_job.csv": Cluster.uniform(4, 4), "cluster01_job.csv": Cluster.uniform(32, 4)}
-WITH_DATA = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+WITH_DATA = needs_data(DATA)
 
 
 def trace(name: str) -> tuple[Job, ...]:

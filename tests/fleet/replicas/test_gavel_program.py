@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
@@ -22,8 +22,6 @@ from trainyard.fleet.workload.readers.gavel import read_gavel
 from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 POLICIES: dict[str, Callable[[], Gavel]] = {
@@ -59,7 +57,7 @@ def as_published(trace: str, cluster: str, name: str) -> FleetRun:
     return simulate_fleet(jobs, cluster, POLICIES[name](), place="anywhere")
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+@needs_data(DATA)
 @pytest.mark.parametrize(("trace", "cluster", "name", "completion_s", "duration_s"), published())
 def test_as_the_authors_program(
     trace: str, cluster: str, name: str, completion_s: float, duration_s: float
@@ -73,7 +71,7 @@ def test_as_the_authors_program(
     assert run.makespan_s == pytest.approx(duration_s, abs=1e-3 if exact else duration_s * near)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+@needs_data(DATA)
 def test_with_types_alike_rounding_errors_say_when_the_last_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are tied all the time then: errors of 1e-12 in the fractions move the end by 1 % and more to either side.
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 
 NEVER = 10**12
-DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 def index_of(samples: list[int], attained: int, quantum: int) -> float:

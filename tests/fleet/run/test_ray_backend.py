@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster, Node
 
 ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
-nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes", reason="needs Ray")
-ray_backend = pytest.importorskip("trainyard.fleet.run.ray_backend", reason="needs Ray")
+# These need Ray to be imported, and it may be missing above.
+nodes = import_module("trainyard.fleet.run.ray_nodes")
+ray_backend = import_module("trainyard.fleet.run.ray_backend")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.cli import main as cli
 from trainyard.fleet.errors import FleetError
@@ -22,7 +23,7 @@ from trainyard.hardware.parse import parse_cluster
 
 CLUSTER = Cluster.uniform(4, 8)
 TRACE = Path(__file__).parents[3] / "examples" / "fleet" / "jobs.csv"
-DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
+TRACES = DATA / "cluster"
 
 
 @pytest.fixture
@@ -108,10 +109,10 @@ def test_deadlines_are_drawn_in_lengths_of_the_job() -> None:
         list(with_deadlines(jobs, CLUSTER, 5, (2.0, 1.0)))
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+@needs_data(TRACES)
 def test_deadlines_are_like_those_of_elasticflow() -> None:
     """In the trace with deadlines that its authors published."""
-    rows = (DATA / "elasticflow-traces" / "elasticflow" / "cluster05.csv").read_text().splitlines()
+    rows = (TRACES / "elasticflow-traces" / "elasticflow" / "cluster05.csv").read_text().splitlines()
     columns = rows[0].split(",")
     jobs = [dict(zip(columns, row.split(","), strict=True)) for row in rows[1:]]
     lengths = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.queues import fifo
@@ -18,8 +18,6 @@ from trainyard.fleet.workload.readers.gavel import Throughputs
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile
 from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
 from trainyard.hardware.cluster import Cluster
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
 
 # Twice the batch takes 1.25 times as long.
 SPEEDS = {(f"LM (batch size {size})", 1): 10.0 * 0.8**n for n, size in enumerate((5, 10, 20, 40, 80))}
@@ -98,7 +96,7 @@ def test_in_rounds_of_whole_steps_it_changes_when_one_ends() -> None:
     assert run.finish_s.tolist() == pytest.approx([150 * epoch_s(10) + 50 * epoch_s(80)], rel=1e-3)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+@needs_data(DATA)
 def test_as_the_authors_program() -> None:
     """Max-min fairness in their simulator."""
     with (DATA / "reference" / "fleet" / "others.csv").open() as file:

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.cli import main as cli
 from trainyard.fleet.workload.download import TRACES, Trace
@@ -322,7 +323,7 @@ def test_the_table() -> None:
             assert TRACES[trace.profiles].format == ""
 
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "cluster"
+SHARED = DATA / "cluster"
 COPIES = {
     "philly-small": "pollux/traces/philly.csv",
     "tiresias-60": "tiresias/60_job.csv",
@@ -335,7 +336,7 @@ COPIES = {
 }
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the public traces are not here")
+@needs_data(SHARED)
 @pytest.mark.parametrize("name", COPIES)
 def test_checksums_are_those_of_the_public_files(name: str) -> None:
     content = (SHARED / COPIES[name]).read_bytes()

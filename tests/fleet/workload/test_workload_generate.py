@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.workload.generate import (
     gavel,
@@ -23,8 +23,7 @@ from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.gavel import Throughputs, read_throughputs
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+TRACES = DATA / "cluster"
 
 FLAT = Throughputs(
     {"v100": {(name, n): 2.0 for name, many in gavel.TYPES for n in ((1, 2, 4, 8) if many else (1,))}},
@@ -59,9 +58,9 @@ def test_philly_has_sizes_hours_and_rate() -> None:
     assert max(job.num_devices for job in philly_jobs(20000, most_devices=4)) == 4
 
 
-@needs_data
+@needs_data(TRACES)
 def test_philly_is_like_the_trace() -> None:
-    trace = list(read_workload(DATA / "pollux/traces/philly.csv"))
+    trace = list(read_workload(TRACES / "pollux/traces/philly.csv"))
     drawn = list(philly_jobs(20000, seed=2))
     counts = Counter(job.num_devices for job in trace)
     assert counts == philly.SIZES
@@ -90,12 +89,12 @@ def test_helios_has_the_published_mean_and_median() -> None:
     assert max(job.num_devices for job in helios_jobs(5000, most_devices=8)) == 8
 
 
-@needs_data
+@needs_data(TRACES)
 @pytest.mark.parametrize(("gap_s", "first", "count"), [(1200, 101, 2069), (3600, 51, 238)])
 def test_gavel_is_the_authors_generator(gap_s: int, first: int, count: int) -> None:
     """Types, steps, and gaps; the authors' file begins with its measurement, and shortens what ran then."""
-    profiles = DATA / "gavel/simulation_throughputs.json"
-    trace = DATA / f"gavel/traces/generated/seed0_lam{gap_s}_1gpu.trace"
+    profiles = TRACES / "gavel/simulation_throughputs.json"
+    trace = TRACES / f"gavel/traces/generated/seed0_lam{gap_s}_1gpu.trace"
     theirs = [job for job in read_workload(trace, profiles=profiles) if job.arrival_s > 0]
     ours = list(islice(gavel_jobs(first + count, read_throughputs(profiles), mean_gap_s=gap_s), first, None))
     assert [(job.model, job.batch_size, job.work) for job in ours] == [
@@ -132,9 +131,9 @@ def test_tiresias_has_the_shape_of_the_sixty() -> None:
     assert lengths[3000] == pytest.approx(125, abs=3)
 
 
-@needs_data
+@needs_data(TRACES)
 def test_tiresias_is_like_the_sixty() -> None:
-    theirs = list(read_workload(DATA / "tiresias/60_job.csv"))
+    theirs = list(read_workload(TRACES / "tiresias/60_job.csv"))
     ours = list(tiresias_jobs(6000))
     assert {job.model for job in ours} == {job.model for job in theirs}
     for percent in (25, 50, 75, 90):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import parse_policy
@@ -20,8 +21,7 @@ from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.adaptdl import read_application
 from trainyard.hardware.cluster import Cluster
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+TRACES = DATA / "cluster"
 POLICY = "pollux(num_generations=5, population=10)"
 
 
@@ -171,9 +171,9 @@ def test_types_that_were_not_measured(workload: Path, by_type: Path) -> None:
         next(read_workload(workload, profiles=by_type, device_types=("T4", "K80")))
 
 
-@needs_data
+@needs_data(TRACES)
 def test_sias_cluster_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    trace, profiles = (str(DATA / "sia" / part) for part in ("workloads/philly/workload-1.csv", "traces"))
+    trace, profiles = (str(TRACES / "sia" / part) for part in ("workloads/philly/workload-1.csv", "traces"))
     cluster = ("--cluster", "6x4xaws+2x8xdgx-ext+3x8xrtx")
     given = ("--trace", trace, "--profiles", profiles, "--policy", "sia", *cluster)
     code, out, err = simulated(*given, capsys=capsys)
@@ -208,10 +208,15 @@ def test_profiles_that_are_none(workload: Path, profiles: Path) -> None:
         read()
 
 
-@needs_data
+@needs_data(TRACES)
 @pytest.mark.parametrize("name", ["pollux/workloads", "sia/workloads/philly"])
 def test_public_workloads_from_the_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--trace", str(DATA / name / "workload-1.csv"), "--profiles", str(DATA / "pollux" / "traces"))
+    given = (
+        "--trace",
+        str(TRACES / name / "workload-1.csv"),
+        "--profiles",
+        str(TRACES / "pollux" / "traces"),
+    )
     code, out, err = simulated(*given, "--policy", POLICY, capsys=capsys)
     assert code == 0, err
     (found,) = json.loads(out)["runs"]

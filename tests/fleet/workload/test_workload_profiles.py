@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Grant, Spot
@@ -16,8 +17,7 @@ from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile, rea
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs
 from trainyard.fleet.workload.readers.synergy import SynergyProfile, read_sensitivities
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+TRACES = DATA / "cluster"
 
 LM, A3C = "LM (batch size 5)", "A3C"
 THROUGHPUTS = {
@@ -93,10 +93,10 @@ def test_gavel_weights_are_above_0(tmp_path: Path, weight: str) -> None:
         list(read_workload(trace, profiles=table, strict=True))
 
 
-@needs_data
+@needs_data(TRACES)
 def test_gavel_tables() -> None:
-    throughputs = read_throughputs(DATA / "gavel/simulation_throughputs.json")
-    raw = json.loads((DATA / "gavel/simulation_throughputs.json").read_text())
+    throughputs = read_throughputs(TRACES / "gavel/simulation_throughputs.json")
+    raw = json.loads((TRACES / "gavel/simulation_throughputs.json").read_text())
     assert {kind: len(table) for kind, table in throughputs.alone.items()} == {
         kind: len(t) for kind, t in raw.items()
     }
@@ -106,9 +106,9 @@ def test_gavel_tables() -> None:
     assert on(profile, 1, "p100", partners=partner) == 21.484217516845884
 
 
-@needs_data
+@needs_data(TRACES)
 def test_gavel_gangs_that_do_not_fit_a_device() -> None:
-    throughputs = read_throughputs(DATA / "gavel/simulation_throughputs.json")
+    throughputs = read_throughputs(TRACES / "gavel/simulation_throughputs.json")
     assert throughputs.runs_on("ResNet-50 (batch size 128)", 4) == ("p100", "v100")
     assert throughputs.runs_on("ResNet-50 (batch size 128)", 1) == ("k80", "p100", "v100")
 
@@ -131,26 +131,26 @@ def test_elasticflow(tmp_path: Path) -> None:
         read_scalings(tmp_path / "throughputs_A100" / "none")
 
 
-@needs_data
+@needs_data(TRACES)
 def test_elasticflow_jobs_ask_for_the_types_they_were_measured_on() -> None:
-    trace = DATA / "elasticflow/traces/resnet_cifar_trace.csv"
-    jobs = [*read_workload(trace, None, DATA / "elasticflow")]
+    trace = TRACES / "elasticflow/traces/resnet_cifar_trace.csv"
+    jobs = [*read_workload(trace, None, TRACES / "elasticflow")]
     assert {job.device_types for job in jobs} == {("A100",)}
     assert {job.device_types for job in read_workload(trace)} == {()}
 
 
-@needs_data
+@needs_data(TRACES)
 def test_elasticflow_tables() -> None:
-    tables = read_scalings(DATA / "elasticflow")
+    tables = read_scalings(TRACES / "elasticflow")
     assert {kind: len(models) for kind, models in tables.items()} == {"A100": 7, "T4": 6}
     assert tables["A100"]["bert"][128][64] == 9.444560197972908
     assert max(tables["A100"]["deepspeech2"][32]) == 32
     assert max(tables["A100"]["resnet50_cifar10"][64]) == 8
 
 
-@needs_data
+@needs_data(TRACES)
 def test_synergy_depends_on_cpus_and_memory() -> None:
-    models = read_sensitivities(DATA / "synergy/model_sensitivity.json")
+    models = read_sensitivities(TRACES / "synergy/model_sensitivity.json")
     alexnet, m5 = SynergyProfile(models["alexnet"], 1), SynergyProfile(models["m5"], 2)
     assert on(alexnet, 1) == on(alexnet, 1, cpus=3.0, memory_bytes=62.5e9) == 1 / 0.6
     assert on(alexnet, 1, cpus=12.0, memory_bytes=125e9) == pytest.approx(2.94 / 0.6)
@@ -162,7 +162,7 @@ def test_synergy_depends_on_cpus_and_memory() -> None:
     assert on(m5, 1, cpus=6.0, memory_bytes=187.5e9) == pytest.approx(2.5 / 0.6 / 2)
     job = next(
         read_workload(
-            DATA / "synergy/deploy_trace/dynamic/srtf.log", None, DATA / "synergy/model_sensitivity.json"
+            TRACES / "synergy/deploy_trace/dynamic/srtf.log", None, TRACES / "synergy/model_sensitivity.json"
         )
     )
     assert (job.model, job.arrival_s) == ("alexnet", 8)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.read import read_workload, recognise
@@ -13,8 +13,8 @@ from trainyard.fleet.workload.readers.adaptdl import read_step_times
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+TRACES = DATA / "cluster"
+pytestmark = needs_data(TRACES)
 
 GAVEL = "gavel/simulation_throughputs.json"
 SHOCKWAVE = "120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace"
@@ -81,9 +81,9 @@ def test_trace(
     devices: int,
     work: float,
 ) -> None:
-    assert recognise(DATA / path).name == format
+    assert recognise(TRACES / path).name == format
     read = read_pollux if format == "pollux" else read_workload  # whose work is known from its profiles only
-    jobs = list(read(DATA / path, profiles=DATA / profiles if profiles else None))
+    jobs = list(read(TRACES / path, profiles=TRACES / profiles if profiles else None))
     assert len(jobs) == count
     ends = [(job.name, job.arrival_s, job.num_devices, job.work) for job in (jobs[0], jobs[-1])]
     assert ends == [first, last]
@@ -94,7 +94,7 @@ def test_trace(
 
 
 def test_the_ten_clusters_of_elasticflow() -> None:
-    jobs = read_workload(DATA / "elasticflow-traces" / "raw")
+    jobs = read_workload(TRACES / "elasticflow-traces" / "raw")
     count = device_s = 0.0
     clusters = set()
     for job in jobs:
@@ -108,24 +108,26 @@ def test_the_ten_clusters_of_elasticflow() -> None:
 
 def test_deadlines_of_elasticflow_are_moments() -> None:
     jobs = list(
-        read_workload(DATA / "elasticflow-traces/elasticflow/cluster06.csv", profiles=DATA / "elasticflow")
+        read_workload(
+            TRACES / "elasticflow-traces/elasticflow/cluster06.csv", profiles=TRACES / "elasticflow"
+        )
     )
     assert (len(jobs), jobs[0].deadline_s, jobs[0].work, jobs[0].batch_size) == (2396, 21347, 40285, 64)
     assert (jobs[0].least_devices, jobs[0].num_devices, jobs[0].most_devices) == (1, 4, 64)
-    plain = next(read_workload(DATA / "elasticflow-traces/elasticflow/cluster06.csv"))
+    plain = next(read_workload(TRACES / "elasticflow-traces/elasticflow/cluster06.csv"))
     assert (plain.work, plain.deadline_s) == (3890, 21347)
 
 
 def test_philly_keeps_its_virtual_clusters() -> None:
     clusters: dict[str, int] = {}
-    for job in read_workload(DATA / "pollux/traces/philly.csv"):
+    for job in read_workload(TRACES / "pollux/traces/philly.csv"):
         clusters[job.virtual_cluster] = clusters.get(job.virtual_cluster, 0) + 1
     assert len(clusters) == 15
     assert (clusters["6214e9"], clusters["6c71a0"], clusters["795a4c"]) == (41226, 9953, 3)
 
 
 def test_alibaba_shares_devices() -> None:
-    jobs = list(read_workload(DATA / "alibaba-openb-2023/openb_pod_list_gpuspec33.csv"))
+    jobs = list(read_workload(TRACES / "alibaba-openb-2023/openb_pod_list_gpuspec33.csv"))
     by_name = {job.name: job for job in jobs}
     assert by_name["openb-pod-0001"].busy == 0.46
     assert by_name["openb-pod-0001"].cpus == 6
@@ -136,7 +138,7 @@ def test_alibaba_shares_devices() -> None:
 
 def test_shockwave_keeps_modes() -> None:
     jobs = read_workload(
-        DATA / "shockwave/traces" / SHOCKWAVE, profiles=DATA / "shockwave/tacc_throughputs.json"
+        TRACES / "shockwave/traces" / SHOCKWAVE, profiles=TRACES / "shockwave/tacc_throughputs.json"
     )
     profiles = [job.profile for job in jobs]
     assert all(isinstance(profile, ShockwaveProfile) for profile in profiles)
@@ -146,23 +148,23 @@ def test_shockwave_keeps_modes() -> None:
 
 def test_what_other_traces_lack_is_said() -> None:
     with pytest.raises(FleetError, match="no column gpu_spec, qos, creation_time"):
-        list(read_workload(DATA / "alibaba-openb-2023/openb_pod_list_multigpu50.csv", "alibaba"))
+        list(read_workload(TRACES / "alibaba-openb-2023/openb_pod_list_multigpu50.csv", "alibaba"))
     with pytest.raises(FleetError, match="name one"):
-        read_workload(DATA / "chronus/trace_job_Philly_SLO.csv")
-    trace = DATA / "elasticflow-traces/elasticflow/cluster06.csv"
+        read_workload(TRACES / "chronus/trace_job_Philly_SLO.csv")
+    trace = TRACES / "elasticflow-traces/elasticflow/cluster06.csv"
     with pytest.raises(
         FleetError,
         match="line 2, field 'model_name': got 'bert', allowed is a model that was measured at batch",
     ):
-        list(read_workload(trace, profiles=DATA / "elasticflow/throughputs_T4", strict=True))
+        list(read_workload(trace, profiles=TRACES / "elasticflow/throughputs_T4", strict=True))
 
 
 def test_step_times() -> None:
-    placed = read_step_times(DATA / "pollux/traces/cifar10/placements.csv")
+    placed = read_step_times(TRACES / "pollux/traces/cifar10/placements.csv")
     assert (len(placed.step_s), placed.per_node[-1], placed.num_replicas[-1]) == (1183, (4, 4, 4, 4), 16)
     assert (placed.local_batch_size[0], placed.step_s[0]) == (32, 0.0427886962890625)
-    spread = read_step_times(DATA / "pollux/traces/cifar10/scalability.csv")
+    spread = read_step_times(TRACES / "pollux/traces/cifar10/scalability.csv")
     assert (spread.per_node[0], spread.num_nodes[0], spread.num_replicas[0]) == ((), 6, 6)
-    assert len(read_step_times(DATA / "sia/traces/gpt_pmp/placements-rtx.csv").step_s) > 0
+    assert len(read_step_times(TRACES / "sia/traces/gpt_pmp/placements-rtx.csv").step_s) > 0
     with pytest.raises(FleetError, match="no column local_bsz, step_time, sync_time"):
-        read_step_times(DATA / "pollux/traces/cifar10/validation-128.csv")
+        read_step_times(TRACES / "pollux/traces/cifar10/validation-128.csv")

@@ -66,6 +66,9 @@ MATRICES: dict[str, Use] = {
     "cholesky_solve": lambda x, b: torch.cholesky_solve(b["matrix"], torch.linalg.cholesky(positive(x))),
     "cholesky_inverse": lambda x, b: torch.cholesky_inverse(torch.linalg.cholesky(positive(x))),
     "solve for a vector": lambda x, b: torch.linalg.solve(positive(x), b["x"]),
+    "solve for a vector of each of several matrices": lambda x, b: torch.linalg.solve(
+        positive(x)[:, None].expand(-1, 5, -1, -1), b["x"][:, None].expand(-1, 5, -1)
+    ),
     "solve_triangular": lambda x, b: torch.linalg.solve_triangular(positive(x), b["matrix"], upper=True),
     "lu": lambda x, b: torch.linalg.lu(positive(x))[2],
     "lu_solve": lambda x, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(positive(x)), b["matrix"]),

@@ -102,6 +102,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
     "neighbour": lambda x: x + x.roll(1, 0),
     "position": lambda x: x + torch.arange(len(x))[:, None],
     "random": lambda x: x + torch.rand(x.shape),
+    "infinite": lambda x: torch.cat([torch.full_like(x[:, :1], torch.inf), (x - x.mean(0))[:, 1:]], 1),
 }
 
 
@@ -112,6 +113,47 @@ def test_a_wrong_declaration_is_refused_when_the_model_is_captured(name: str) ->
         CaptureError, match=rf"test_rows.{name}.* result 0 is another one for 4 rows at once than for 1 and 3"
     ):
         capture(_model(op))
+
+
+def test_arguments_are_drawn_apart() -> None:
+    @trainyard.rows
+    @torch.library.custom_op("test_rows::apart", mutates_args=())
+    def apart(x: Tensor, y: Tensor) -> Tensor:
+        return x + (x - y).sum(0)  # nothing, where both are the same
+
+    apart.register_fake(lambda x, y: torch.empty_like(x))
+    batch = {name: torch.randn(ROWS, 4) for name in "ab"}
+    model = Model("own", nn.Linear(4, 4), lambda m, b: (m(b["a"]) * apart(b["a"], b["b"])).sum(), batch)
+    with pytest.raises(CaptureError, match="another one for 4 rows at once"):
+        capture(model)
+
+
+def test_calls_of_one_form_are_checked_once() -> None:
+    runs = []
+
+    def count(x: Tensor) -> Tensor:
+        runs.append(len(x))
+        return x * 2
+
+    op = trainyard.rows(_op("counted", count))
+    batch = {"x": torch.randn(ROWS, 4)}
+    capture(
+        Model(
+            "own",
+            nn.Linear(4, 4),
+            lambda m, b: (m(op(op(b["x"]))) + op(b["x"][:, :2]).sum(1, True)).mean(),
+            batch,
+        )
+    )
+    assert runs == [4, 1, 3] * 2
+
+
+def test_a_gpu_that_nothing_is_trained_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    capture(_model(trainyard.rows(_op("sine_beside_a_gpu", torch.sin))))
+    for name in ("mean", "position"):
+        with pytest.raises(CaptureError, match="result 0 is another one for 4 rows at once"):
+            capture(_model(trainyard.rows(_op(f"{name}_beside_a_gpu", WRONG[name]))))
 
 
 def test_an_op_that_cannot_be_run_on_drawn_numbers_is_checked_on_an_example() -> None:
@@ -158,8 +200,9 @@ def test_what_is_no_op_of_ones_own_is_refused() -> None:
         ([torch.randn(1, 4)], lambda x: x - x.mean(0), "has not 4 rows"),
         ([torch.randn(4, 4), 1], lambda x: x.clone(), "more arguments than the op"),
         ([], lambda x: (x - 1e9).log() - 1, "no number of a result is finite"),
+        ([], lambda x: (x - 1e9).relu() * (x - x.mean(0)), "all numbers of the results are 0"),
     ],
-    ids=["few rows", "many arguments", "no number"],
+    ids=["few rows", "many arguments", "no number", "zeros"],
 )
 def test_examples_on_which_nothing_shows_are_refused(example: Any, compute: Any, why: str) -> None:
     op = trainyard.rows(_op(f"example_{why[:3].strip()}", compute), example=example)

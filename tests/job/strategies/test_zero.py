@@ -3,7 +3,7 @@
 import pytest
 from counting import planned, small_gpt
 
-from trainyard.job.model_state import ADAM_MIXED, WeightTypes, model_state_bytes, state_of
+from trainyard.job.model_state import ADAM_MIXED, ParameterTypes, model_state_bytes, state_of
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.reproduce.zero import TABLE_1
 from trainyard.job.simulation.memory import state_bytes
@@ -30,7 +30,7 @@ def test_formula_is_what_ranks_hold(stage: int) -> None:
     _, lowered = planned(small_gpt(2, rows=4), strategies, "1x4xA100-80G", "bfloat16")
     held = sum(state_bytes(lowered, list(lowered.stages)).values())
     divided = DIVIDED[stage] if stage else ()
-    state = state_of(WeightTypes(1.0, 2.0), OptimizerConfig(), divided)
+    state = state_of(ParameterTypes(1.0, 2.0), OptimizerConfig(), divided)
     formula = model_state_bytes(lowered_params(lowered), state, divided=divided, num_ranks=4)
     assert held == pytest.approx(formula, rel=0.01)
 

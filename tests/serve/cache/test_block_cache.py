@@ -7,7 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import DATA, needs_data, table
+from served import table
+from shared_data import DATA, needs_data
 
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.cache.block_keys import BlockKeys
@@ -34,7 +35,7 @@ def _hit_fraction(capacity: int, prompts: list[list[int]]) -> float:
     return num_cached_tokens / sum(map(len, prompts))
 
 
-@needs_data
+@needs_data(DATA)
 def test_hits_of_a_trace_are_those_of_least_recently_used():
     with (DATA / "serving/mooncake/conversation_trace.jsonl").open() as file:
         prompts = [json.loads(line)["hash_ids"] for line in file]

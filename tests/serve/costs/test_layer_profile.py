@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 from finetuning import Finetuning
+from shared_data import DATA, needs_data
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
@@ -20,7 +20,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.simulate import simulate_requests
 
-_SHARED = Path(__file__).parents[4] / "shared" / "data" / "serving" / "predict"
+_SHARED = DATA / "serving" / "predict"
 _LAYERS = """gpu,model,tp,layer,per,count,time_us
 G,a/M,1,embedding,tokens,1,1
 G,a/M,1,embedding,tokens,101,2
@@ -120,7 +120,7 @@ def test_weights_of_another_width_than_was_measured_are_refused(tmp_path):
             served_model("gpt-tiny", cluster, kernels=tmp_path, dtype=dtype)
 
 
-@pytest.mark.skipif(not _SHARED.exists(), reason="the measured runs of real servers are not on this machine")
+@needs_data(_SHARED)
 def test_a_real_server_is_predicted_from_the_kernels_of_its_device():
     """vLLM 0.19 on an RTX 4090, 300 requests of ShareGPT: within 3 % per token and 10 % to the first one."""
     run = "RTX4090/Llama-3.1-8B"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_data import DATA, needs_data
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.placement import Group, Placement, Replica
@@ -25,7 +25,7 @@ from trainyard.serve.policies.alpaserve.problem import (
 from trainyard.serve.policies.alpaserve.simulate import simulate
 from trainyard.serve.reproduce.programs.alpaserve import CASES, POLICIES, Case
 
-OUTPUTS = Path(__file__).parents[4] / "shared" / "data" / "reference" / "serve" / "alpaserve.json"
+OUTPUTS = DATA / "reference" / "serve" / "alpaserve.json"
 
 
 def merged(streams: list[np.ndarray]) -> Arrivals:
@@ -35,7 +35,7 @@ def merged(streams: list[np.ndarray]) -> Arrivals:
     return Arrivals(times[order], model[order])
 
 
-@pytest.mark.skipif(not OUTPUTS.exists(), reason="needs the recorded outputs under shared/data")
+@needs_data(OUTPUTS)
 @pytest.mark.parametrize(("case", "name"), list(zip(CASES, ("A1", "A3"), strict=True)), ids=["A1", "A3"])
 def test_authors_program(case: Case, name: str) -> None:
     (recorded,) = (each for each in json.loads(OUTPUTS.read_text())["cases"] if each["case"] == name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
+from shared_data import DATA, needs_data
 
 from trainyard.serve.policies.nexus.admission import admits, prepared
 from trainyard.serve.policies.nexus.packing import Session, pack
@@ -13,7 +13,6 @@ from trainyard.serve.policies.nexus.profile import BatchingProfile, read_batchin
 from trainyard.serve.policies.nexus.query import Stage, split_objective
 from trainyard.serve.reproduce.programs.nexus import budget_s, query
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 PROFILES = DATA / "serving" / "nexus-profiles"
 
 
@@ -41,7 +40,7 @@ def test_split_of_the_worked_example(fan_out: float, split: int, rate: float) ->
     assert 1 / gpus == pytest.approx(rate, abs=0.1)
 
 
-@pytest.mark.skipif(not PROFILES.exists(), reason="needs the recorded profiles under shared/data")
+@needs_data(PROFILES)
 def test_authors_program() -> None:
     names = ("vgg16", "vgg_face", "vgg_s")
     profiles = {n: read_batching_profile(PROFILES / f"caffe_{n}_1.txt") for n in names}
@@ -62,7 +61,7 @@ def test_authors_program() -> None:
             assert rounded == row["split_ms"]
 
 
-@pytest.mark.skipif(not PROFILES.exists(), reason="needs the recorded profiles under shared/data")
+@needs_data(PROFILES)
 def test_one_more_session_on_a_gpu() -> None:
     def session(name: str, slo_ms: str, rate: str) -> Session:
         profile = read_batching_profile(PROFILES / f"caffe_{name}_1.txt")

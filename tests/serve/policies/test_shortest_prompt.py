@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from served import STEP, Checked, needs_data, request, vidur_requests
+from served import STEP, Checked, request, vidur_requests
+from shared_data import DATA, needs_data
 
 from trainyard.serve.admission import FIRST_COME
 from trainyard.serve.cache.block_cache import BlockCache
@@ -28,7 +29,7 @@ def test_short_prompts_come_first_until_others_have_waited_for_too_long():
     assert _order(0.0, [50, 400, 300, 10]) == ["r0", "r1", "r2", "r3"]
 
 
-@needs_data
+@needs_data(DATA)
 def test_mean_and_tail_are_better_than_those_of_sarathi():
     """On Vidur's input V1 Sarathi takes 14.60 s in the mean and 30.44 s at most for 99 of 100; outputs are not known."""
 

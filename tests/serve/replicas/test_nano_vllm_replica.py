@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from served import DATA, needs_data, table
+from served import table
+from shared_data import DATA, needs_data
 
 from trainyard.serve.batch import Batch
 from trainyard.serve.replicas.nano_vllm import NanoVLLM
 from trainyard.serve.reproduce.programs.nano_vllm import Counts, counts
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.parametrize("row", [0, 1])
 def test_every_step_is_as_in_the_program(row):
     said = table(DATA / "reference/serve/nano_vllm.csv")[row]

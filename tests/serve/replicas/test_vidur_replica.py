@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from served import DATA, STEP, needs_data, table, vidur_requests
+from served import STEP, table, vidur_requests
+from shared_data import DATA, needs_data
 
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
@@ -21,7 +22,7 @@ def _instances(policy: BatchPolicy, num: int) -> list[Instance]:
     return [Instance(policy, BlockCache(2000, 16), prefix_caching=False) for _ in range(num)]
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.parametrize("case", sorted(_POLICIES))
 def test_every_request_is_as_in_the_program(case):
     (said,) = (row for row in table(DATA / "reference/serve/vidur_summary.csv") if row["case"] == case)
@@ -41,7 +42,7 @@ def test_every_request_is_as_in_the_program(case):
     assert np.percentile(e2e_s, 99) == pytest.approx(float(said["e2e_p99_s"]), rel=1e-6)
 
 
-@needs_data
+@needs_data(DATA)
 def test_reservations_never_preempt():
     results = simulate_requests(vidur_requests(0.25), _instances(VidurOrca(), 1), STEP)
     assert len(results.served) == 512

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from served import DATA, needs_data, table
+from served import table
+from shared_data import DATA, needs_data
 
 from trainyard.serve.reproduce.programs.vtc_manager import ADMISSIONS, served
 
 
-@needs_data
+@needs_data(DATA)
 @pytest.mark.parametrize("name", sorted(ADMISSIONS))
 def test_service_is_as_in_the_program(name):
     results, service = served(ADMISSIONS[name])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from trainyard.cli.bounds import ROWS, STEPS
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.step_options import Precision
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,8 +34,7 @@ class Options(Common):
     """How the model is spread over devices: auto, which searches, and published systems, joined by +."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name. They are divided over the devices."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision to compute in. With float32 every parameter is computed with in its own type."""
+    dtype: Precision = "float32"
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = ""
     """Numbers of devices to ask for; by default all over which the rows divide, and powers of two."""
     steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 1000

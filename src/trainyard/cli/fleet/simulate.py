@@ -18,7 +18,7 @@ from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
     from trainyard.fleet.records import FleetRun
-    from trainyard.fleet.scheduler import CannotRun, NotLookedAt
+    from trainyard.fleet.scheduler import CannotRun, Ignored
     from trainyard.fleet.workload.job import Job
     from trainyard.hardware.cluster import Cluster
 
@@ -57,7 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
-        runs, cannot, unseen = _simulated(options, screen, jobs, cluster)
+        runs, cannot, ignored = _simulated(options, screen, jobs, cluster)
     doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
     for warning in filter(None, doubts):
         screen.say(warning)
@@ -68,7 +68,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "zero_s": workload.zero_s,
         "rows": workload.left_out.document("jobs"),
         "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
-        "not_looked_at": [each._asdict() for each in unseen],
+        "ignored": [each._asdict() for each in ignored],
     }
     if not runs:
         return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), none_ran(cannot))
@@ -76,7 +76,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
     title = f"{options.trace.name} on {cluster.name}: {len(jobs)} jobs, {cluster.num_devices} devices"
-    said = remarks(runs, cannot, jobs, unseen)
+    said = remarks(runs, cannot, jobs, ignored)
     if options.html is not None:
         facts = {"trace": options.trace.name, "cluster": cluster.name, "best": ranked_runs(runs)[0].policy}
         page = partial(fleet_page, baseline=base, cannot=cannot, parts=parts, zero=workload.zero)
@@ -119,11 +119,11 @@ def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:
 
 def _simulated(
     options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster
-) -> tuple[list[FleetRun], list[CannotRun], tuple[NotLookedAt, ...]]:
+) -> tuple[list[FleetRun], list[CannotRun], tuple[Ignored, ...]]:
     """The jobs under every policy that can run so, and as recorded; policies that cannot; and what others overlook."""
     from trainyard.fleet.errors import FleetError, UnfitJobError
     from trainyard.fleet.recorded import recorded_run
-    from trainyard.fleet.scheduler import CannotRun, not_looked_at_by, schedulers_of
+    from trainyard.fleet.scheduler import CannotRun, ignored_by, schedulers_of
 
     schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
     conditions = options.conditions(options.seed) | {
@@ -150,5 +150,5 @@ def _simulated(
     if not runs:
         return [], cannot, ()
     ran = {run.policy for run in runs}
-    unseen = not_looked_at_by([each for each in schedulers if each.text in ran], jobs)
-    return runs + ([recorded] if recorded is not None else []), cannot, unseen
+    ignored = ignored_by([each for each in schedulers if each.text in ran], jobs)
+    return runs + ([recorded] if recorded is not None else []), cannot, ignored

@@ -150,12 +150,12 @@ class LocalBackend(DirectoryBackend):
         if has_ended(self._processes[name]) or self.directory(name).groups():
             del self._beginning[name]
             return ""
-        if overrun := beginning.watch.look():
+        if exceeded := beginning.watch.look():
             self.kill(name)
             self.launch(
                 name, self.directory(name), beginning.grant
             )  # the one before has no valid ticket any more
-            beginning = self._beginning[name] = replace(self._beginning[name], late=str(overrun))
+            beginning = self._beginning[name] = replace(self._beginning[name], late=str(exceeded))
         return beginning.late
 
     def leaving_watch(self, name: str) -> ProcessWatch | None:

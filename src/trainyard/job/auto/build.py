@@ -124,5 +124,5 @@ def recomputed(program: Program, kind: Recompute) -> frozenset[str]:
 
 
 def has_experts(program: Program) -> bool:
-    """Whether the model has experts that can be dealt out over two ranks."""
+    """Return whether the model has experts that two ranks can divide."""
     return bool(expert_weights(program, 2))

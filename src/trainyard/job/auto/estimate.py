@@ -89,7 +89,7 @@ def cut_stages(layers: LayerTable, num_stages: int, state: StateBytes, balance: 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a point is expected to need.
+    """The predicted cost of a point.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     task : says in which precision parameters are computed with, and how they are updated.
     """
     p = point.pipeline
-    weight_bytes = state_of(task.weights, task.optimizer).parameters
+    weight_bytes = state_of(task.weight_types, task.optimizer).parameters
 
     def by_rank(values: Floats) -> Floats:
         summed: Floats = values.reshape(-1, p).sum(axis=0)
@@ -135,7 +135,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
     state = model_state_bytes(
         trained,
-        state_of(task.weights, task.optimizer, point.divided),
+        state_of(task.weight_types, task.optimizer, point.divided),
         divided=point.divided,
         num_ranks=point.data,
         num_frozen=elements - trained,
@@ -223,7 +223,7 @@ def ramp_left(
     of_forward: float,
     of_weights: float,
 ) -> float:
-    """Of the time in which a pipeline fills and drains, the share in which ranks idle: 1 unless a schedule fills it.
+    """Return the share of a pipeline's filling and draining in which ranks idle: 1 unless a schedule fills it.
 
     From the times of the schedule's actions on equal stages. It does not depend on how many ranks there are, so of many
     eight stand for all; nor on the microbatches beyond two per rank.

@@ -47,7 +47,8 @@ def map_forked(
 
 
 def can_differentiate() -> bool:
-    """Whether forked processes can: PyTorch built for an accelerator does that in threads, which they do not have."""
+    """Return whether forked processes can differentiate: PyTorch built for an accelerator does so in threads, which
+    they lack."""
     version = torch.version
     return not any(getattr(version, name, None) for name in ("cuda", "hip", "xpu"))
 

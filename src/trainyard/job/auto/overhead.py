@@ -1,4 +1,4 @@
-"""What the ranks of a point hold in memory beside tensors."""
+"""Memory that the ranks of a point hold beside tensors."""
 
 from __future__ import annotations
 

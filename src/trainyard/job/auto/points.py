@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
-from trainyard.job.auto.estimate import Estimate, estimate
+from trainyard.job.auto.estimate import Balance, Estimate, estimate
 from trainyard.job.auto.forked import can_differentiate, map_forked
 from trainyard.job.auto.probes import Probes
-from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
+from trainyard.job.auto.space import (
+    RECOMPUTES,
+    SCHEDULES,
+    Point,
+    Recompute,
+    Sharding,
+    degrees,
+    microbatch_rows,
+)
 from trainyard.job.schedule import MOST_ACTIONS
 from trainyard.job.setting import Setting
 
@@ -17,7 +26,7 @@ _MAX_TENSOR = 16
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is known of the space.
+    """Estimates of the points of the space.
 
     Attributes
     ----------
@@ -75,17 +84,24 @@ class _Points:
         return Estimates(tuple(found), tuple(self._left_out(failed, len(able) - len(kept))))
 
     def leanest(self) -> Iterator[Estimate]:
-        """Estimate every mesh as it needs least: one microbatch in flight on a rank, all divided that can be."""
+        """Estimate every mesh as it needs least memory, with each recomputation and balance."""
         for pipeline, data, sharding in self._grid():
-            count = self.setting.task.num_rows // (data * sharding.rows)
             for recompute in RECOMPUTES:
-                point = Point(
-                    sharding, pipeline, data, count, "one_f_one_b", 1, recompute, 3 if data > 1 else 0
-                )
-                for balance in ("time", "memory"):
-                    stages = self.probes.stages(sharding, recompute, pipeline, balance)
-                    if stages is not None:
-                        yield estimate(point, stages, self.setting.cluster, self.setting.task)
+                for balance in get_args(Balance):
+                    leanest = self._leanest_point(pipeline, data, sharding, recompute, balance)
+                    if leanest is not None:
+                        yield leanest
+
+    def _leanest_point(
+        self, pipeline: int, data: int, sharding: Sharding, recompute: Recompute, balance: Balance = "time"
+    ) -> Estimate | None:
+        """Estimate a mesh as it needs least memory: one microbatch in flight on a rank, all divided that can be."""
+        stages = self.probes.stages(sharding, recompute, pipeline, balance)
+        if stages is None:
+            return None
+        count = max(1, self.setting.task.num_rows // (data * sharding.rows))
+        point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, 3 if data > 1 else 0)
+        return estimate(point, stages, self.setting.cluster, self.setting.task)
 
     def _grid(self) -> Iterator[tuple[int, int, Sharding]]:
         cluster, task = self.setting.cluster, self.setting.task
@@ -126,20 +142,14 @@ class _Points:
             self.setting.progress("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
 
     def _can_fit(self, sharding: Sharding) -> bool:
-        """Whether any mesh has the memory for such microbatches, if it saves as much as it can."""
-        num_rows = self.setting.task.num_rows
-        for pipeline, data in sorted(self.meshes_of_kind[_kind(sharding)], reverse=True):
-            count = max(1, num_rows // (data * sharding.rows))
-            for recompute in reversed(RECOMPUTES):
-                stages = self.probes.stages(sharding, recompute, pipeline)
-                if stages is None:
-                    continue
-                zero_stage = 3 if data > 1 else 0
-                point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, zero_stage)
-                found = estimate(point, stages, self.setting.cluster, self.setting.task)
-                if found.mean_memory_bytes <= self.capacity:
-                    return True
-        return False
+        """Return whether some mesh has the memory for such microbatches, with all ways to save memory."""
+        meshes = sorted(self.meshes_of_kind[_kind(sharding)], reverse=True)
+        leanest = (
+            self._leanest_point(pipeline, data, sharding, recompute)
+            for pipeline, data in meshes
+            for recompute in reversed(RECOMPUTES)
+        )
+        return any(e is not None and e.mean_memory_bytes <= self.capacity for e in leanest)
 
     def _estimates(self, pipeline: int, data: int, sharding: Sharding) -> list[Estimate]:
         found = []
@@ -156,7 +166,7 @@ class _Points:
         return found
 
     def _estimate(self, point: Point) -> Estimate | None:
-        """With stages as fast as possible; if these do not fit where all memory would, as small as possible."""
+        """Estimate with stages as fast as possible, or as small as possible if these do not fit and the total would."""
         num_stages = point.pipeline * point.stages_per_rank
         stages = self.probes.stages(point.sharding, point.recompute, num_stages)
         if stages is None:
@@ -172,7 +182,7 @@ class _Points:
     def _left_out(self, failed: dict[Sharding, str], num_too_large: int) -> Iterator[str]:
         total = len(self.meshes)
         if self.coupling:
-            yield f"Only plans with one microbatch: {self.coupling}"
+            yield f"Only plans with one microbatch: {self.coupling.rstrip('.')}."
         if num_too_large:
             yield f"Left out: {num_too_large} of {total} combinations of rows and sharding, which fit on no mesh."
         if failed:
@@ -184,5 +194,5 @@ class _Points:
 
 
 def _kind(sharding: Sharding) -> Sharding:
-    """What shardings that differ in their rows share."""
+    """Return a key that is equal for shardings that differ only in their rows."""
     return replace(sharding, rows=1)

@@ -25,7 +25,7 @@ _RUNG = 4  # each row count of the ladder over the one before
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one probe found.
+    """The results of one probe.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Probes:
         key = (sharding, recompute, num_stages, balance)
         if key not in self._stages:
             costs = self.layers(sharding, recompute)
-            state = state_of(self.setting.task.weights, self.setting.task.optimizer)
+            state = state_of(self.setting.task.weight_types, self.setting.task.optimizer)
             fits = costs is not None and num_stages <= len(costs)
             self._stages[key] = (
                 cut_stages(costs, num_stages, state, balance) if fits and costs is not None else None
@@ -118,14 +118,14 @@ class Probes:
         return None if costs is None else costs.take(*self._expanded(costs.paths))
 
     def _same(self, sharding: Sharding) -> dict[int, ProbeResult]:
-        """What is known of a sharding with other rows, by rows."""
+        """Return the known probes of a sharding with other rows, by rows."""
         return {s.rows: p for s, p in self._known.items() if replace(s, rows=sharding.rows) == sharding}
 
     def _ladder_of(self, sharding: Sharding) -> dict[int, ProbeResult]:
         return {rows: p for rows, p in sorted(self._same(sharding).items()) if not p.failure}
 
     def _interpolated(self, sharding: Sharding, recompute: Recompute) -> LayerTable | None:
-        """On the line through the probes next to these rows; None if there are not two."""
+        """Interpolate between the probes next to these rows; None if there are not two."""
         ladder = self._ladder_of(sharding)
         below = [rows for rows in ladder if rows < sharding.rows]
         above = [rows for rows in ladder if rows > sharding.rows]
@@ -156,7 +156,7 @@ class Probes:
         return ProbeResult(found)
 
     def _expanded(self, paths: Sequence[str]) -> tuple[list[int], list[str]]:
-        """Which layers of the truncated model stand for those of the whole, and their paths: the last but one repeats."""
+        """Map layers of the truncated model to those of the whole model, and their paths: the last but one repeats."""
         short = self.truncated
         if not short.count:
             return list(range(len(paths))), list(paths)

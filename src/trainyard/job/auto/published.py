@@ -57,7 +57,7 @@ def _is_allowed(setting: Setting, plan: Plan) -> bool:
 
 
 def _state_fits(setting: Setting, plan: Plan) -> bool:
-    """Whether the least that a rank can keep of parameters, gradients and optimizer state fits a device."""
+    """Return whether the smallest share of parameters, gradients and optimizer state of a rank fits a device."""
     program = setting.task.program(plan.rows_per_microbatch)
     num_parts = plan.mesh.size(TENSOR) * plan.pipeline
     placed = plan.placed_along(DATA)
@@ -65,13 +65,13 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
         num_parts *= plan.mesh.size(DATA)
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
     divided, num_ranks = plan.state.divided, plan.mesh.size(*plan.state.summed_over)
-    state = state_of(setting.task.weights, setting.task.optimizer, divided)
+    state = state_of(setting.task.weight_types, setting.task.optimizer, divided)
     needed = model_state_bytes(trained / num_parts, state, divided=divided, num_ranks=num_ranks)
     return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 
 
 def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:
-    """Whether its ops, dealt out evenly and without any wait, take less than the best step so far.
+    """Return whether its ops, divided evenly and without waits, take less time than the best step so far.
 
     Seconds are taken to be as wrong here as the estimate was where it was most too high.
     """

@@ -13,11 +13,11 @@ from functools import partial
 
 from trainyard.job.auto.build import build
 from trainyard.job.auto.estimate import Estimate
+from trainyard.job.auto.nothing_fits import nothing_fits
 from trainyard.job.auto.points import Estimates, estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.published import try_published
-from trainyard.job.auto.trials import Trial, Trials
-from trainyard.job.auto.unfit import nothing_fits
+from trainyard.job.auto.trials import Trial, Trials, failed_text
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
 
@@ -59,7 +59,7 @@ def search(setting: Setting) -> Plan:
         _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
         *estimates.left_out,
         *_not_simulated(others, best, capacity / trials.memory_ratio),
-        *_failed(failures),
+        *failed_text(failures),
         *_untried(trials.untried),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
@@ -101,14 +101,14 @@ def _searched(
 ) -> str:
     names = ", ".join(t.name for t in published)
     return (
-        f"The fastest in simulation, of {len(estimates.points)} plans: all of the space of degrees, microbatches, "
-        f"schedules, recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by "
-        "estimate were simulated" + (f", and so were the published systems {names}." if published else ".")
+        f"Fastest of the simulated plans. Considered: {len(estimates.points)} plans, all of the space of degrees, "
+        f"microbatches, schedules, recomputation and ZeRO stages. Of these {len(fitting)} fit, and the best {len(own)} "
+        "by estimate were simulated" + (f"; so were the published systems {names}." if published else ".")
     )
 
 
 def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> tuple[str, ...]:
-    """That some plans may be faster than the best, as far as the estimate tells.
+    """Say that some plans may be faster than the best one, by the estimate.
 
     Parameters
     ----------
@@ -127,12 +127,6 @@ def _not_simulated(others: Sequence[RunnerUp], best: Trial, capacity: float) -> 
 
 def _untried(systems: Sequence[str]) -> tuple[str, ...]:
     return (f"Not simulated, because the model is so large: {', '.join(systems)}.",) if systems else ()
-
-
-def _failed(failures: Sequence[str]) -> tuple[str, ...]:
-    if not failures:
-        return ()
-    return (f"Left out: {len(failures)} plans that cannot run; the first, {failures[0].rstrip('.')}.",)
 
 
 def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> list[RunnerUp]:

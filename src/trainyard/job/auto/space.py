@@ -19,7 +19,7 @@ SCHEDULES = (("one_f_one_b", 1), ("interleaved", 2), ("interleaved", 4), ("zero_
 
 @dataclass(frozen=True, order=True)
 class Sharding:
-    """What changes the graph of a block: the part of a point that has to be probed.
+    """The part of a point that changes the graph of a block and so has to be probed.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Point:
 
     @property
     def divided(self) -> tuple[str, ...]:
-        """What data-parallel ranks divide between them."""
+        """The model state that data-parallel ranks divide between them."""
         return DIVIDED.get(self.zero_stage, ())
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -61,11 +61,11 @@ class Trials:
         return min(self.found, key=lambda t: max(t.simulation.shortage_bytes), default=None)
 
     def knows(self, plan: Plan) -> bool:
-        """Whether it has simulated the same plan, whoever made it."""
+        """Return whether the same plan was simulated, whoever made it."""
         return any(_decision(plan) == _decision(t.plan) for t in self.found)
 
     def make(self, name: str, make: Callable[[], _Made]) -> _Made | None:
-        """What is made for a plan; None where the model cannot run so, which is kept as a failure."""
+        """Make a value for a plan; None if the model cannot run so, which is remembered as a failure."""
         try:
             return make()
         except (
@@ -97,6 +97,14 @@ class Trials:
         return min(
             (used / e.memory_bytes for used, e in pairs if e is not None and e.memory_bytes), default=1.0
         )
+
+
+def failed_text(failures: Sequence[str]) -> tuple[str, ...]:
+    """Say how many plans could not be made, and why not the first; nothing if all could."""
+    if not failures:
+        return ()
+    first = failures[0].split("; ")[0].rstrip(".")  # without advice
+    return (f"Left out: {len(failures)} plans that cannot run; the first, {first}.",)
 
 
 def _decision(plan: Plan) -> Plan:

@@ -1,1 +1,1 @@
-"""From a Plan to one graph per rank with explicit collectives."""
+"""Lower a plan to one graph per rank with explicit collectives."""

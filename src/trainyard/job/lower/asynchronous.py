@@ -1,4 +1,4 @@
-"""What cannot be trained under a schedule whose stages are updated at different moments."""
+"""Refusals of models that cannot be trained while their stages are updated at different moments."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class StageMesh:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """Those of more than one rank, in the order in which they cut."""
+        """Axes of more than one rank, in the order in which they cut."""
         unequal = dict(self.mesh.unequal)
         return tuple(
             Axis(name, self.mesh.num_parts(name), is_uneven=name in unequal)
@@ -110,7 +110,7 @@ def _mesh_of(program: Program, plan: Plan, stage: Stage, rank: int) -> StageMesh
 
 
 def shard_whole(program: Program, plan: Plan) -> Program:
-    """What a rank runs of a program that is one stage."""
+    """Return the graph of a rank for a program that is one stage."""
     return shard_stage(program, meshes_of(program, plan)[0]).program
 
 
@@ -156,7 +156,7 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
 
 
 def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:
-    """How every op of some stages runs, by address and axis.
+    """Return the choice of every op of some stages, by address and axis.
 
     Views that several stages make for themselves, and what sharding made in them, may have one address and run in unlike
     ways: these are left out, and follow from the others.
@@ -194,7 +194,7 @@ def check_choices(plan: Plan, stages: Sequence[ShardedStage]) -> None:
 
 
 def placed(program: Program) -> dict[str, int]:
-    """Of which nodes of a stage the plan says how they lie, by address and path; not of what other stages make."""
+    """Return the nodes of a stage whose placement the plan gives, by address and path; not those of other stages."""
     number = {name: i for i, name in enumerate(program.nodes)}
     paths = {i.path: number[i.node] for i in program.inputs if i.kind != "value"}
     return {**{name: number[node.name] for name, node in program.addresses.nodes.items()}, **paths}

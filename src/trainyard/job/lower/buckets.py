@@ -85,12 +85,12 @@ class Bucket:
 
     @property
     def is_of_one_action(self) -> bool:
-        """Whether no other stage or pipeline rank adds to the gradients that an action makes."""
+        """True if no other stage or pipeline rank adds to the gradients that an action makes."""
         return len(self.stages) == len(self.pipeline_ranks) == 1
 
     @property
     def reduced(self) -> bool:
-        """Whether several ranks have terms of the gradients."""
+        """True if several ranks have terms of the gradients."""
         return self.num_terms > 1
 
     @property
@@ -115,7 +115,7 @@ class Bucket:
 
     @property
     def is_converted(self) -> bool:
-        """Whether what is computed with is made from the float32 values that are trained."""
+        """True if the weights of a step are converted from the float32 values that are trained."""
         return self.is_trained and self.dtype != "float32"
 
     @property

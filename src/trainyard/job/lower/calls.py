@@ -43,11 +43,11 @@ class Transfer:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """What ranks of the one stage send to ranks of the other."""
+        """Pieces that ranks of the one stage send to ranks of the other."""
         return pieces(self.shape, self.have, self.need)
 
     def received_bytes(self, rank: int) -> int:
-        """Of the part that a rank of the target's mesh gets."""
+        """Bytes that a rank of the target's mesh receives."""
         return math.prod(self.need.shape_of_part(self.shape, rank)) * self._element_bytes
 
     @cached_property
@@ -84,7 +84,7 @@ class Delivery(NamedTuple):
 
 
 def is_handed_over(schedule: Schedule, transfer: Transfer) -> bool:
-    """Whether both stages are on one rank, so that nothing is sent."""
+    """True if both stages are on one rank, so that nothing is sent."""
     return schedule.ranks_of(transfer.source) == schedule.ranks_of(transfer.target)
 
 
@@ -143,7 +143,7 @@ class Call:
 
     @property
     def update(self) -> StageUpdate:
-        """Of an update: which."""
+        """The update that this call runs, if it is one."""
         return StageUpdate(self.action.stage, self.weights.num_applied, self.weights.is_last)
 
 

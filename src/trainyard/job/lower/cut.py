@@ -61,7 +61,7 @@ class Cut:
     arriving: frozenset[fx.Node] = frozenset()
 
     def leaves(self, node: fx.Node) -> bool:
-        """Whether the result of an op is used by an op of another stage."""
+        """Return whether an op of another stage uses the result of an op."""
         return any(u in self.live and self.stage_of[u] != self.stage_of[node] for u in node.users)
 
     def users(self, node: fx.Node) -> set[fx.Node]:
@@ -212,7 +212,7 @@ def stage_programs(program: Program, parts: Cut, num_stages: int) -> tuple[Progr
 
 
 def _home(program: Program, parts: Cut, output: Output, node: fx.Node) -> int:
-    """Which stage reports an output: the one that computes it.
+    """Return the stage that reports an output: the one that computes it.
 
     An output that is an input, or a view of one, is reported where the parameter is kept or the buffer used.
     """

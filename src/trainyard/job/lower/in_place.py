@@ -90,7 +90,7 @@ def write_over_operands(graph: fx.Graph) -> int:
 
 
 def _is_free(operand: Any, user: fx.Node) -> bool:
-    """Whether ``user`` is the only one to need this memory, and its result fits there exactly."""
+    """Return whether only ``user`` needs this memory, and its result fits there exactly."""
     if not isinstance(operand, fx.Node):
         return False
     result, held = user.meta.get("val"), operand.meta.get("val")
@@ -104,7 +104,7 @@ def _is_free(operand: Any, user: fx.Node) -> bool:
 
 
 def _is_new(node: fx.Node) -> bool:
-    """Whether an op's result is memory of its own: not an input, not a view of anything, not a gradient's place."""
+    """Return whether an op's result has memory of its own: no input, no view, no gradient's place."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     returns = node.target._schema.returns

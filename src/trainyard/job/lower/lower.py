@@ -71,7 +71,7 @@ class Lowered:
     by_share: _ByShare = field(repr=False)
 
     def rank_of(self, stage: int) -> int:
-        """Of the mesh of a stage, for which is written."""
+        """Return the rank of a stage's mesh whose graph this is."""
         return self.ranks[self.plan.stages[stage].mesh]
 
     def for_rank(self, rank: int) -> Lowered:
@@ -85,7 +85,7 @@ class Lowered:
         return self.by_share[mesh, held]
 
     def share_text(self, pipeline: int) -> str:
-        """What the ranks of a pipeline rank hold for which is written, where others hold another share; else empty."""
+        """Return the share of the rows that these ranks hold; empty if all ranks of the mesh hold the same."""
         mesh = self.plan.meshes[pipeline]
         shares = mesh.shares(self.ranks[mesh])
         return listed(
@@ -102,19 +102,19 @@ class Lowered:
 
     @cached_property
     def calls(self) -> tuple[tuple[Call, ...], ...]:
-        """What each pipeline rank runs, in order, before the end of the step."""
+        """Calls of each pipeline rank, in order, before the end of the step."""
         return make_calls(self.plan.schedule, self.transfers)
 
     @cached_property
     def updates(self) -> tuple[Update, ...]:
-        """What each pipeline rank runs at the end of a step."""
+        """Routine of each pipeline rank at the end of a step."""
         losses = sorted(name for name in self.results if not name.startswith("buffer:"))
         of_rank = (self.stages_of(rank) for rank in range(self.plan.pipeline))
         return tuple(write_update(self.plan, [b for s in own for b in s.buckets], losses) for own in of_rank)
 
     @cached_property
     def stage_updates(self) -> Mapping[StageUpdate, fx.Graph]:
-        """What calls that are updates run."""
+        """Routines of the calls that are updates."""
         found = {call.update for calls in self.calls for call in calls if call.action.kind == "U"}
         return {u: write_stage_update(self.plan, u, self.stages[u.stage].buckets) for u in sorted(found)}
 
@@ -187,7 +187,7 @@ def _lower(
 
 
 def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
-    """How every op runs, by address and axis: what the plan says, and what was completed. A plan can say all of it.
+    """Return the choice of every op, by address and axis, both planned and derived. A plan can contain all of them.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
 
 
 def _totals_of_ranks(program: Program, plan: Plan, meshes: Sequence[StageMesh]) -> tuple[Segment | None, ...]:
-    """What each pipeline rank with a stage computes before the first microbatch, if anything."""
+    """Return what each pipeline rank with a stage computes before the first microbatch, if anything."""
     own = [plan.schedule.stages_of(rank) for rank in range(plan.pipeline)]
     if program.totals is None:
         return (None,) * len(own)
@@ -211,7 +211,7 @@ def _totals_of_ranks(program: Program, plan: Plan, meshes: Sequence[StageMesh]) 
 
 
 def _totals(program: Program, mesh: StageMesh, stage: int) -> Segment:
-    """What a rank of a stage computes before the first microbatch, on its part of the whole batch."""
+    """Return what a rank of a stage computes before the first microbatch, on its part of the whole batch."""
     # Choices are of the ops of microbatches, of which these are copies.
     local = shard_stage(program, replace(mesh, choices=None)).program
     parts = cut(local, ())
@@ -227,13 +227,13 @@ def _totals(program: Program, mesh: StageMesh, stage: int) -> Segment:
 
 
 def _inputs(program: Program, meshes: Sequence[StageMesh]) -> tuple[dict[str, dict[str, Placement]], ...]:
-    """How inputs lie in every stage."""
+    """Return the placements of inputs in every stage."""
     known = {mesh: {i.path: _placements(i, mesh) for i in program.inputs} for mesh in dict.fromkeys(meshes)}
     return tuple(known[mesh] for mesh in meshes)
 
 
 def _placements(entry: Input, mesh: StageMesh) -> dict[str, Placement]:
-    """How an input lies, by axis."""
+    """Return the placement of an input, by axis."""
     return {axis.name: mesh.wanted[axis.name].get(entry.path, REPLICATE) for axis in mesh.axes}
 
 
@@ -331,7 +331,7 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
 
 
 def _is_split(schedule: Schedule, stage: int) -> bool:
-    """Whether backward passes of a stage are run in halves."""
+    """Return whether backward passes of a stage run in halves."""
     first = {
         a.kind: a for actions in reversed(schedule.actions) for a in reversed(actions) if a.stage == stage
     }

@@ -1,4 +1,4 @@
-"""What the ranks of one mesh send to those of another, so that a tensor lies there as it should."""
+"""Pieces that the ranks of one mesh send to those of another, so that a tensor has the placement it needs there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """How a tensor lies on a mesh; no terms of sums.
+    """The placement of a tensor on a mesh, without terms of sums.
 
     Attributes
     ----------
@@ -29,12 +29,12 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, mesh: Mesh, placements: Mapping[str, Placement]) -> Layout:
-        """By placements that may also say of axes that the tensor is whole there."""
+        """Make a layout from placements, which may name axes on which the tensor is whole."""
         along = ((axis, placements.get(axis)) for axis in mesh.axes)
         return cls(mesh, tuple((axis, p) for axis, p in along if isinstance(p, Shard)))
 
     def divides(self, shape: Shape) -> bool:
-        """Whether a tensor of this shape divides so."""
+        """Return whether a tensor of this shape can be divided in this layout."""
         try:
             for axis, placement in self.placements:
                 shape = local_shape(shape, placement, self.mesh.num_parts(axis))
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
         return True
 
     def shape_of_part(self, shape: Shape, rank: int) -> Shape:
-        """What a rank has of a tensor of this shape, which divides so."""
+        """Return the shape of a rank's part of a tensor of this shape."""
         shares = self.mesh.shares(rank)
         for axis, placement in self.placements:
             shape = local_shape(shape, placement, shares[axis].divisor)
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
         return shape
 
     def parts(self, shape: Shape) -> list[tuple[Box, ...]]:
-        """Where in a tensor of this shape lies what each rank has."""
+        """Return the box of each rank's part in a tensor of this shape."""
         placements = dict(self.placements)
         return [boxes(shape, placements, self.mesh.shares(rank)) for rank in range(self.mesh.num_ranks)]
 
@@ -82,7 +82,7 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=2**12)
 def pieces(shape: Shape, source: Layout, target: Layout) -> tuple[Piece, ...]:
-    """What ranks send to each other. Of several that have the same, receivers take turns in asking.
+    """Return the pieces that ranks send to each other. Receivers take turns among senders that have the same.
 
     Parameters
     ----------
@@ -118,12 +118,12 @@ def _overlaps(part: tuple[Box, ...], wanted: tuple[Box, ...]) -> Iterator[tuple[
 
 
 def _moved(box: Box, offsets: Shape) -> Shape:
-    """Where in its part a place of the whole tensor is that the box holds."""
+    """Translate a place of the whole tensor into the part of the box that holds it."""
     return tuple(at + where - first for at, where, first in zip(box.local, offsets, box.offsets, strict=True))
 
 
 def are_complete(sent: Sequence[Piece], shape: Shape, source: Layout, target: Layout) -> bool:
-    """Whether pieces lie in the parts of their senders, and fill the parts of all receivers once."""
+    """Return whether pieces lie in the parts of their senders, and fill the parts of all receivers once."""
     have, need = (
         [layout.shape_of_part(shape, rank) for rank in range(layout.mesh.num_ranks)]
         for layout in (source, target)
@@ -146,6 +146,6 @@ def are_complete(sent: Sequence[Piece], shape: Shape, source: Layout, target: La
 
 
 def _overlap(a: Piece, b: Piece) -> bool:
-    """Whether two pieces fill an element of one part twice."""
+    """Return whether two pieces fill an element of one part twice."""
     rows = zip(a.received, a.sizes, b.received, b.sizes, strict=True)
     return all(x < y + n and y < x + m for x, m, y, n in rows)

@@ -1,4 +1,4 @@
-"""What a plan names, in one captured program: its addresses and patterns stand for nodes of the graph."""
+"""Resolve the names of a plan, addresses and patterns, to nodes of one captured graph."""
 
 from __future__ import annotations
 

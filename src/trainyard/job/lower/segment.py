@@ -26,7 +26,7 @@ SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "valu
 
 @dataclass(frozen=True)
 class Slot:
-    """What feeds a placeholder of a segment: an input of the program by its path, or a value by its name."""
+    """The source of a placeholder: an input of the program by its path, or a value by its name."""
 
     kind: SlotKind
     name: str
@@ -54,7 +54,7 @@ class Segment:
 
     @property
     def values_taken(self) -> tuple[Slot, ...]:
-        """What other segments made."""
+        """Values that other segments made."""
         return tuple(slot for slot in self.inputs if slot.kind == "value")
 
     @cached_property
@@ -131,11 +131,11 @@ class SegmentWriter:
         return self._input(node, Slot("value", node.name))
 
     def _is_old(self, entry: Input) -> bool:
-        """Whether a buffer may have been written since this microbatch's forward pass: what that saw is a value."""
+        """Return whether a buffer may have changed since this microbatch's forward pass, so its old value is kept."""
         return entry.kind == "buffer" and entry.path in self.written and self.kind != "F"
 
     def _is_made_here(self, node: fx.Node) -> bool:
-        """Whether an argument is computed in this segment, though it was computed in another one too."""
+        """Return whether an argument is computed in this segment, even if another one computed it too."""
         entry = self.entries.get(node)
         if entry is not None and not self._is_old(entry):
             return False
@@ -195,7 +195,7 @@ class SegmentWriter:
 
 
 def is_made_again(node: fx.Node, program: Program, parts: Cut, recompute: frozenset[str]) -> bool:
-    """Whether a backward pass computes what it needs of a forward op again, rather than finding it in memory.
+    """Return whether a backward pass recomputes the results of a forward op instead of finding them in memory.
 
     Parameters
     ----------

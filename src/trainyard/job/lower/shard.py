@@ -19,7 +19,7 @@ from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
-from trainyard.program.choices import written_out
+from trainyard.program.choices import expand_named
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
 from trainyard.program.orders import order_mark, stays, without_orders
@@ -39,7 +39,7 @@ from trainyard.program.propagate import Assignment, Axis, propagate
 
 
 class MovedOrderError(ValueError):
-    """What depends on an order of each rank's own would have to be moved."""
+    """Values that depend on a rank's own order would have to be moved."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def complete(
     choices: Mapping[str, OpChoice] = MappingProxyType({}),
 ) -> Assignment:
     """Decide how every op runs; the assignment's program has those ops written out that are cut apart."""
-    assignment = propagate(written_out(program, choices), axis, wanted, choices)
+    assignment = propagate(expand_named(program, choices), axis, wanted, choices)
     expanded: list[frozenset[str]] = []
     while assignment.expand:
         expanded.append(frozenset(node.name for node in assignment.expand))
@@ -107,7 +107,7 @@ def applied_to(program: Program, decided: Assignment, choices: Iterable[str], he
     choices : names of the ops of which the plan says how they run.
     held : parts that the rank holds on the axis.
     """
-    program = written_out(program, choices)
+    program = expand_named(program, choices)
     for names in decided.expanded:
         program = expand(program, {node for node in program.graph.nodes if node.name in names})
     return decided.applied_to(program, replace(decided.axis, held=held))
@@ -227,7 +227,7 @@ class _Emitter:
         return results, tuple(placements)
 
     def _found(self, node: fx.Node) -> tuple[Placement, fx.Node]:
-        """Where a value is that leaves the stage: summed, if an op of its own pass has had it summed."""
+        """Return the placement of a value that leaves the stage: summed, if an op of its own pass has had it summed."""
         placement, new = self.current[node]
         summed = self.moved.get((node, REPLICATE, "")) if isinstance(placement, Partial) else None
         if summed is None or summed.meta["phase"] != new.meta["phase"]:

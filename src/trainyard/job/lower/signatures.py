@@ -1,4 +1,4 @@
-"""What the ops of lowered graphs do beside computing a value: messages, waits, passes over memory, memory that is held.
+"""Effects of the ops of lowered graphs beside their values: messages, waits, passes over memory, memory that is held.
 
 One table for all who ask: the simulator prices it, the account of memory adds it up, and the checks follow it.
 """
@@ -22,7 +22,7 @@ from trainyard.program.program import size_bytes, tensor_of
 
 
 class Group(NamedTuple):
-    """Who takes part in a message.
+    """The ranks that take part in a message.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """What one op does.
+    """The effects of one op.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class RankContext:
         return self.buckets[str(node.args[0])]
 
     def staged(self, num_bytes: int) -> Held:
-        """What the library copies aside of what it gathers, or reduces and scatters, until that has arrived."""
+        """Bytes that the library copies aside for a gather or a reduce-scatter, until it has arrived."""
         return Held(num_bytes if self.library == "gloo" else 0, "message")
 
 
@@ -169,13 +169,13 @@ NOTHING = Signature()
 
 
 def signature(node: fx.Node, context: RankContext) -> Signature:
-    """What an op does on a rank; nothing for ops that only compute."""
+    """Return the signature of an op on a rank; an empty one for ops that only compute."""
     known = _SIGNATURES.get(node.target)
     return NOTHING if known is None else known(node, context)
 
 
 def has_signature(node: fx.Node) -> bool:
-    """Whether an op is in the table."""
+    """Return whether an op is in the table."""
     return node.target in _SIGNATURES
 
 
@@ -228,7 +228,7 @@ def _start_collective(
 
 
 def _wait(node: fx.Node, context: RankContext) -> Signature:
-    """What arrived is put in order by a copy, unless it lies as it should."""
+    """Return a wait, with the copy that puts the arrived message in order if need be."""
     start = node.all_input_nodes[0]
     _, made = _given_and_made(start)
     in_place = start.target is spmd.start_all_reduce or spmd.stays_where_it_arrives(node)
@@ -352,7 +352,7 @@ def _names(node: fx.Node) -> Sequence[Any]:
 
 
 def _num_elements(node: fx.Node, context: RankContext) -> int:
-    """Of the parts of all buckets that an op names."""
+    """Count the elements of the parts of all buckets that an op names."""
     return sum(context.buckets[str(name)].share for name in _names(node))
 
 

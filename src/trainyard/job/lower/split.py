@@ -139,7 +139,7 @@ def _exchanged(program: Program) -> dict[fx.Node, str]:
 
 
 def _why(node: fx.Node, program: Program) -> str:
-    """What needs rows of other microbatches, in words."""
+    """Say what needs rows of other microbatches."""
     made = list(zip(output_args(program.graph), program.outputs, strict=True))
     reached = [output for result, output in made if result is not None and node in ancestors([result])]
     if reached and all(output.kind == "metric" for output in reached):
@@ -157,13 +157,13 @@ def _why(node: fx.Node, program: Program) -> str:
 
 
 def _function(node: fx.Node) -> str:
-    """Where an op outside of layers is."""
+    """Return the function that calls an op outside of layers."""
     name = node.meta.get("function")
     return f"{name}, a part of the loss" if name else "the loss"
 
 
 def _is_unknown(node: fx.Node) -> bool:
-    """Whether an op is run whole only because the index algebra does not describe it."""
+    """Return whether an op is run whole only because the index algebra does not describe it."""
     return isinstance(node.target, torch._ops.OpOverload) and not has_rule(node.target)
 
 

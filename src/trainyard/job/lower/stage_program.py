@@ -1,4 +1,4 @@
-"""What the ranks of one stage run."""
+"""The program of the ranks of one stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.job.schedule import Kind
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """What the ranks of one stage run: one segment per kind of action.
+    """The program of the ranks of one stage: one segment per kind of action.
 
     ``buckets`` are trained; ``frozen`` are those of whose values each rank keeps a part.
     """

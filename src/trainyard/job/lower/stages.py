@@ -71,7 +71,8 @@ class _Stage:
                     border[axis_name][output.path] = placement
 
     def _arriving(self, axis: Axis, border: Mapping[str, Placement]) -> dict[str, Placement]:
-        """How values come. Of gradients it is guessed at first: as a value of the same shape, else divided by rows."""
+        """Return the placements of incoming values. Those of gradients are guessed: as a value of the same shape, else
+        by rows."""
         shapes = {i.path: self._shape(i.node) for i in self.program.inputs if i.kind == "value"}
         like = {shape: border[name] for name, shape in shapes.items() if name in border}
         batch = [self.mesh.wanted[axis.name].get(i.path) for i in self.program.inputs if i.kind == "batch"]
@@ -156,7 +157,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
 
 
 def _renamed(sharded: Program, first: Program, own: Program) -> Program:
-    """What was made of the first of two equal stages, as it would be made of the other."""
+    """Rename the lowering of the first of two equal stages for the other."""
     pairs = list(zip(first.graph.nodes, own.graph.nodes, strict=True))
     names: dict[str, str] = {a.meta["part_of"]: b.meta["part_of"] for a, b in pairs if "part_of" in a.meta}
     names |= {a.name: b.name for a, b in pairs}

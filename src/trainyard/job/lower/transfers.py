@@ -60,7 +60,7 @@ class _Leaving(NamedTuple):
     layout: Layout
 
     def sent_to(self, target: int, before: Kind, needed: Layout) -> Transfer:
-        """To a stage where it is to lie so.
+        """Send to a stage where the value needs a given placement.
 
         Raises
         ------

@@ -21,7 +21,7 @@ from trainyard.job.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a pipeline rank runs after the last action of a step.
+    """The routines of a pipeline rank after the last action of a step.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Update:
 
     @property
     def routines(self) -> dict[str, fx.Graph]:
-        """Those of a step in their order, by name."""
+        """Routines of a step in their order, by name."""
         return {"gradients": self.gradients, "parameters": self.parameters, "weights": self.weights}
 
     @cached_property

@@ -226,7 +226,8 @@ def _check_gradients(lowered: Lowered) -> None:
 
 
 def _check_arrived(lowered: Lowered) -> None:
-    """What a rank lets go of was sent before, and taken by its receiver before that sent what the rank receives."""
+    """Check that memory a rank frees was sent before, and taken by its receiver before that sent what the rank
+    receives."""
     sent = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.sends}
     taken = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.receives}
     ends = partial(ends_of, lowered.plan.schedule, lowered.transfers)
@@ -256,7 +257,7 @@ def _check_alike(lowered: Lowered, other: Lowered) -> None:
 
 
 def _check_transfers(lowered: Lowered) -> None:
-    """What is sent has the shape and the type for which the other stage receives it, all of it."""
+    """Check that the other stage receives every sent tensor with the same shape and type."""
     for transfer in lowered.transfers:
         source = lowered.stages[transfer.source].segments[transfer.after]
         (output,) = (n for n in source.graph.nodes if n.op == "output")
@@ -285,7 +286,7 @@ def _check_transfers(lowered: Lowered) -> None:
 
 
 def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
-    """What actions and the update start is waited for at the end of the step, once it was started."""
+    """Check that what actions and the update start is waited for at the end of the step."""
     context = rank_context(lowered, rank)
     stages = {s.stage: s for s in lowered.stages}
     passes = {(call.action.stage, call.action.kind) for call in calls if call.action.kind != "U"}
@@ -310,7 +311,7 @@ def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> Non
 
 
 def _started(graph: fx.Graph, context: RankContext) -> Iterator[str]:
-    """What a graph starts and leaves to others to wait for."""
+    """Return what a graph starts and leaves to others to wait for."""
     for node in graph.nodes:
         does = signature(node, context)
         if does.starts and not does.is_waited_here:
@@ -318,7 +319,7 @@ def _started(graph: fx.Graph, context: RankContext) -> Iterator[str]:
 
 
 def _check_deliveries(lowered: Lowered) -> None:
-    """Of two ranks, one posts what the other sends, in that order, before it needs it."""
+    """Check that one of two ranks posts what the other sends, in that order, before it needs it."""
     ends = partial(ends_of, lowered.plan.schedule, lowered.transfers)
     sent: dict[tuple[int, int], list[Delivery]] = {}
     posted: dict[tuple[int, int], list[Delivery]] = {}

@@ -14,7 +14,7 @@ from trainyard.job.plan import Plan
 
 
 class LoweringError(RuntimeError):
-    """What the ranks would run is wrong: a fault of the lowering, not of the plan. Nothing has run yet."""
+    """The lowered program is wrong: a fault of the lowering, not of the plan. Nothing has run yet."""
 
 
 def check_update(lowered: Lowered, rank: int) -> None:

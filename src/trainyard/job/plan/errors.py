@@ -1,4 +1,4 @@
-"""What is wrong with a plan."""
+"""Errors in a plan."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Mesh:
         return cls(tuple(sizes), tuple(unequal))
 
     def shares(self, rank: int) -> dict[str, Share]:
-        """What a rank holds along every axis, in the order in which these cut."""
+        """Return the share of a rank along every axis, in the order in which these cut."""
         return {axis: self._share(axis, index) for axis, index in self.coordinate(rank).items()}
 
     def _share(self, axis: str, index: int) -> Share:
@@ -88,7 +88,7 @@ class Mesh:
         return Share(sum(counts[:index]), counts[index], sum(counts))
 
     def parts_held(self, rank: int) -> tuple[int, ...]:
-        """How many parts a rank holds along each axis."""
+        """Return the number of parts that a rank holds along each axis."""
         return tuple(share.held for share in self.shares(rank).values())
 
     def num_parts(self, *axes: str) -> int:
@@ -96,7 +96,7 @@ class Mesh:
         return math.prod(sum(self._unequal.get(axis, ())) or self.size(axis) for axis in axes)
 
     def parts_of_ranks(self, *axes: str) -> set[int]:
-        """Of ``num_parts(*axes)`` those that a rank holds: the numbers that there are."""
+        """Return the numbers of parts that ranks hold, of ``num_parts(*axes)``, without repeats."""
         return {math.prod(held) for held in product(*(set(self._unequal.get(axis, (1,))) for axis in axes))}
 
     @cached_property
@@ -136,7 +136,7 @@ class Mesh:
         return math.prod(self._size.get(axis, 1) for axis in axes)
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Where a rank is on each axis."""
+        """Return the position of a rank on each axis."""
         found: dict[str, int] = {}
         for name, size in reversed(self.sizes):
             rank, found[name] = divmod(rank, size)

@@ -43,13 +43,13 @@ class Stage:
         return self.mesh.num_parts(*self.rows)
 
     def own_rows(self, num_rows: int) -> set[int]:
-        """Of so many rows how many a rank has: the numbers that there are."""
+        """Return the numbers of rows that ranks have of so many, without repeats."""
         return {num_rows * held // self.num_parts for held in self.mesh.parts_of_ranks(*self.rows)}
 
 
 @dataclass(frozen=True)
 class State:
-    """Who keeps the model state. What is divided over no axis, every rank keeps.
+    """The division of model state over axes. Every rank keeps state that is divided over no axis.
 
     Attributes
     ----------
@@ -80,15 +80,15 @@ class State:
 
     @property
     def divided_text(self) -> str:
-        """As in ``optimizer state, gradients``."""
+        """Text such as ``optimizer state, gradients``."""
         return listed("optimizer state" if part == "optimizer" else part for part in self.divided)
 
     def over(self, axes: Axes) -> State:
-        """As it is, but summed and divided over other axes; over none, nothing is divided."""
+        """Return a copy that is summed and divided over other axes; over none, nothing is divided."""
         return State(axes).dividing(self.divided if axes else ())
 
     def dividing(self, parts: Iterable[str]) -> State:
-        """As it is, but with these of optimizer, gradients and parameters divided where gradients are summed."""
+        """Return a copy in which optimizer state, gradients or parameters are divided where gradients are summed."""
         return State(self.summed_over, **dict.fromkeys(parts, self.summed_over))
 
     def to_dict(self) -> dict[str, dict[str, list[str]]]:
@@ -100,13 +100,13 @@ class State:
 
     @property
     def divided(self) -> tuple[str, ...]:
-        """What is divided, of optimizer, gradients and parameters."""
+        """The kinds of state that are divided, of optimizer, gradients and parameters."""
         return tuple(f.name for f in fields(self) if f.name != "summed_over" and getattr(self, f.name))
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """How messages travel.
+    """Options of messages.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ _MEANING: dict[Statistics, str] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How one training step runs.
+    """A plan of one training step.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def mesh_text(self) -> str:
-        """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
+        """Text such as ``2 pipeline x 4 data``; ``1 device`` for one rank."""
         if len(set(self.meshes)) > 1:
             return " + ".join(map(str, self.meshes))
         pipeline = [f"{self.pipeline} {PIPELINE}"] if self.pipeline > 1 else []
@@ -257,7 +257,7 @@ class Plan:
         are_divided = shares != {self.rows_per_microbatch}
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
-            f"{self.model} on {self._ranks_text()} of {where}: {self.mesh_text}.",
+            f"{self.model} on {self._ranks_text(where)}: {self.mesh_text}.",
             f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
             f"rows{own}, in {self.dtype}.",
         ]
@@ -279,21 +279,33 @@ class Plan:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
-    def _ranks_text(self) -> str:
-        """How many ranks there are; of a plan that leaves devices idle, also how many of these."""
+    def require_processes(self, num_processes: int) -> None:
+        """Refuse a launcher that started more or fewer processes than the plan has ranks.
+
+        Raises
+        ------
+        PlanError
+            If the numbers differ.
+        """
+        require(
+            num_processes == self.num_ranks,
+            f"the launcher started {num_processes} processes and the plan has {self.num_ranks} ranks; start as many as "
+            "the plan has",
+        )
+
+    def _ranks_text(self, where: str) -> str:
+        """Return the number of ranks as text; with the number of devices if the plan leaves some idle."""
         known = num_named_devices(self.cluster) if self.place is None else self.place.num_devices
         if known is None or known <= self.num_ranks:
-            return f"{self.num_ranks} ranks"
-        idle = known - self.num_ranks
-        ranks = "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-        return f"{ranks}, which leaves {idle} of the {known} devices idle,"
+            return f"{self.num_ranks} {'rank' if self.num_ranks == 1 else 'ranks'} of {where}"
+        return f"{self.num_ranks} of the {known} devices of {where} ({known - self.num_ranks} idle)"
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""
         return yaml.dump(self._as_dict(), Dumper=_Dumper, sort_keys=False, width=110)
 
     def _as_dict(self) -> dict[str, Any]:
-        """What the text form holds; a part that says nothing special is left out."""
+        """Return the content of the text form. Parts that say nothing special are left out."""
         whole = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -325,7 +337,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 class _Line(dict[str, Any]):
-    """What is written on one line."""
+    """A value that is written on one line."""
 
 
 _Dumper.add_representer(
@@ -364,5 +376,5 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def microbatches_text(count: int) -> str:
-    """As in ``8 microbatches``."""
+    """Text such as ``8 microbatches``."""
     return "1 microbatch" if count == 1 else f"{count} microbatches"

@@ -144,7 +144,7 @@ def _read_stages(given: Section) -> tuple[Stage, ...]:
 
 
 def _read_mesh(given: Section) -> Mesh:
-    """Of each axis the number of ranks, or the list of the parts that each of them holds."""
+    """Read the number of ranks of each axis, or the list of the parts that each of them holds."""
     axes: dict[str, int | tuple[int, ...]] = {}
     for axis in given:
         said = given[axis]

@@ -59,7 +59,7 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """Of a step with recomputation, equation 3."""
+        """Count the operations of a step with recomputation, equation 3."""
         size = self.batch * _SEQUENCE * self.layers * self.hidden**2
         return 96 * size * (1 + _SEQUENCE / (6 * self.hidden) + _VOCAB / (16 * self.layers * self.hidden))
 

@@ -1,4 +1,4 @@
-"""What is asked of a training run, and what it reports."""
+"""Options and results of a training run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OnNonFinite = Literal["stop", "skip"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a run goes.
+    """Options of a run.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class TrainConfig:
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the run goes, where that changes nothing of what is trained; a checkpoint keeps it."""
+        """Options of the run that do not change what is trained; a checkpoint keeps them."""
         names = ("steps", "checkpoint_every", "keep", "max_restarts", "device", "on_nonfinite")
         return {name: getattr(self, name) for name in names}
 
@@ -121,7 +121,7 @@ class WorkerInput:
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one rank reports of one step; see ``StepMetrics``."""
+    """Results of one rank for one step; see ``StepMetrics``."""
 
     rank: int
     step: int
@@ -161,7 +161,7 @@ class StepMetrics:
     skipped: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self)
 
 
@@ -200,7 +200,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run came to.
+    """Results of a run.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What can go wrong with a run; who only asks for the kind of an error does not have to wait for PyTorch."""
+"""Errors of a run, which can be imported without PyTorch."""
 
 from __future__ import annotations
 

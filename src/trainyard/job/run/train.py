@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.same_run import settings_of
@@ -39,7 +39,7 @@ from trainyard.job.run.config import (
 )
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
-from trainyard.job.run.processes.slurm_step import join_slurm_step
+from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.stopping import EndNow, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -86,6 +86,8 @@ def train(
 
     Raises
     ------
+    ValueError
+        If a launcher's variables do not say which rank this process is and where the ranks meet.
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
     NonFiniteError
@@ -96,7 +98,7 @@ def train(
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     join_slurm_step()
-    stop = StopRequest(_is_launched())
+    stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
     with handling_signals(stop), recorder.raising():
         _train(WorkerInput(model, plan, repeatable(data, config.steps), config), recorder, stop)
@@ -107,12 +109,11 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
     config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
-    is_launched = _is_launched()
-    with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
+    with _lock(config, int(os.environ["RANK"]) if is_launched() else 0) as lock:
         _check_checkpoint(work)
         if lock is not None and lock.note:
             recorder.note(lock.note)
-        if is_launched:
+        if is_launched():
             with only_for_user():
                 _train_under_launcher(work, recorder, _launched(), None)
             return
@@ -127,7 +128,7 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
 
 @dataclass(frozen=True)
 class Launched:
-    """Which of the ranks that a launcher started a process is, and how it finds the others.
+    """The rank of a process that a launcher started, and how it finds the others.
 
     Attributes
     ----------
@@ -147,12 +148,8 @@ class Launched:
     stepped: Callable[[], None] = lambda: None
 
 
-def _is_launched() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
-
-
 def _launched() -> Launched:
-    """As the variables say that launchers set."""
+    """Read the variables that launchers set."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
     # A launcher that does not say how many ranks are here may have started some elsewhere.
@@ -190,7 +187,7 @@ def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
 
 
 def _check_checkpoint(work: WorkerInput) -> None:
-    """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
+    """Check that the run may continue from its folder's newest checkpoint, if there is one."""
     folder = work.config.checkpoint
     if folder is not None and not work.config.resume and not started_again():
         check_unused(folder)
@@ -212,7 +209,7 @@ def _log_folder(log: Path | None) -> Iterator[Path]:
 
 
 class _Recorder:
-    """Keeps, writes and passes on what is reported.
+    """A recorder of step metrics: keeps them, writes them to files and passes them on.
 
     When a callback raises an exception, no callback is called any more, and the run stops.
     """
@@ -328,11 +325,7 @@ def _train_under_launcher(
 ) -> None:
     """Be one of the ranks that a launcher started."""
     rank, num_ranks = launched.rank, launched.num_ranks
-    if num_ranks != work.plan.num_ranks:
-        raise PlanError(
-            f"the launcher started {num_ranks} processes and the plan has {work.plan.num_ranks} ranks; start as "
-            "many as the plan has"
-        )
+    work.plan.require_processes(num_ranks)
     device = set_up_device(work.config, launched.local_rank, launched.num_local_ranks)
     if num_ranks > 1:
         use_interface(launched.peer)

@@ -1,4 +1,4 @@
-"""What the schedule generators ask of their arguments."""
+"""Checks of the arguments of schedule generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the updates of a schedule, and the ranks that share a stage, make sense."""
+"""Check the updates of a schedule, and the ranks that share a stage."""
 
 from __future__ import annotations
 

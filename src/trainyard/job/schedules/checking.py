@@ -1,4 +1,4 @@
-"""Whether a schedule can be run (counts, dependencies, deadlock), and its run in the order of its lists."""
+"""Check that a schedule can be run (counts, dependencies, deadlock), and run it in the order of its lists."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class _JointUpdates:
         self.num_done = [0] * schedule.num_ranks
 
     def at(self, rank: int, stage: int) -> tuple[_Result, tuple[_Result, ...]]:
-        """What it makes to come to the next update of a rank, and what has to be there before it runs."""
+        """Return what the next update of a rank makes, and what has to be there before it runs."""
         ranks = self.schedule.ranks_of(stage)
         met = {r: ("U", stage, self.num_done[rank] * len(ranks) + i) for i, r in enumerate(ranks)}
         return met.pop(rank), tuple(met.values()) if len(ranks) > 1 else ()

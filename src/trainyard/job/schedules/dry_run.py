@@ -12,7 +12,7 @@ from trainyard.job.schedules.checking import check_counts, run_in_order
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """When every action of a schedule runs, and what that costs; per-rank tuples have one entry per rank.
+    """Times and costs of every action of a schedule; per-rank tuples have one entry per rank.
 
     Attributes
     ----------

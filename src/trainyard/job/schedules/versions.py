@@ -15,7 +15,7 @@ from trainyard.job.schedule import Action, Schedule
 
 
 class WeightUse(NamedTuple):
-    """What an action has to do with the weights of its stage.
+    """The use of a stage's weights by an action.
 
     Attributes
     ----------
@@ -104,14 +104,14 @@ def staleness(schedule: Schedule, stage: int) -> int:
 
 
 def is_one_step(schedule: Schedule) -> bool:
-    """Whether every stage is updated once, hence with the gradients of all microbatches."""
+    """Return whether every stage is updated once, hence with the gradients of all microbatches."""
     updates = [a for actions in schedule.actions for a in actions if a.kind == "U"]
     num_holders = sum(len(schedule.ranks_of(stage)) for stage in range(schedule.num_stages))
     return not updates or len(updates) == num_holders
 
 
 def explain_versions(schedule: Schedule) -> str:
-    """What training under a schedule with updates means, in sentences."""
+    """Explain training under a schedule with updates, in sentences."""
     said = [
         "A step is a period of several updates, each by the mean gradient of the microbatches since the one before. A "
         "microbatch uses the same version of the weights in both passes."

@@ -1,1 +1,1 @@
-"""How a lowered plan becomes a task graph: prices, tasks of an action, memory, assembly."""
+"""Turn a lowered plan into a task graph: prices, tasks of an action, memory, assembly."""

@@ -200,7 +200,7 @@ class _Stage:
         return [t for t in self.lowered.transfers if t.target == own and t.before == kind]
 
     def _sent(self, kind: Kind, made: Mapping[str, Storage], held: set[Storage]) -> dict[int, int]:
-        """What is held only until it is sent, or until another stage of the rank takes it over."""
+        """Return the values that are held only until they are sent, or until another stage of the rank takes them."""
         sent: dict[int, dict[Any, int]] = {}
         for transfer in self.lowered.transfers:
             if transfer.source != self.stage.stage or transfer.after != kind:

@@ -1,4 +1,4 @@
-"""What a plan's ranks hold in memory beside tensors."""
+"""Memory that a plan's ranks hold beside tensors."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Ranks = tuple[int, ...]
 
 
 class Seconds(NamedTuple):
-    """How long a message takes if no other message of its ranks is on the way.
+    """Seconds of a message if no other message of its ranks is on the way.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Seconds(NamedTuple):
 
 
 class Prices:
-    """What communication and ops on flat buffers cost each pipeline rank; remembers what it was asked.
+    """Costs of communication and of ops on flat buffers by pipeline rank; remembers its answers.
 
     Parameters
     ----------

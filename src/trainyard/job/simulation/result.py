@@ -1,4 +1,4 @@
-"""What a simulation says about a plan."""
+"""The result of simulating a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
 
 _GIB = 2**30
-_TIGHT = 0.03  # of the memory that a plan may use: what a prediction may be wrong by
+_TIGHT = 0.03  # Memory is called tight if less than this share of the limit is left free.
 
 
 class ShareMemory(NamedTuple):
@@ -51,7 +51,8 @@ class Simulation:
     work_s : seconds of computing of each rank in a step, as if it had its cores for itself.
     sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
-    mfu : ``model_flops`` over what the devices of the plan could have done at their peak in ``step_s``; see `known_mfu`.
+    mfu : ``model_flops`` over what the devices of the plan could have done at their peak in ``step_s``; see
+        `plausible_mfu`.
     sources : where the seconds of ops come from; None where none are measured.
     shares : of ranks of unequal shares, what each share needs.
     """
@@ -78,7 +79,7 @@ class Simulation:
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """What of it tensors have on each rank: what PyTorch counts as allocated."""
+        """Memory of tensors on each rank: the memory that PyTorch counts as allocated."""
         return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
 
     @property
@@ -88,18 +89,18 @@ class Simulation:
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of; 0 where it suffices."""
+        """Memory that each rank lacks; 0 where it suffices."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         return tuple(max(0, used - limit) for used, limit in pairs)
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has enough memory."""
+        """True if every rank has enough memory."""
         return not any(self.shortage_bytes)
 
     @property
     def shortage(self) -> str:
-        """What the rank that is short of most needs, has and could do without; empty where the plan fits."""
+        """A message about the rank that lacks most memory, with ways out; empty if the plan fits."""
         short = max(self.shortage_bytes)
         if not short:
             return ""
@@ -115,18 +116,18 @@ class Simulation:
 
     @property
     def tightness(self) -> str:
-        """That a device is all but full; empty where it is not, or the plan does not fit."""
+        """A message that a device's memory is almost full; empty if it is not, or if the plan does not fit."""
         pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         used, limit = max(pairs, key=lambda pair: pair[0] / pair[1])
         if not (1.0 - _TIGHT) * limit < used <= limit:
             return ""
         return (
-            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use, and the "
-            f"prediction may be {100 * _TIGHT:.0f} % too low. If memory runs out, take fewer rows, or recompute more."
+            f"Memory is tight: a device needs {size_text(used)} of the {size_text(limit)} that a plan may use "
+            f"and leaves less than {100 * _TIGHT:.0f} % free. If memory runs out, take fewer rows, or recompute more."
         )
 
     @property
-    def known_mfu(self) -> float | None:
+    def plausible_mfu(self) -> float | None:
         """`mfu`; None where it would be above 1, because the devices do more than the peak that is known of them."""
         return self.mfu if self.mfu <= 1.0 else None
 
@@ -137,7 +138,7 @@ class Simulation:
 
     def explain(self) -> str:
         """The result in sentences: how long, where the time goes, what fills the memory, what is short."""
-        mfu = self.known_mfu
+        mfu = self.plausible_mfu
         share = "more than" if mfu is None else f"{100 * mfu:.1f} % of"
         parts = [
             f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {share} the devices' peak"

@@ -21,7 +21,7 @@ from trainyard.program.addresses import address
 
 
 def lanes_of(plan: Plan) -> tuple[str, ...]:
-    """What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
+    """Return the lanes of a rank that run side by side: ops, messages in each group, sends to other stages."""
     axes = sorted({axis for mesh in plan.meshes for axis, _ in mesh.nontrivial})
     return ("compute", "communication", *(f"{axis} communication" for axis in axes), "up", "down")
 
@@ -129,7 +129,7 @@ class Template:
 
 @dataclass(frozen=True)
 class TemplateInput:
-    """What a template is made of.
+    """The input of a template.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ class _Writer:
             self._block(index, node, does.message)
 
     def _is_waited_for_at_once(self, node: fx.Node) -> bool:
-        """Whether nothing is computed between the start of a message and the wait for it."""
+        """Return whether nothing is computed between the start of a message and the wait for it."""
         following = node.next
         while following not in self.work.op_s and not has_signature(following) and following.op != "output":
             following = following.next

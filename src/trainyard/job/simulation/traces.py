@@ -1,4 +1,4 @@
-"""What to measure of a lowered plan: the segments of each stage, in order."""
+"""Traces to measure for a lowered plan: the segments of each stage, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORDER: tuple[Kind, ...] = ("F", "I", "B", "W")
 
 
 def traces_of(lowered: Lowered) -> list[tuple[Trace, ...]]:
-    """For every stage, the traces of one microbatch; and of what is computed before the first, if anything."""
+    """Return the traces of one microbatch for every stage, and of what is computed before the first, if anything."""
     segments = [
         [stage.segments[kind] for kind in _ORDER if kind in stage.segments] for stage in lowered.stages
     ]

@@ -59,7 +59,10 @@ def _batch(operands: _Shapes, left: list[int], results: _Shapes, right: list[int
     """The shape of the batch, if these numbers of whole dimensions go with the shapes."""
     if any(len(s) < count for s, count in zip(operands, left, strict=False)):
         return None
-    batch = torch.broadcast_shapes(*(_lead(s, n) for s, n in zip(operands, left, strict=False)))
+    try:
+        batch = torch.broadcast_shapes(*(_lead(s, n) for s, n in zip(operands, left, strict=False)))
+    except RuntimeError:
+        return None
     made = [_lead(s, count) for s, count in zip(results, right, strict=True) if s != (0,)]
     return batch if all(lead == batch for lead in made) else None
 

@@ -10,6 +10,7 @@ from torch import fx
 from trainyard.program.algebra.notation import Dims, OpAxes
 from trainyard.program.algebra.rules import (
     args_of,
+    dim_in,
     named,
     replicated,
     resized,
@@ -57,7 +58,9 @@ def embedding_backward(node: fx.Node) -> OpAxes:
 def gather(node: fx.Node) -> OpAxes:
     """The dimension that is looked up is whole, in the table and in the result."""
     table, indices = shapes(node)
-    dim = args_of(node)[1] % len(table)
+    if len(table) != len(indices):  # of a number, or for no element
+        return replicated(node)
+    dim = dim_in(table, args_of(node)[1])
     same = tuple(d != dim and table[d] == indices[d] for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}
@@ -69,7 +72,9 @@ def scatter(node: fx.Node) -> OpAxes:
     """As ``gather``; where elements are added, those of parts of the indices add up."""
     given = shapes(node)
     table, indices = given[0], given[1]
-    dim = args_of(node)[1] % max(1, len(table))
+    if any(len(s) != len(table) for s in given):
+        return replicated(node)
+    dim = dim_in(table, args_of(node)[1])
     same = tuple(d != dim and len({s[d] for s in given}) == 1 for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}

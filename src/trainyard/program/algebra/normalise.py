@@ -8,6 +8,7 @@ from torch import fx
 from trainyard.program.algebra.notation import Dims, OpAxes
 from trainyard.program.algebra.rules import (
     args_of,
+    dim_in,
     named,
     replicated,
     result_shapes,
@@ -111,7 +112,7 @@ def group_norm_backward(node: fx.Node) -> OpAxes:
 
 
 def _weight_norm_dim(node: fx.Node, shape: tuple[int, ...]) -> tuple[Dims, dict[str, int]]:
-    kept = argument(node, "dim") % len(shape)
+    kept = dim_in(shape, argument(node, "dim"))
     return tuple(("k",) if d == kept else () for d in range(len(shape))), {"k": shape[kept]}
 
 
@@ -164,7 +165,7 @@ def batch_norm_backward(node: fx.Node) -> OpAxes:
 def nll_loss(node: fx.Node) -> OpAxes:
     """``n c, n (, c) -> 1, 1`` summed over ``n``; a part of the classes answers for the targets among them.
 
-    Capture writes a mean as a sum over a count (``decompose.losses_written_out``), so that only sums are cut.
+    Capture writes a mean as a sum over a count (``decompose.loss_decompositions``), so that only sums are cut.
     """
     scores, _, *weight = shapes(node)
     if args_of(node)[3] != 2 or len(scores) != 2:
@@ -190,7 +191,7 @@ def nll_loss_backward(node: fx.Node) -> OpAxes:
 def renorm(node: fx.Node) -> OpAxes:
     """Slices along a dimension are independent; the others are whole."""
     shape = shapes(node)[0]
-    return same_dims(node, [d for d in range(len(shape)) if d != argument(node, "dim") % len(shape)])
+    return same_dims(node, [d for d in range(len(shape)) if d != dim_in(shape, argument(node, "dim"))])
 
 
 @rule(

@@ -88,6 +88,11 @@ def named(prefix: str, shape: Iterable[int]) -> Dims:
     return tuple((f"{prefix}{d}",) if n > 1 else () for d, n in enumerate(shape))
 
 
+def dim_in(shape: tuple[int, ...], dim: int) -> int:
+    """Count a dimension from the first; PyTorch takes 0 and -1 for tensors without dimensions, too."""
+    return dim % max(1, len(shape))
+
+
 def sizes_of(prefix: str, shape: Iterable[int]) -> dict[str, int]:
     return {f"{prefix}{d}": n for d, n in enumerate(shape) if n > 1}
 
@@ -96,7 +101,7 @@ def same_dims(node: fx.Node, whole: Iterable[int], linear: tuple[frozenset[int],
     """Every operand and result has the shape of operand 0; the dimensions in ``whole`` cannot be cut."""
     shape = shapes(node)[0]
     dims = named("d", shape)
-    held = frozenset(f"d{d % len(shape)}" for d in whole)
+    held = frozenset(f"d{dim_in(shape, d)}" for d in whole)
     operands = tuple(_fit(dims, s, shape) for s in shapes(node))
     results = tuple(_fit(dims, s, shape) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", shape), held, linear=linear)
@@ -118,7 +123,7 @@ def leading(node: fx.Node, count: int, linear: tuple[frozenset[int], ...] = ()) 
 def resized(node: fx.Node, whole: Iterable[int], linear: tuple[frozenset[int], ...] = ()) -> OpAxes:
     """Every operand and result has the dimensions of operand 0; those in ``whole`` may differ and cannot be cut."""
     shape = shapes(node)[0]
-    held = {d % len(shape) for d in whole}
+    held = {dim_in(shape, d) for d in whole}
     dims: Dims = tuple(() if d in held else f for d, f in enumerate(named("d", shape)))
     sizes = {f: shape[d] for d, factors in enumerate(dims) for f in factors}
     return OpAxes((dims,) * len(shapes(node)), (dims,) * len(result_shapes(node)), sizes, linear=linear)
@@ -177,10 +182,19 @@ def _key(node: fx.Node) -> Any:
 def _axes_of(node: fx.Node) -> OpAxes:
     found = RULES.get(node.target)
     if found is not None:
-        return within_parts(node, found(node)) if order_mark(node).looks_up else found(node)
+        axes = found(node)
+        if not _fits(node, axes):
+            return replicated(node)
+        return within_parts(node, axes) if order_mark(node).looks_up else axes
     if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
         return RULES["pointwise"](node)
     return replicated(node)
+
+
+def _fits(node: fx.Node, axes: OpAxes) -> bool:
+    """Whether axes have the dimensions of a node's tensors; a rule may not know all that its op takes."""
+    sides = (axes.operands, shapes(node)), (axes.results, result_shapes(node))
+    return all([*map(len, dims)] == [*map(len, given)] for dims, given in sides)
 
 
 def has_rule(target: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from trainyard.program import spmd
 from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
 from trainyard.program.algebra.rules import (
     args_of,
+    dim_in,
     first_index,
     leading,
     named,
@@ -39,7 +41,10 @@ SPLITS: tuple[Any, ...] = (
 @rule(aten.view.default)
 def view(node: fx.Node) -> OpAxes:
     """``b (h d) -> b h d`` and the like: the common factors of both shapes."""
-    source, target, sizes = split_and_merge(shapes(node)[0], result_shapes(node)[0])
+    before, after = shapes(node)[0], result_shapes(node)[0]
+    if 0 in before:
+        return replicated(node)
+    source, target, sizes = split_and_merge(before, after)
     whole = frozenset(f for f in sizes if f.startswith("!"))
     return OpAxes((source,), (target,), sizes, whole, linear=_FIRST)
 
@@ -59,17 +64,18 @@ def t(node: fx.Node) -> OpAxes:
 @rule(aten.permute.default)
 def permute(node: fx.Node) -> OpAxes:
     """Dimensions in another order."""
-    rank = len(shapes(node)[0])
-    return _permuted(node, [d % rank for d in args_of(node)[1]])
+    (shape,) = shapes(node)
+    return _permuted(node, [dim_in(shape, d) for d in args_of(node)[1]])
 
 
 @rule(aten.transpose.int)
 def transpose(node: fx.Node) -> OpAxes:
     """Two dimensions change places."""
-    rank = len(shapes(node)[0])
-    order = list(range(rank))
-    a, b = (d % rank for d in args_of(node)[1:3])
-    order[a], order[b] = order[b], order[a]
+    (shape,) = shapes(node)
+    order = list(range(len(shape)))
+    a, b = (dim_in(shape, d) for d in args_of(node)[1:3])
+    if a != b:
+        order[a], order[b] = b, a
     return _permuted(node, order)
 
 
@@ -93,7 +99,7 @@ def expand(node: fx.Node) -> OpAxes:
 def select(node: fx.Node) -> OpAxes:
     """One index of a dimension, which must be whole."""
     (shape,) = shapes(node)
-    gone = args_of(node)[1] % len(shape)
+    gone = dim_in(shape, args_of(node)[1])
     dims = named("d", shape)
     kept = tuple(f for d, f in enumerate(dims) if d != gone)
     return OpAxes((dims,), (kept,), sizes_of("d", shape), frozenset(dims[gone]), linear=_FIRST)
@@ -103,7 +109,7 @@ def select(node: fx.Node) -> OpAxes:
 def select_backward(node: fx.Node) -> OpAxes:
     """The gradient of ``select``: zeros around one index."""
     (target,) = result_shapes(node)
-    at = args_of(node)[2] % len(target)
+    at = dim_in(target, args_of(node)[2])
     dims = named("d", target)
     source = tuple(f for d, f in enumerate(dims) if d != at)
     return OpAxes((source,), (dims,), sizes_of("d", target), frozenset(dims[at]), linear=_FIRST)
@@ -113,7 +119,7 @@ def select_backward(node: fx.Node) -> OpAxes:
 def select_scatter(node: fx.Node) -> OpAxes:
     """A tensor with another one at one index of a dimension, which is whole."""
     shape = shapes(node)[0]
-    at = argument(node, "dim") % len(shape)
+    at = dim_in(shape, argument(node, "dim"))
     dims = named("d", shape)
     source = tuple(f for d, f in enumerate(dims) if d != at)
     sizes, whole = sizes_of("d", shape), frozenset(dims[at])
@@ -150,7 +156,7 @@ def diagonal_scatter(node: fx.Node) -> OpAxes:
 
 
 def _diagonal(node: fx.Node, shape: tuple[int, ...], *, to_diagonal: bool) -> OpAxes:
-    whole = {argument(node, name) % len(shape) for name in ("dim1", "dim2")}
+    whole = {dim_in(shape, argument(node, name)) for name in ("dim1", "dim2")}
     dims = tuple(() if d in whole else f for d, f in enumerate(named("d", shape)))
     short = (*(f for d, f in enumerate(dims) if d not in whole), ())
     sizes = {f: shape[d] for d, factors in enumerate(dims) for f in factors}
@@ -187,7 +193,7 @@ def fourier(node: fx.Node) -> OpAxes:
 def slice_(node: fx.Node) -> OpAxes:
     """A range of one dimension: whole, unless it is one of several equal blocks."""
     (shape,), (target,) = shapes(node), result_shapes(node)
-    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(shape)
+    dim = dim_in(shape, args_of(node)[1] if len(args_of(node)) > 1 else 0)
     start = first_index(args_of(node)[2] if len(args_of(node)) > 2 else 0, shape[dim])
     step = args_of(node)[4] if len(args_of(node)) > 4 else 1
     return _block(shape, target, dim, start, int(step), to_block=True)
@@ -198,7 +204,7 @@ def slice_backward(node: fx.Node) -> OpAxes:
     """The gradient of ``slice``."""
     (source,), (target,) = shapes(node), result_shapes(node)
     dim, start, _, step = args_of(node)[2:6]
-    at = dim % len(target)
+    at = dim_in(target, dim)
     return _block(target, source, at, first_index(start, target[at]), int(step), to_block=False)
 
 
@@ -228,7 +234,7 @@ def split(node: fx.Node) -> OpAxes:
     (shape,) = shapes(node)
     parts = result_shapes(node)
     position = 1 if node.target is aten.unbind.int else 2
-    dim = (args_of(node)[position] if len(args_of(node)) > position else 0) % len(shape)
+    dim = dim_in(shape, args_of(node)[position] if len(args_of(node)) > position else 0)
     dims, sizes = list(named("d", shape)), sizes_of("d", shape)
     if node.target is aten.unbind.int:
         kept: Dims = tuple(f for d, f in enumerate(dims) if d != dim)
@@ -240,10 +246,15 @@ def split(node: fx.Node) -> OpAxes:
 def cat(node: fx.Node) -> OpAxes:
     """The reverse of ``split``."""
     (shape,) = result_shapes(node)
-    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(shape)
-    return _parts(
-        list(named("d", shape)), sizes_of("d", shape), dim, [s[dim] for s in shapes(node)], split_up=False
-    )
+    dim = dim_in(shape, args_of(node)[1] if len(args_of(node)) > 1 else 0)
+    full = [s for s in shapes(node) if len(s) == len(shape)]
+    axes = _parts(list(named("d", shape)), sizes_of("d", shape), dim, [s[dim] for s in full], split_up=False)
+    if len(full) == len(shapes(node)):
+        return axes
+    # Of tensors of shape [0] beside others nothing is taken.
+    operands = iter(axes.operands)
+    whole = tuple(next(operands) if len(s) == len(shape) else ((),) for s in shapes(node))
+    return replace(axes, operands=whole, linear=(frozenset(range(len(whole))),))
 
 
 def _parts(
@@ -267,7 +278,7 @@ def _parts(
 def stack(node: fx.Node) -> OpAxes:
     """A new dimension, which is whole."""
     (target,) = result_shapes(node)
-    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(target)
+    dim = dim_in(target, args_of(node)[1] if len(args_of(node)) > 1 else 0)
     dims = named("d", target)
     source = tuple(f for d, f in enumerate(dims) if d != dim)
     count = len(shapes(node))
@@ -306,7 +317,7 @@ def reorder(node: fx.Node) -> OpAxes:
     position = 1 if node.target is aten.flip.default else 2
     moved = args_of(node)[position] if len(args_of(node)) > position else range(len(shape))
     dims = named("d", shape)
-    whole = frozenset(f"d{d % len(shape)}" for d in moved)
+    whole = frozenset(f"d{dim_in(shape, d)}" for d in moved)
     return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST)
 
 

@@ -71,15 +71,15 @@ def flex_attention(
 
     _refuse_blocks_alone(block_mask)
     # What nobody uses of these has no part in the graph.
-    written_out = math_attention(query, key, value, score_mod, block_mask, scale, *options)
+    computed = math_attention(query, key, value, score_mod, block_mask, scale, *options)
     with TransformGetItemToIndex():
         if not _is_identity(score_mod):
-            return written_out
+            return computed
         mask = _mask(block_mask[-1], query, key)
     is_grouped = query.shape[1] != key.shape[1]
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     out = F.scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=is_grouped)
-    return out, *written_out[1:]
+    return out, *computed[1:]
 
 
 def _refuse_blocks_alone(block_mask: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ The groups are numbered from 0. The rows of a group end where those of it and of
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -16,11 +17,11 @@ from trainyard.program.algebra.rules import tensor_args
 from trainyard.program.nodes import argument
 from trainyard.program.tracing.numbers import (
     SAME_NUMBERS,
-    are_indices,
     copied,
     counts_up,
     is_ascending,
     keeps_numbers,
+    num_places,
 )
 
 __all__ = ["groups_behind", "source_of"]
@@ -41,7 +42,7 @@ def groups_behind(ends: fx.Node) -> fx.Node | None:
     num_groups = int(ends.meta["val"].shape[0])
     is_sum = ends.target is aten.cumsum.default
     found = _counted(copied(ends.args[0]), num_groups) if is_sum else _searched(ends)
-    return found if found is not None and are_indices(source_of(found)) else None
+    return found if found is not None and num_places(source_of(found)) is not None else None
 
 
 def source_of(numbers: fx.Node) -> fx.Node:
@@ -58,8 +59,11 @@ def _counted(counts: fx.Node, num_groups: int) -> fx.Node | None:
     """Numbers that are counted: how many are 0, how many are 1, and so on."""
     args: Any = counts.args
     if counts.target is aten.histc.default:
-        ranges = [(num_groups, 0, num_groups - 1), (num_groups, 0, num_groups)]
-        return copied(args[0]) if num_groups > 1 and args[1:] in ranges else None
+        numbers, limits = copied(args[0]), [num_groups - 1]
+        if (num_places(source_of(numbers)) or math.inf) <= num_groups:
+            limits.append(num_groups)  # which the last bin has, too
+        is_known = num_groups > 1 and args[1:] in [(num_groups, 0, limit) for limit in limits]
+        return numbers if is_known else None
     if counts.target is aten.sum.dim_IntList:
         return _compared(copied(args[0]), args[1]) if not argument(counts, "keepdim") else None
     if counts.target in (aten.scatter_add.default, aten.index_add.default):

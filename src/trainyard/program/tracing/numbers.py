@@ -11,7 +11,7 @@ from torch import fx
 from trainyard.program.algebra.indexing import COUNTERS
 from trainyard.program.nodes import argument
 
-__all__ = ["SAME_NUMBERS", "SORTS", "are_indices", "copied", "counts_up", "is_ascending", "keeps_numbers"]
+__all__ = ["SAME_NUMBERS", "SORTS", "copied", "counts_up", "is_ascending", "keeps_numbers", "num_places"]
 
 aten = torch.ops.aten
 
@@ -71,14 +71,21 @@ def is_ascending(node: fx.Node) -> bool:
     return node.target in SORTS and not argument(node, "descending") and node.args[0].meta["val"].dim() == 1  # type: ignore[union-attr]
 
 
-def are_indices(node: fx.Node) -> bool:
-    """Whether numbers are whole and not negative, for they say where something was found."""
+def num_places(node: fx.Node) -> int | None:
+    """Return how many places there are, for numbers that say at which of them something was found; None for others."""
     args: Any = node.args
     if keeps_numbers(node):
-        return not node.meta["val"].is_floating_point() and are_indices(args[0])
+        return None if node.meta["val"].is_floating_point() else num_places(args[0])
+    if node.target in (aten.argmax.default, aten.argmin.default):
+        return _size(args[0], argument(node, "dim"))
     if node.target is not operator.getitem:
-        return node.target in (aten.argmax.default, aten.argmin.default)
-    source, place = args
-    if place == 0:
-        return source.target in SORTS and are_indices(source.args[0])
-    return source.target in _FINDS
+        return None
+    source, result = args
+    if result == 0:
+        return num_places(source.args[0]) if source.target in SORTS else None
+    return _size(source.args[0], argument(source, "dim")) if source.target in _FINDS else None
+
+
+def _size(node: fx.Node, dim: int | None) -> int:
+    tensor: torch.Tensor = node.meta["val"]
+    return tensor.numel() if dim is None or not tensor.dim() else tensor.shape[dim]

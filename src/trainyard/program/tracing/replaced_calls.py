@@ -1,4 +1,4 @@
-"""Functions that a graph computes in another form than PyTorch does."""
+"""Functions that a graph computes by other ops than PyTorch does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
 from torch.overrides import TorchFunctionMode
 
+from trainyard.program.tracing.by_rows import BY_ROWS
 from trainyard.program.tracing.flex_attention import flex_attention
-from trainyard.program.tracing.written_out import WRITTEN_OUT
 
 
 class ReplacedCalls(TorchFunctionMode):
-    """Within it FlexAttention is tensor ops, the CTC loss has tensors of lengths, bags and strides are written out."""
+    """Replaces calls: of FlexAttention and of functions that number elements through all rows, by ops that can be cut."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _REPLACED.get(func, func)(*args, **(kwargs or {}))
@@ -38,7 +38,7 @@ def _with_lengths_as_tensors(function: Callable[..., Tensor]) -> Callable[..., T
 
 
 _REPLACED: dict[Any, Callable[..., Any]] = {
-    **WRITTEN_OUT,
+    **BY_ROWS,
     flex_attention_operator: flex_attention,
     F.ctc_loss: _with_lengths_as_tensors(F.ctc_loss),
     torch.ctc_loss: _with_lengths_as_tensors(torch.ctc_loss),

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.program.decompose import losses_written_out
+from trainyard.program.decompose import loss_decompositions
 from trainyard.program.op_observer import function_of_model
 
 
@@ -28,12 +28,12 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """
 
     def functional(*given: Any) -> Any:
-        with FunctionalTensorMode(), _Recorded():
+        with FunctionalTensorMode(), _FunctionRecorder():
             results = function(*pytree.tree_map_only(Tensor, _functional, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
     with fx_traceback.preserve_node_meta():
-        tracer = make_fx(functional, decomposition_table=losses_written_out(), tracing_mode="real")
+        tracer = make_fx(functional, decomposition_table=loss_decompositions(), tracing_mode="real")
         return tracer(*arguments)
 
 
@@ -44,8 +44,8 @@ def _functional(tensor: Tensor) -> Any:
     return to_fun(tensor)
 
 
-class _Recorded(TorchDispatchMode):
-    """Tells ops outside of layers which function of the model runs them."""
+class _FunctionRecorder(TorchDispatchMode):
+    """Records at ops outside of layers which function of the model runs them."""
 
     supports_higher_order_operators = True
 

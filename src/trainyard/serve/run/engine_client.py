@@ -296,8 +296,8 @@ class EngineClient:
             await asyncio.sleep(_LOOK_S)
             watch = starting if self._is_starting else serving
             has_work = self._is_starting or bool(self._open) or self._adapters.is_loading
-            if (overrun := watch.look(has_work=has_work)) is not None:
-                self._stuck = f"the engine did no step: its process {overrun}"
+            if (exceeded := watch.look(has_work=has_work)) is not None:
+                self._stuck = f"the engine did no step: its process {exceeded}"
                 self.num_stuck += 1
                 self._ready.clear()
                 _LOG.error("%s; it is started again", self._stuck)

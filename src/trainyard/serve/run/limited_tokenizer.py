@@ -16,10 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits, WorkError
+from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.preloaded import preloaded_context
+from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
 from trainyard.serve.run.tokenizer_work import CheckConstraint, TokenizerTask
 
 __all__ = ["LimitedTokenizer", "TokenizerBusyError"]
@@ -69,8 +69,7 @@ class LimitedTokenizer:
         try:
             self._short.process.start()
         except LimitedProcessError as error:
-            if isinstance(error, WorkError) and error.kind == "ServeError":
-                raise ServeError(error.message) from error
+            raise_serve_error(error)
             raise ServeError(f"loading the tokenizer of {folder} {error}") from error
         self.local = ModelTokenizer(folder)  # uses as much as it used under limits
 

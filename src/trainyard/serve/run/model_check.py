@@ -18,11 +18,11 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits, WorkError
+from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits
 from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
-from trainyard.serve.run.preloaded import preloaded_context
+from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
 
 __all__ = ["check_model"]
 
@@ -70,8 +70,7 @@ def check_model(
     try:
         asked = process(folder)
     except LimitedProcessError as error:
-        if isinstance(error, WorkError) and error.kind == "ServeError":
-            raise ServeError(error.message) from error
+        raise_serve_error(error)
         then = (
             "try again"
             if error.may_succeed_later

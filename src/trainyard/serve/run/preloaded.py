@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from typing import Any
 
-__all__ = ["preloaded_context"]
+from trainyard.processes import LimitedProcessError, WorkError
+from trainyard.serve.errors import ServeError
+
+__all__ = ["preloaded_context", "raise_serve_error"]
 
 _MODULES = (
     "trainyard.serve.run.limited_tokenizer",
@@ -20,3 +23,15 @@ def preloaded_context() -> Any:
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload([*_MODULES])
     return found
+
+
+def raise_serve_error(error: LimitedProcessError) -> None:
+    """Raise the `ServeError` that the work in such a process raised; return if the process failed in another way.
+
+    Raises
+    ------
+    ServeError
+        With the message of the work.
+    """
+    if isinstance(error, WorkError) and error.kind == ServeError.__name__:
+        raise ServeError(error.message) from error

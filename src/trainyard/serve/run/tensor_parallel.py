@@ -187,7 +187,7 @@ def _own_part(
     read()
     use_interface()
     join_group(torch.device("cpu"), FileStore(store, shards.num_ranks), rank, shards.num_ranks)
-    shard_model(model, folder.name, shards, ProcessGroups(shards.plan, rank))
+    shard_model(model, folder.name, shards, ProcessGroups(shards.plan, rank, torch.device("cpu")))
     return CausalModel(model, folder.name)
 
 

@@ -64,3 +64,11 @@ def test_flash_attention_is_taken_where_it_is_the_same(
 ) -> None:
     q, k = (torch.zeros(1, 1, length, 16, dtype=dtype) for length in (num_queries, 8))
     assert _is_flash(q, k, torch.zeros(1, 1, 1, 8) if is_masked else None, is_causal) == is_flash
+
+
+@pytest.mark.parametrize(
+    ("width", "is_flash"), [(8, True), (256, True), (4, False), (20, False), (264, False)]
+)
+def test_flash_attention_takes_heads_of_whole_units(width: int, is_flash: bool) -> None:
+    q = torch.zeros(1, 1, 8, width, dtype=torch.bfloat16)
+    assert _is_flash(q, q, None, True) == is_flash

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
+from shared_data import DATA
 
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.requests.request import TracedRequest
 
-DATA = Path(__file__).parents[5] / "shared" / "data" / "serving"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+TRACES = DATA / "serving"
 
 
 def read_all(path: str) -> list[TracedRequest]:
     """All requests of a trace of which every row gives one."""
-    requests = read_requests(DATA / path)
+    requests = read_requests(TRACES / path)
     found = list(requests)
     assert requests.left_out.lines() == ()
     return found

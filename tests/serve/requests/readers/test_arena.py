@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from requests_public import in_brief, needs_data, read_all, totals
+from requests_public import TRACES, in_brief, read_all, totals
+from shared_data import needs_data
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.read import read_requests
 
 
-@needs_data
+@needs_data(TRACES)
 def test_clients() -> None:
     found = read_all("vtc/arena_real_trace.csv")
     assert totals(found) == (1500, 204398, 384297)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from requests_public import in_brief, needs_data, read_all, totals
+from requests_public import TRACES, in_brief, read_all, totals
+from shared_data import needs_data
 
 from trainyard.serve.requests.read import read_requests
 
 
-@needs_data
+@needs_data(TRACES)
 def test_conversations_of_2023() -> None:
     found = read_all("azure-llm-2023/AzureLLMInferenceTrace_conv.csv")
     assert totals(found) == (19366, 22361870, 4088665)
@@ -21,7 +22,7 @@ def test_conversations_of_2023() -> None:
     assert {each.request.max_tokens for each in found} == {4096}
 
 
-@needs_data
+@needs_data(TRACES)
 def test_code_of_2023() -> None:
     found = read_all("azure-llm-2023/AzureLLMInferenceTrace_code.csv")
     assert totals(found) == (8819, 18059974, 245896)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from requests_public import in_brief, needs_data, read_all, totals
+from requests_public import TRACES, in_brief, read_all, totals
+from shared_data import needs_data
 
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.requests.request import PrefixBlocks
 
 
-@needs_data
+@needs_data(TRACES)
 def test_conversations() -> None:
     found = read_all("mooncake/conversation_trace.jsonl")
     assert totals(found) == (12031, 144793823, 4122048)
@@ -22,7 +23,7 @@ def test_conversations() -> None:
     assert (len(keys), len(set(keys))) == (288500, 182790)
 
 
-@needs_data
+@needs_data(TRACES)
 def test_synthetic() -> None:
     found = read_all("mooncake/synthetic_trace.jsonl")
     assert totals(found) == (3993, 61194628, 595432)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from requests_public import DATA, in_brief, needs_data, read_all, totals
+from requests_public import TRACES, in_brief, read_all, totals
+from shared_data import needs_data
 
 from trainyard.reading.left_out import LeftOut
 from trainyard.serve.errors import ServeError
@@ -15,7 +16,7 @@ from trainyard.serve.requests.readers.vidur import read_lengths
 LENGTHS = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n"
 
 
-@needs_data
+@needs_data(TRACES)
 @pytest.mark.parametrize("kind", ["conv", "code"])
 def test_processed_traces_are_those_of_azure(kind: str) -> None:
     found = read_all(f"vidur/splitwise_{kind}.csv")
@@ -25,7 +26,7 @@ def test_processed_traces_are_those_of_azure(kind: str) -> None:
     assert totals(found)[0] == {"conv": 19366, "code": 8819}[kind]
 
 
-@needs_data
+@needs_data(TRACES)
 @pytest.mark.parametrize(
     ("path", "num_rows", "prompt_tokens", "output_tokens", "first"),
     [
@@ -36,7 +37,7 @@ def test_processed_traces_are_those_of_azure(kind: str) -> None:
 def test_lengths(
     path: str, num_rows: int, prompt_tokens: int, output_tokens: int, first: tuple[int, int]
 ) -> None:
-    lengths = read_lengths(DATA / path)
+    lengths = read_lengths(TRACES / path)
     assert lengths[0] == first
     assert len(lengths) == num_rows
     assert tuple(map(sum, zip(*lengths, strict=True))) == (prompt_tokens, output_tokens)

@@ -173,6 +173,7 @@ def test_folder_that_asks_for_what_it_has_not_is_one_error(changed: Path, change
     with pytest.raises(ServeError) as error:
         check_model(changed, "causal", torch.float32)
     assert says in str(error.value)
+    assert "ServeError" not in str(error.value)
     assert psutil.Process().memory_info().rss - before < 200 * _MIB
     assert not (changed / "ran").exists()
 

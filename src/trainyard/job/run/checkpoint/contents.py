@@ -1,4 +1,4 @@
-"""What tensors a checkpoint holds, where their boxes lie, and how the parts of a rank are read from them."""
+"""The tensors of a checkpoint, the boxes of their parts, and how the parts of a rank are read from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TensorEntry:
     places: list[Place]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; ``read_contents`` reads it back."""
+        """Return a dictionary for JSON; ``read_contents`` reads it back."""
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "shape": list(self.shape),

@@ -44,7 +44,7 @@ _ASIDE = ".old"  # ends the name of a checkpoint while another one takes its pla
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What all checkpoints of a run say alike."""
+    """Facts that are the same in all checkpoints of a run."""
 
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
@@ -53,7 +53,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class _Share:
-    """What one rank wrote, or why it did not."""
+    """The files that one rank wrote, or the reason why it did not."""
 
     file: str
     entry: FileEntry | None
@@ -175,7 +175,7 @@ class Checkpointer:
         return _Share(name, entry, found)
 
     def _check_finite(self, parts: Mapping[str, Part], about: About) -> None:
-        """What is trained must be finite; buffers and frozen parameters may hold what they like."""
+        """Check that trained tensors are finite; buffers and frozen parameters need not be."""
         trained = {path for state in self.executor.state.buckets.values() for path in state.bucket.paths}
         for key, part in parts.items():
             field, _, path = key.partition("/")
@@ -233,7 +233,7 @@ class Checkpointer:
         return None, []
 
     def _from_first(self, steps: list[int]) -> list[int]:
-        """As rank 0 sees them: a shared file system may show others something else for a moment."""
+        """Return what rank 0 sees: a shared file system may show others something else for a moment."""
         said: list[Any] = [steps]
         if self.several:
             dist.broadcast_object_list(said, src=0, group=self.group)
@@ -284,7 +284,7 @@ def read_whole(checkpoint: Path, field: str = PARAMS) -> dict[str, torch.Tensor]
 def check_goes_on_as(
     checkpoint: Path, settings: Mapping[str, Any] | None, identity: ModelIdentity | None = None
 ) -> None:
-    """Whether a run may go on from a checkpoint, by as much of that run as is known.
+    """Check that a run may continue from a checkpoint, as far as that run is known.
 
     Raises
     ------
@@ -346,12 +346,12 @@ def _remove(path: Path) -> None:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder itself, and no link to one."""
+    """Return whether a path is a folder itself, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _name(key: str, part: Part, box: Box) -> str:
-    """Of a box in its file; the tensor's own where the box is all of it."""
+    """Name a box in its file; with the tensor's own name if the box is all of it."""
     if box.sizes == part.shape:
         return key
     return f"{key}[{', '.join(f'{o}:{o + s}' for o, s in zip(box.offsets, box.sizes, strict=True))}]"

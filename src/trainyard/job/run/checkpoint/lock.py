@@ -40,7 +40,7 @@ class FolderLock:
 
     @property
     def note(self) -> str:
-        """What to say where nothing could be locked; else empty."""
+        """A warning that nothing could be locked; else empty."""
         if self._descriptors:
             return ""
         return "the file system of the checkpoints knows no locks: a second run in their folder would not be noticed"
@@ -78,7 +78,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
 
 
 def check_free(folder: Path) -> None:
-    """Whether another run holds a folder.
+    """Check that no other run holds a folder.
 
     Raises
     ------

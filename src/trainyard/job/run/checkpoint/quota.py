@@ -1,4 +1,4 @@
-"""How much checkpoints of a training take on the disk, which is known before there is one."""
+"""Disk space of a training's checkpoints, known before the first one."""
 
 from __future__ import annotations
 

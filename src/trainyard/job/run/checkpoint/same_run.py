@@ -1,4 +1,4 @@
-"""Whether a run is the one that a checkpoint is of: what may not differ, and by what a model is known."""
+"""Check that a run matches a checkpoint: settings that must be equal, and the model's identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """By what a model is known.
+    """The identity of a model: values by which a checkpoint recognises it.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def identity_of(program: Program) -> ModelIdentity:
 
 
 def settings_of(plan: Plan, config: TrainConfig) -> dict[str, Any]:
-    """What makes a run the run that it is, by the names of options, as JSON has it."""
+    """Return the settings that identify a run, by names of options, as JSON has them."""
     optimizer = asdict(config.optimizer)
     statistics = plan.statistics
     if statistics == "microbatch":

@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds, and whether they are whole; who only asks that does not have to wait for PyTorch.
+"""Checkpoints of a folder, and whether they are whole, without importing PyTorch.
 
 ``<folder>/step-00000012`` holds the files of tensors, ``run.json``, which says all else that a resumption needs and how
 long each file is, with its checksum, and last the checksum of ``run.json``.
@@ -72,7 +72,7 @@ class About:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return the folder of the checkpoint of a step."""
     return folder / f"step-{step:08d}"
 
 
@@ -88,7 +88,7 @@ def complete_steps(folder: Path) -> list[int]:
 
 
 def incomplete(checkpoint: Path) -> str | None:
-    """What a look at a checkpoint finds wrong, without reading tensors; None if it is nothing."""
+    """Return what is wrong with a checkpoint, without reading its tensors; None if nothing is."""
     try:
         described = read_run(checkpoint)
         about_in(described, checkpoint)
@@ -99,7 +99,7 @@ def incomplete(checkpoint: Path) -> str | None:
 
 
 def damage(checkpoint: Path, first: int = 0, every: int = 1) -> str | None:
-    """What is wrong with a checkpoint, of whose files of tensors ``first``, ``first + every``, ... are read."""
+    """Return what is wrong with a checkpoint. Of its files of tensors, ``first``, ``first + every``, ... are read."""
     if (problem := incomplete(checkpoint)) is not None:
         return problem
     files = read_files(read_run(checkpoint), checkpoint)
@@ -136,7 +136,7 @@ def newest_complete(folder: Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Whether a run may begin in a folder.
+    """Check that a run may begin in a folder.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def check_unused(folder: Path) -> None:
 
 
 def started_again() -> bool:
-    """Whether an elastic launcher started this process in the place of one that failed."""
+    """Return whether an elastic launcher started this process to replace one that failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
@@ -267,7 +267,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _unlike(file: Path, entry: FileEntry) -> str | None:
-    """How a file differs from its entry, as far as that is seen without reading it."""
+    """Return how a file differs from its entry, without reading it; None if it does not."""
     try:
         found = file.lstat()
     except OSError as error:

@@ -24,7 +24,7 @@ from trainyard.program.placement import Placement, Shard
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank holds of a tensor.
+    """The part of a tensor that one rank holds.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Part:
 
 
 def fields(executor: Executor) -> tuple[str, ...]:
-    """What is kept for every trained parameter: its value, and the optimizer's tensors of the same shape."""
+    """Names of the tensors of a trained parameter: its value, and the optimizer's tensors of the same shape."""
     # Not what this rank has: it may have no trained parameters.
     return (PARAMS, *executor.optimizer.config.moments)
 
@@ -85,7 +85,8 @@ def _positions(executor: Executor) -> dict[str, int]:
 
 
 def _is_home(executor: Executor, path: str) -> bool:
-    """Whether this rank has the stage that writes a constant for all: which makes it, else the first that uses it."""
+    """Return whether this rank has the stage that writes a constant: the one that makes it, else the first that uses
+    it."""
     stages = executor.lowered.stages
     making = [s.stage for s in stages for seg in s.segments.values() if _makes(seg, path)]
     using = [s.stage for s in stages for seg in s.segments.values() if _uses(seg, path)]
@@ -93,7 +94,7 @@ def _is_home(executor: Executor, path: str) -> bool:
 
 
 def _is_first_of(executor: Executor, stage: int) -> bool:
-    """Whether this rank writes what all ranks of a stage have."""
+    """Return whether this rank writes the tensors that all ranks of a stage have."""
     return executor.plan.schedule.ranks_of(stage)[0] == executor.groups.index(PIPELINE)
 
 
@@ -139,7 +140,7 @@ def _part(executor: Executor, value: torch.Tensor, placements: Mapping[str, Plac
 
 
 def _kept_dtype(value: torch.Tensor) -> torch.dtype:
-    """On the disk numbers have at least the precision of float32."""
+    """Return the type of a number on the disk, which has at least the precision of float32."""
     return torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
 
 
@@ -156,7 +157,8 @@ def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, 
 
 
 class Target:
-    """Where a checkpoint is read to: views of a rank's state where possible, else tensors copied afterwards.
+    """The tensors into which a checkpoint is read: views of a rank's state if possible, else tensors that are copied
+    later.
 
     Attributes
     ----------

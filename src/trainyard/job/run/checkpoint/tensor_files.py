@@ -44,7 +44,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a box of a tensor is.
+    """The place of a box of a tensor in a file.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ def write_tensors(file: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[File
 
 
 def _laid_out(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, int], bytes]:
-    """Where each tensor begins, and the header that says so."""
+    """Return the start of each tensor, and the header with these starts."""
     entries: dict[str, dict[str, Any]] = {}
     end = 0
     for name, tensor in tensors.items():

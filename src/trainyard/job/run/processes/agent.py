@@ -42,7 +42,7 @@ class Ended:
 
 
 def agent_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | None) -> None:
-    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe.
+    """Run the process: read ``work`` from a folder, train, and report through a pipe.
 
     The lock is held by being there; ranks inherit it.
     """

@@ -1,4 +1,4 @@
-"""Whether all ranks begin with the same: each builds the model and reads the data by itself under a launcher."""
+"""Check that all ranks begin with the same values: each builds the model and reads the data by itself."""
 
 from __future__ import annotations
 

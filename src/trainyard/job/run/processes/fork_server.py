@@ -50,9 +50,9 @@ def start(process: BaseProcess) -> None:
     Raises
     ------
     WorkerError
-        If the fork server ended, or was ended because it did not answer; the next process gets another one.
+        If the fork server was ended because it did not answer, or if it and the next one ended by themselves. The next
+        process gets another one.
     """
-    context()  # another server, if it has ended
     try:
         start_forked(process)
     except ProcessLostError as error:
@@ -60,7 +60,7 @@ def start(process: BaseProcess) -> None:
 
 
 def has_ended(process: BaseProcess) -> bool:
-    """Whether a process that was started has ended, also where the server does not answer, which says so."""
+    """Return whether a started process has ended, also if the server does not answer, which means that it has."""
     if process.exitcode is not None:
         return True
     try:
@@ -119,9 +119,9 @@ def _collect(workers: list[Any], results: Any, limits: ProcessLimits) -> list[An
             dead = [r for r, w in enumerate(workers) if r not in found and w.exitcode is not None]
             if dead:
                 raise WorkerError(f"rank {dead[0]} {how_it_ended(workers[dead[0]].exitcode)}") from None
-            if overrun := watch.look():
+            if exceeded := watch.look():
                 missing = sorted(set(range(len(workers))) - set(found))
-                raise WorkerError(f"ranks {missing} gave no answer: together, all ranks {overrun}") from None
+                raise WorkerError(f"ranks {missing} gave no answer: together, all ranks {exceeded}") from None
             continue
         if not ok:
             raise WorkerError(f"rank {rank} failed:\n{value}")

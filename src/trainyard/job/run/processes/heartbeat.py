@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from trainyard.processes import IDLE_S, ProcessState
 
-__all__ = ["Heartbeats", "RankProblem", "Silence", "StoppedProcesses", "beating"]
+__all__ = ["Heartbeats", "RankProblem", "Silence", "SuspensionDetector", "beating"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -59,7 +59,7 @@ class Silence(Generic[K]):
         return self._silent_s
 
 
-class StoppedProcesses(Generic[K]):
+class SuspensionDetector(Generic[K]):
     """Finds processes that are stopped and will not go on.
 
     Parameters
@@ -75,17 +75,17 @@ class StoppedProcesses(Generic[K]):
         self._stopped, self._idle = Silence[K](longest_gap_s, clock), Silence[K](longest_gap_s, clock)
         self._num_looks = 0
 
-    def look(self, beats: Mapping[K, object], seen: Mapping[K, ProcessState]) -> dict[K, str]:
+    def look(self, beats: Mapping[K, object], states: Mapping[K, ProcessState]) -> dict[K, str]:
         """Return what each stopped process did, the longest idle one first.
 
         Parameters
         ----------
         beats : heartbeats of all processes.
-        seen : state of the processes on this machine.
+        states : of the processes on this machine.
         """
         self._num_looks += 1
-        works = {key for key, activity in seen.items() if not activity.is_stopped}
-        cpu_s = {key: activity.cpu_s for key, activity in seen.items()}
+        works = {key for key, state in states.items() if not state.is_stopped}
+        cpu_s = {key: state.cpu_s for key, state in states.items()}
         stopped_s = self._stopped.look(
             {key: (beat, self._num_looks if key in works else None) for key, beat in beats.items()}
         )
@@ -138,7 +138,7 @@ class Heartbeats:
     Parameters
     ----------
     ranks : ranks that will be forked.
-    limit_s : see `StoppedProcesses`.
+    limit_s : see `SuspensionDetector`.
     stall_s : longest time of a step; a rank that takes longer counts as stuck. A first step may take half an hour in any
         case. Time in which one of the ranks waits for a core does not count.
     clock : returns this process's time, in seconds.
@@ -160,7 +160,7 @@ class Heartbeats:
         self.look_s = min(1.0, limit_s / _LOOKS_PER_LIMIT, stall_s / _LOOKS_PER_LIMIT)
         self._counts = memoryview(mmap.mmap(-1, 16 * max(1, len(self._places)))).cast("Q")
         gap_s = 2 * self.look_s  # more than this counts as time in which this process was stopped
-        self._stops, self._cores = StoppedProcesses[int](limit_s, gap_s, clock), _CoreClock(clock)
+        self._suspended, self._cores = SuspensionDetector[int](limit_s, gap_s, clock), _CoreClock(clock)
         self._stall = Silence[int](gap_s, self._cores)
 
     # In the process of a rank.
@@ -187,7 +187,7 @@ class Heartbeats:
         ----------
         running : state of the processes of all ranks that should be alive.
         """
-        stopped = self._stops.look({rank: self._counts[self._places[rank]] for rank in running}, running)
+        stopped = self._suspended.look({rank: self._counts[self._places[rank]] for rank in running}, running)
         for rank, said in stopped.items():
             return RankProblem(rank, f"{said}: its process is stopped", stopped=True)
         self._cores.look(running)

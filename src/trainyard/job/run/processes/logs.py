@@ -1,4 +1,4 @@
-"""What a run writes down as it goes on, and how much of that is kept: a process that prints for ever fills no disk."""
+"""Logs of a run, and their limits: a process that prints for ever fills no disk."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ class RankProcesses:
     # In the process of a rank.
 
     def begin(self, rank: int) -> None:
-        """From now on it gives heartbeats, and what it prints is in its log."""
+        """Give heartbeats from now on, and print into the log of the rank."""
         print_to(self._logs[rank])
         self._heartbeats.alive(rank)
 
     def stepped(self, rank: int) -> None:
-        """It has done a step."""
+        """Note that the process has done a step."""
         self._heartbeats.stepped(rank)
 
     # In the process that has forked them.
@@ -80,11 +80,11 @@ class RankProcesses:
         return [ends[s] for s in found if isinstance(s, int)], [s for s in found if isinstance(s, Connection)]
 
     def exit_codes(self) -> dict[int, int | None]:
-        """By rank; None for one that runs, and the negative number of the signal for one that was killed."""
+        """Exit codes by rank: None for a running process, and the negative number of the signal for a killed one."""
         return {rank: process.exitcode for rank, process in self._processes.items()}
 
     def is_time_to_look(self) -> bool:
-        """Whether `problem` is to be asked now; then it is not for a while."""
+        """Return whether to ask `problem` now; then not again for a while."""
         if time.monotonic() <= self._look_at_s:
             return False
         self._look_at_s = time.monotonic() + self._heartbeats.look_s
@@ -118,7 +118,7 @@ class RankProcesses:
 
 
 def how_it_ended(exit_code: int) -> str:
-    """What is said of a process that has ended with a code."""
+    """Describe the end of a process by its exit code."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     names = {int(number): number.name for number in signal.Signals}

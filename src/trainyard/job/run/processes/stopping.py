@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Whether a run is to end after its present step, with a checkpoint.
+    """A request to end a run after its present step, with a checkpoint.
 
     Parameters
     ----------

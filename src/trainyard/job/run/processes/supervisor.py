@@ -14,7 +14,7 @@ from trainyard.job.run.checkpoint.lock import FolderLock
 from trainyard.job.run.config import Restart, StepMetrics, WorkerInput
 from trainyard.job.run.processes.agent import Ended, agent_main
 from trainyard.job.run.processes.fork_server import WorkerError, context, start
-from trainyard.job.run.processes.heartbeat import StoppedProcesses
+from trainyard.job.run.processes.heartbeat import SuspensionDetector
 from trainyard.job.run.processes.logs import rank_log
 from trainyard.job.run.processes.rank_processes import how_it_ended
 from trainyard.job.run.processes.stopping import StopRequest
@@ -27,7 +27,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Watcher:
-    """What is told about a run while it goes on.
+    """Callbacks for the events of a run.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ def supervise(
 
 def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
     # While the ranks are prepared nothing is heard; from then on, often.
-    stops, num_heard = StoppedProcesses[str](heartbeat_s, _LOOK_S), 0
+    suspended, num_heard = SuspensionDetector[str](heartbeat_s, _LOOK_S), 0
     while True:
         watcher.on_look()
         if num_heard and not pipe.poll(_LOOK_S):
-            for said in stops.look({"": num_heard}, {"": process_state(process.pid)}).values():
+            for said in suspended.look({"": num_heard}, {"": process_state(process.pid)}).values():
                 raise WorkerError(f"the process that watches the ranks {said}: it is stopped")
             continue
         try:

@@ -51,7 +51,7 @@ Report = Callable[[Ready | RankStep], None]
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is the same for all ranks: the lowered plan and the initial values.
+    """Values that are the same for all ranks: the lowered plan and the initial values.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ def train_rank(
 
 
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
-    """What is raised when a step is not finite, once the checkpoint before it is on the disk."""
+    """Return the error for a step that is not finite, once the checkpoint before it is on the disk."""
     config = work.config
     values = {**step.losses, "norm of the gradient": step.grad_norm}
     wrong = [f"{n.removeprefix('loss:')} is {x}" for n, x in values.items() if not math.isfinite(x)]
@@ -216,7 +216,7 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
 
 
 def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
-    """Whether the run is to end now; all ranks agree, though they look at different moments."""
+    """Return whether the run is to end now; all ranks agree, though they look at different moments."""
     if config.checkpoint is None:
         return False
     is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())

@@ -214,7 +214,7 @@ def _killed(exit_codes: Mapping[int, int | None]) -> dict[int, int]:
 
 
 def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection], rank: int) -> None:
-    """What a worker process runs."""
+    """Run a worker process."""
     for other in inherited:
         other.close()
     group.processes.begin(rank)
@@ -251,7 +251,7 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
 
 
 def _is_final(error: Exception, begun: bool) -> bool:
-    """Whether an error is for the caller of the run: it refuses to begin, or what failed would fail again."""
+    """Return whether to raise an error to the caller: the run refuses to begin, or would fail again in the same way."""
     refuses = isinstance(error, CheckpointError | ValueError) and not begun
     return (refuses or isinstance(error, NonFiniteError)) and type(error).__module__.startswith("trainyard.")
 

@@ -26,7 +26,7 @@ class DataError(ValueError):
 
 
 class Data(Protocol):
-    """Where batches come from. Processes get a copy each, so it must be possible to pickle it."""
+    """A source of batches. Processes get a copy each, so it must be possible to pickle it."""
 
     def batch(self, step: int) -> Mapping[str, Tensor]:
         """All rows of a step, by input path of the program (``batch.tokens``), on the CPU."""
@@ -144,12 +144,12 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
 
 
 def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:
-    """Of numbers: what differs in precision only is converted."""
+    """Return the kind of numbers of a type: numbers that differ in precision only are converted."""
     return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype is torch.bool
 
 
 def checksum(tensor: Tensor) -> int:
-    """Of shape, type and bits; a tensor on the meta device has no bits."""
+    """Compute a checksum of shape, type and bits; a tensor on the meta device has no bits."""
     described = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     if tensor.device.type == "meta":
         return described

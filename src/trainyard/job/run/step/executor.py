@@ -33,7 +33,7 @@ _OPS = {op.__name__ for op in UNBOUND}
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step reports.
+    """Results of one step.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Executor:
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
-        self.groups = ProcessGroups(plan, rank, summed_over, shared, lowered.transfers)
+        self.groups = ProcessGroups(plan, rank, device, summed_over, shared, lowered.transfers)
         self.messages = StageMessages(lowered, self.groups, device)
         self.stages = lowered.stages_of(self.groups.index(PIPELINE))
         self.calls = lowered.calls[self.groups.index(PIPELINE)]
@@ -165,7 +165,8 @@ class Executor:
                     self.constants.add(slot.name)
 
     def _add_unused(self, values: Values) -> None:
-        """What no stage needs, whole: rank 0 keeps it, so that checkpoints have all of the model."""
+        """Add parameters and buffers that no stage needs, whole: rank 0 keeps them, so that checkpoints have all of the
+        model."""
         segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
         segments += [segment for segment in self.lowered.totals if segment is not None]
         needed = {slot.name for seg in segments for slot in seg.inputs} | {
@@ -180,7 +181,7 @@ class Executor:
         return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
 
     def placements(self, path: str) -> Mapping[str, Placement]:
-        """How an input other than the batch lies, the same in all stages of this rank."""
+        """Return the placement of an input other than the batch, the same in all stages of this rank."""
         return self.lowered.inputs[self.stages[0].stage if self.stages else 0][path]
 
     # What lowered graphs call.
@@ -286,7 +287,7 @@ class Executor:
     def _input(
         self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor, stage: int
     ) -> torch.Tensor:
-        """What feeds a placeholder, other than a value that a segment has made."""
+        """Return the value of a placeholder that no segment has made."""
         held = {
             "param": self.params,
             "buffer": self.buffers,
@@ -322,7 +323,7 @@ class Executor:
     # What the routines of the update call; see ``trainyard.job.lower.update``.
 
     def keep_weights(self, names: Sequence[str]) -> None:
-        """What microbatches in flight began with stays as it is, and what comes then is made in a copy."""
+        """Keep the weights of microbatches in flight; the next ones are made in a copy."""
         paths = [path for name in names for path in self.state.buckets[name].bucket.paths]
         self.older[self.version] = {path: self.params[path] for path in paths}
         self.state.move_weights(names)

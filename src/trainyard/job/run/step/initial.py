@@ -22,7 +22,7 @@ class InitialValueError(ValueError):
 
 
 def initial_values(model: Model, seed: int, build: Callable[[], Model] | None = None) -> Values:
-    """Whole initial values by path.
+    """Return whole initial values by path.
 
     A module that holds numbers keeps them. One on the meta device gets its values module by module: those of
     Trainyard's own models by ``trainyard.zoo.initial_value``, others by ``reset_parameters`` of the module that
@@ -65,7 +65,7 @@ def initial_values(model: Model, seed: int, build: Callable[[], Model] | None = 
 
 
 def _reset(module: nn.Module, path: str, seed: int) -> dict[str, Tensor]:
-    """What ``reset_parameters`` of one module writes, by name in that module."""
+    """Return the values that ``reset_parameters`` of one module writes, by name in that module."""
     if not hasattr(module, "reset_parameters"):
         return {}
     own = copy.copy(module)

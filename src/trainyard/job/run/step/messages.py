@@ -1,4 +1,4 @@
-"""What one rank sends to other stages and receives from them."""
+"""Messages that one rank sends to other stages and receives from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StageMessages:
         self.receiving[delivery] = value, arriving
 
     def receive(self, delivery: Delivery) -> torch.Tensor:
-        """What was sent, when it is there."""
+        """Return the received value when it is there."""
         value, arriving = self.receiving.pop(delivery)
         for work, memory, place in arriving:
             work.wait()
@@ -83,7 +83,7 @@ class StageMessages:
     def _pieces(
         self, delivery: Delivery, own: list[list[tuple[int, Piece]]]
     ) -> Iterator[tuple[int, Piece, int, int]]:
-        """Of a delivery the tags and pieces of this rank, with the ranks that send and receive them."""
+        """Return the tags and pieces of this rank in a delivery, with the ranks that send and receive them."""
         source, target = ends_of(self.plan.schedule, self.lowered.transfers, delivery)
         senders, receivers = self.plan.ranks(source), self.plan.ranks(target)
         first = (delivery.transfer * self.plan.num_microbatches + delivery.microbatch) * self.num_tags

@@ -11,6 +11,8 @@ from torch import fx
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
+# The flash kernel runs from this generation on, for heads of whole units up to this width.
+_AMPERE, _FLASH_UNIT, _FLASH_WIDTH = (8, 0), 8, 256
 
 
 def on_device(graph_module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
@@ -84,8 +86,16 @@ def _attention_backward(
 
 
 def _is_flash(q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> bool:
-    """Whether the flash kernel can; of fewer queries than keys, it shows them other keys than the CPU's."""
-    return q.dtype in _HALF and attn_mask is None and not (is_causal and q.shape[2] != k.shape[2])
+    """Return whether the flash kernel can compute this.
+
+    Given fewer queries than keys, it masks other keys than the CPU's kernel.
+    """
+    if q.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(q.device) < _AMPERE:
+        return False
+    is_whole = q.shape[3] % _FLASH_UNIT == 0 and q.shape[3] <= _FLASH_WIDTH
+    return (
+        is_whole and q.dtype in _HALF and attn_mask is None and not (is_causal and q.shape[2] != k.shape[2])
+    )
 
 
 def _all_heads(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

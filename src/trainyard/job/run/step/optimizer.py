@@ -127,7 +127,7 @@ class Optimizer:
         return found
 
     def restore(self, num_steps: int, moments: tuple[str, ...]) -> None:
-        """As after ``num_steps`` steps, with moments of zero, which the caller fills in."""
+        """Set the state after ``num_steps`` steps, with moments of zero, which the caller fills in."""
         self.num_steps = num_steps
         self.num_updates = {name: num_steps * each for name, each in self.updates_in_step.items()}
         self.inner.state.clear()

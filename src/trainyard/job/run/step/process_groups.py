@@ -49,6 +49,7 @@ class ProcessGroups:
     ----------
     plan : its axes.
     rank : of this process. Groups are made collectively: every rank makes its own at the same time.
+    device : on which values lie.
     summed_over : sets of axes over which gradients are summed.
     shared_stages : sets of stages whose ranks share a parameter and therefore sum its gradients.
     transfers : what stages send to each other.
@@ -58,6 +59,7 @@ class ProcessGroups:
         self,
         plan: Plan,
         rank: int,
+        device: torch.device,
         summed_over: Iterable[Axes] = (),
         shared_stages: frozenset[tuple[int, ...]] = frozenset(),
         transfers: Iterable[Transfer] = (),
@@ -84,7 +86,7 @@ class ProcessGroups:
                 self._bucket_groups[axes] = own
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
-        if dist.get_backend() == "nccl":
+        if device.type == "cuda":
             self._make_pair_groups(transfers)
 
     def _along(self, axes: Axes) -> list[tuple[int, ...]]:

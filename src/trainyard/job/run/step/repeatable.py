@@ -1,4 +1,4 @@
-"""Whether data is a function of the step: found out by asking again, before anything is trained.
+"""Check that data is a function of the step, by asking for it again before anything is trained.
 
 A run that goes on after a checkpoint, or on other processes, asks for the batches from some step on. Data with a
 position of its own (an iterator, a loader that shuffles, a global random generator) would skip batches and repeat others.
@@ -40,7 +40,7 @@ class Repeatable:
     process: int
 
     def batch(self, step: int) -> Mapping[str, Tensor]:
-        """As of ``data``."""
+        """Return the batch of ``data``."""
         return self.data.batch(step)
 
 
@@ -69,7 +69,7 @@ def repeatable(data: Data, num_steps: int) -> Repeatable:
 
 
 def batch_checksums(data: Data, step: int) -> dict[str, int]:
-    """What a step's batch comes to when it is asked for once more, by path.
+    """Return checksums of a step's batch when it is asked for once more, by path.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _checksums(data: Data, step: int) -> dict[str, int]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """What is computed for a batch is rounded the same in every process."""
+    """Compute a batch on one thread, so that it is rounded the same in every process."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

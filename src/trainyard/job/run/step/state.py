@@ -131,15 +131,15 @@ class RankState:
         )
 
     def shard_index(self, bucket: Bucket) -> int:
-        """Which of a bucket's equal parts this rank keeps."""
+        """Return which of a bucket's equal parts this rank keeps."""
         return self.groups.bucket_group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
 
     def _own(self, bucket: Bucket) -> slice:
-        """Where a bucket's part of this rank lies."""
+        """Return the range of a bucket that is this rank's part."""
         return slice(self.shard_index(bucket) * bucket.share, (self.shard_index(bucket) + 1) * bucket.share)
 
     def param_views(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Whole local parameters by path, of the buckets that are not gathered on use; by default of all."""
+        """Return whole local parameters by path, of the buckets that are not gathered on use; by default of all."""
         found: dict[str, torch.Tensor] = {}
         for name in self.buckets if names is None else names:
             state = self.buckets[name]
@@ -295,7 +295,8 @@ class RankState:
         work.wait()
 
     def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a part's.
+        """Return whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a
+        part's.
 
         Collective where a bucket is divided over ranks.
         """

@@ -1,1 +1,1 @@
-"""What becomes of each tensor between the forward and the backward pass."""
+"""Strategies for tensors between the forward and the backward pass."""

@@ -1,1 +1,1 @@
-"""How one step is split over devices."""
+"""Strategies that split one step over devices."""

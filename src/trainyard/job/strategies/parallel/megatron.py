@@ -252,7 +252,7 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
     trained = num_trained(program)
     state = model_state_bytes(
         trained / share,
-        state_of(task.weights, task.optimizer),
+        state_of(task.weight_types, task.optimizer),
         divided=(),
         num_ranks=degrees.data,
         num_frozen=(program.num_params - trained) / share,

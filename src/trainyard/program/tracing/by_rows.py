@@ -1,4 +1,4 @@
-"""Functions that are captured as other ops, in which it shows that the rows of a batch are apart.
+"""Functions that are captured as other ops, which show that each row of a batch is computed by itself.
 
 PyTorch's own ops for them number elements through all rows: the bags of a batch are one list of indices with offsets,
 and strides count in memory.
@@ -14,7 +14,7 @@ import torch._refs
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["WRITTEN_OUT", "windows"]
+__all__ = ["BY_ROWS", "windows"]
 
 
 def _embedding_bag(
@@ -137,7 +137,7 @@ def _cut(
     return x.expand(tuple(sizes))
 
 
-WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
+BY_ROWS: dict[Any, Callable[..., Any]] = {
     F.embedding_bag: _embedding_bag,
     torch.as_strided: _as_strided,
     Tensor.as_strided: _as_strided,

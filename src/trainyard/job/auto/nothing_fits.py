@@ -1,4 +1,4 @@
-"""What is said when no plan fits: what was ruled out and by how much, and ways out that fit by the estimate."""
+"""The message when no plan fits: what is short, ways out that fit by the estimate, and what was ruled out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.job.auto.estimate import Estimate
 from trainyard.job.auto.points import Estimates, estimate_all, least_estimate
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import Point
-from trainyard.job.auto.trials import Trials
+from trainyard.job.auto.trials import Trials, failed_text
 from trainyard.job.plan import DoesNotFitError, PlanError
 from trainyard.job.setting import Setting
 from trainyard.job.sizes import size_text
@@ -30,57 +30,57 @@ _DIMENSIONS: tuple[tuple[str, Callable[[Point], object]], ...] = (
 def nothing_fits(
     setting: Setting, probes: Probes, estimates: Estimates, trials: Trials, capacity: int
 ) -> DoesNotFitError:
-    """Say what was ruled out, dimension by dimension, and what would fit.
+    """Say what is short, what would fit, and what was ruled out.
 
     Parameters
     ----------
     capacity : bytes that a plan may use on a device.
     """
-    points = estimates.points
-    least, smallest = min(points, key=lambda e: e.memory_bytes), trials.smallest
-    name, place = setting.task.model.name, setting.cluster.name
+    points, smallest = estimates.points, trials.smallest
+    least = min(points, key=_memory)
     if smallest is None:
-        short = f"needs {size_text(least.memory_bytes)}, by estimate: {least.point}."
+        leanest, short = str(least.point), _shortage(least.memory_bytes, capacity)
     else:
-        needed = size_text(smallest.simulation.peak_memory_bytes)
-        short = f"is, of those that were simulated, {smallest.name}, which needs {needed}."
+        leanest, short = smallest.name, smallest.simulation.shortage.partition(". ")[0]
     sentences = (
-        f"{name} does not fit on {place}: of {len(points)} plans none fits the {size_text(capacity)} that a plan may use "
-        f"of a device. The one with the least memory {short}",
-        f"Least memory on a device, {_by_dimension(points)}.",
+        f"{setting.task.model.name} does not fit on {setting.cluster.name}: {short}.",
+        _ways_text(list(_ways(setting, probes, trials, capacity))),
+        f"The plan with the least memory: {leanest}.",
+        f"Ruled out: all {len(points)} plans of the search{_by_dimension(points)}.",
         *estimates.left_out,
         *_published(trials),
-        _ways_text(list(_ways(setting, probes, points, trials, capacity))),
     )
     return DoesNotFitError(" ".join(sentences))
 
 
+def _shortage(needed: int, capacity: int) -> str:
+    return (
+        f"a device needs {size_text(needed)} by estimate, and a plan may use {size_text(capacity)} of its memory: "
+        f"{size_text(needed - capacity)} are missing"
+    )
+
+
 def _by_dimension(points: Sequence[Estimate]) -> str:
-    """The least memory of all plans with the same value of a dimension, where there are several values."""
+    """The best and the worst value of each dimension that changes the least memory."""
     parts = []
-    for what, value_of in _DIMENSIONS:
+    for dimension, value_of in _DIMENSIONS:
         least: dict[object, int] = {}
-        for e in points:
-            value = value_of(e.point)
-            least[value] = min(least.get(value, e.memory_bytes), e.memory_bytes)
-        if len(least) > 1:
-            parts.append(f"by {what}: " + ", ".join(f"{v} ({size_text(n)})" for v, n in least.items()))
-    return "; ".join(parts) or f"in all plans: {size_text(points[0].memory_bytes)}"
+        for e in sorted(points, key=_memory):
+            least.setdefault(value_of(e.point), e.memory_bytes)
+        values = list(least.items())
+        (best, low), (worst, high) = values[0], values[-1]
+        if size_text(low) != size_text(high):
+            parts.append(f"{dimension} {best} ({size_text(low)}) to {worst} ({size_text(high)})")
+    return f", which need least with {'; '.join(parts)}" if parts else ""
 
 
 def _published(trials: Trials) -> Iterator[str]:
-    unfit = [
-        f"{t.name} ({size_text(t.simulation.peak_memory_bytes)})" for t in trials.found if t.estimate is None
-    ]
-    if unfit:
-        yield f"Published systems that need more: {', '.join(unfit)}."
-    if trials.too_large:
-        yield f"Published systems whose model state alone is too large: {', '.join(trials.too_large)}."
+    too_large = [*(t.name for t in trials.found if t.estimate is None), *trials.too_large]
+    if too_large:
+        yield f"Published systems that need too much memory: {', '.join(too_large)}."
     if trials.untried:
         yield f"Published systems that were not tried, because the model is so large: {', '.join(trials.untried)}."
-    if trials.failures:
-        whys = (failure.split("; ")[0].rstrip(".") for failure in trials.failures)  # without advice
-        yield f"Plans that cannot be made: {'; '.join(whys)}."
+    yield from failed_text(trials.failures)
 
 
 def _ways_text(ways: Sequence[str]) -> str:
@@ -89,10 +89,8 @@ def _ways_text(ways: Sequence[str]) -> str:
     return "Take devices with more memory, or a smaller model: nothing else that was tried would fit."
 
 
-def _ways(
-    setting: Setting, probes: Probes, points: Sequence[Estimate], trials: Trials, capacity: int
-) -> Iterator[str]:
-    """What could be asked for instead, and fits by the estimate, corrected by the plans that were simulated."""
+def _ways(setting: Setting, probes: Probes, trials: Trials, capacity: int) -> Iterator[str]:
+    """Return changes to the request that fit by the estimate, corrected by the simulated plans."""
     fits = partial(_fits, capacity / max(1.0, trials.memory_ratio))
     task, cluster = setting.task, setting.cluster
     if (times := _nodes_that_fit(setting, probes, fits)) is not None:
@@ -101,8 +99,7 @@ def _ways(
     is_wider = task.dtype == "float32" and has_bfloat16
     if is_wider and fits(_least_of(setting.of_step(task.num_rows, "bfloat16"))):
         yield "--dtype bfloat16"
-    fewest = min(e.point.sharding.rows * e.point.data * e.point.num_microbatches for e in points)
-    if task.splits or fewest <= cluster.num_devices:
+    if task.splits or task.num_rows <= cluster.num_devices:
         return
     for rows in dict.fromkeys((task.num_rows // 2, cluster.num_devices)):
         if rows % cluster.num_devices == 0 and fits(_least_of(setting.of_step(rows, task.dtype))):
@@ -112,6 +109,10 @@ def _ways(
                 "microbatch)"
             )
             return
+
+
+def _memory(estimated: Estimate) -> int:
+    return estimated.memory_bytes
 
 
 def _fits(capacity: float, least: Estimate | None) -> bool:
@@ -125,11 +126,11 @@ def _least_of(setting: Setting) -> Estimate | None:
         found = estimate_all(setting, Probes(setting), capacity).points
     except PlanError:  # of a step that cannot run
         return None
-    return min(found, key=lambda e: e.memory_bytes, default=None)
+    return min(found, key=_memory, default=None)
 
 
 def _nodes_that_fit(setting: Setting, probes: Probes, fits: Callable[[Estimate | None], bool]) -> int | None:
-    """How many times the nodes there have to be; None if many do not suffice, or no others can be had."""
+    """Return how many times as many nodes are needed; None if many do not suffice, or no others can be had."""
     cluster = setting.cluster
     if cluster.profile is not None:  # of this machine
         return None

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trainyard.program.tracing.by_rows import windows
 from trainyard.program.tracing.replaced_calls import ReplacedCalls
-from trainyard.program.tracing.written_out import windows
 
 SIZES = st.integers(1, 5)
 
