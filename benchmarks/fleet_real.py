@@ -21,6 +21,7 @@ from typing import Any
 
 from record import TRAINYARD, finish, not_here, parser
 
+from trainyard.distribution import install_command
 from trainyard.fleet.run.job_directory import JobDirectory
 
 JobsInSeconds = Sequence[tuple[float, int, float]]
@@ -178,9 +179,7 @@ def main() -> None:
             "there is no Slurm; install slurm-wlm, and start a cluster of two nodes with two devices each"
         )
     if backend == "ray" and find_spec("ray") is None:
-        not_here(
-            "Ray is not installed; pip install 'trainyard[ray]', and start two nodes with two devices each"
-        )
+        not_here(f"Ray is not installed; {install_command('ray')}, and start two nodes with two devices each")
     if given.smallest:
         chosen = chosen[:1]
     with tempfile.TemporaryDirectory() as own:

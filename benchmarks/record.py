@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainyard.distribution import VERSION
+
 _HERE = Path(__file__).resolve().parent
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 """The command that lies beside this Python."""
@@ -25,7 +27,7 @@ TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 NOT_HERE = 3
 """Exit status of a benchmark that needs something that is not here."""
 
-_PACKAGES = ("trainyard", "torch", "numba", "numpy", "scipy", "highspy")
+_PACKAGES = ("torch", "numba", "numpy", "scipy", "highspy")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -124,7 +126,7 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the packages that matter for speed; None where one is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version(), "trainyard": VERSION}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

@@ -127,7 +127,8 @@ def _term(line: str) -> str:
 
 def cli_page() -> str:
     """The help of every verb."""
-    from trainyard.cli.main import help_text, main
+    from trainyard.cli.dispatch import help_text
+    from trainyard.cli.main import main
     from trainyard.cli.verbs import VERBS
 
     parts = ["# Command line", "", "Made from the verbs' options by `python docs/build_reference.py`.", ""]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.cli import dispatch
 from trainyard.cli import main as cli
 from trainyard.cli.verbs import VERBS
 
@@ -157,7 +158,7 @@ def test_interrupt_is_one_line(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_dispatch", interrupted)
+    monkeypatch.setattr(dispatch, "_run", interrupted)
     assert run("plan", capsys=capsys) == (130, "", "interrupted\n")
 
 
@@ -165,7 +166,7 @@ def test_a_defect_is_no_user_error(capsys, monkeypatch):
     def broken(*_):
         raise AssertionError("a defect")
 
-    monkeypatch.setattr(cli, "_dispatch", broken)
+    monkeypatch.setattr(dispatch, "_run", broken)
     with pytest.raises(AssertionError):
         run("plan", capsys=capsys)
 
@@ -188,7 +189,7 @@ def test_debugging_shows_the_traceback(capsys, monkeypatch):
 
 def test_messages_of_workers_become_one_line():
     text = "rank 1 failed. It last printed:\nTraceback\n  a\n  b\n  c\nValueError: bad\nGive a folder."
-    assert cli._one_line(text) == "rank 1 failed. It last printed: ValueError: bad Give a folder."
+    assert dispatch._one_line(text) == "rank 1 failed. It last printed: ValueError: bad Give a folder."
 
 
 def test_a_reader_that_stops_early_is_no_error():

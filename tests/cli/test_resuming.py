@@ -138,11 +138,15 @@ def test_the_command_that_is_printed_goes_on_exactly(
 def test_a_launcher_starts_as_many_processes_as_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    launcher = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
     file = tmp_path / "plan.yaml"
     replace(RUN.plan, model="no-such-model").save(file)
     assert cli.main(["run", str(file), "--device", "cuda"]) == 2
-    assert "the launcher started 3 processes and the plan has 1 ranks" in capsys.readouterr().err
+    assert (
+        "the launcher started 3 processes, and the plan is for 1: start as many as it has ranks"
+        in capsys.readouterr().err
+    )
     assert cli.main(["train", "no-such-model", "--processes", "2"]) == 2
     assert "--processes 2: the launcher started 3 processes; leave the option out" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the verbs that fetch public traces share: their options, the list, and what is said while one comes."""
+"""Options, list and progress of the verbs that fetch public traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DownloadOptions(Common):
 
 
 def listed(files: Mapping[str, PublicFile], verb: str) -> Outcome:
-    """All that can be fetched."""
+    """Return all traces that can be fetched."""
     from trainyard.report.tables import make_table
     from trainyard.report.units import bytes_text
 

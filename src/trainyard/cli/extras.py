@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trainyard.distribution import install_command
+
 __all__ = ["needing_extra"]
 
 
@@ -26,5 +28,5 @@ def needing_extra(command: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"`trainyard {command}` needs {error.name!r}, which is not installed: pip install 'trainyard[{extra}]'"
+            f"`trainyard {command}` needs {error.name!r}, which is not installed: {install_command(extra)}"
         ) from error

@@ -1,4 +1,4 @@
-"""Being one of the processes that ``torchrun`` started: only rank 0 plans and speaks, all do what it decided."""
+"""Ranks that ``torchrun`` started: rank 0 alone plans and prints, and all do what it decided."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LONGEST_PLANNING = timedelta(hours=1)
 
 
 def is_silent() -> bool:
-    """Whether another process speaks for this one."""
+    """Return whether another process prints for this one."""
     return is_launched() and int(os.environ["RANK"]) > 0
 
 
 def num_launched() -> int:
-    """How many ranks the launcher started."""
+    """Return the number of ranks that the launcher started."""
     return int(os.environ["WORLD_SIZE"])
 
 

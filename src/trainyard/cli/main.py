@@ -1,201 +1,52 @@
-"""The command `trainyard`: finds the verb, reads its options, runs it, reports errors in one line."""
+"""Run the command `trainyard`.
 
-from __future__ import annotations
+`main` imports all other modules itself, so that Ctrl-C during their import prints one line, too.
+"""
 
-import contextlib
-import difflib
-import gc
-import importlib
-import io
-import os
 import signal
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from trainyard.cli.bounds import check_bounds
-from trainyard.cli.interrupting import Terminated
-from trainyard.cli.outputs import check_outputs
-from trainyard.cli.verbs import VERBS, Verb
-from trainyard.reading import shown, visible
-from trainyard.user_file import fault_in_user_file
-
-__all__ = ["UsageError", "help_text", "main", "run"]
-
-_FAILED, _USER_ERROR = 1, 2
-_MOST_ROWS = 4
-_HELP = ("-h", "--help", "help")
-
-
-class UsageError(ValueError):
-    """A command line that cannot be read."""
+__all__ = ["main", "run"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb.
+    """Run a command line.
 
     Parameters
     ----------
-    arguments : by default those of the process.
+    arguments : by default those that the process was started with.
 
     Returns
     -------
     int
         The exit code: 0; 1 where there is a result and it is not what was asked for, such as a plan that does not
         fit, or a run began and failed; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C;
-        143 after SIGTERM, where a training was saved before.
+        143 after SIGTERM.
         With ``TRAINYARD_DEBUG=1`` errors keep their traceback.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(given)
-    except Terminated:
-        return 128 + signal.SIGTERM
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough; what is left must not be flushed into the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        fault = fault_in_user_file(error)
-        if not fault and not _is_users(error):
-            raise
-        if os.environ.get("TRAINYARD_DEBUG") == "1":
-            traceback.print_exc()
-        said = fault or str(error) or type(error).__name__
-        print(f"error: {visible(_one_line(said))}", file=sys.stderr)
-        return _FAILED if _has_failed(error) else _USER_ERROR
+        from trainyard.cli.signals import raising_signals
 
+        with raising_signals():
+            from trainyard.cli.dispatch import dispatch
 
-def help_text(verbs: Mapping[str, Verb] = VERBS) -> str:
-    """What ``trainyard --help`` prints, of all verbs or of some."""
-    width = max(map(len, verbs))
-    lines = [f"  {name:{width}}  {verb.line}" for name, verb in verbs.items()]
-    return "\n".join(
-        [
-            "usage: trainyard VERB ...",
-            "",
-            "Plan, simulate and run deep-learning work.",
-            "",
-            *lines,
-            "",
-            "`trainyard VERB --help` lists a verb's options; every verb has --json.",
-        ]
-    )
+            return dispatch(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt as stop:
+        from trainyard.cli.signals import Terminated
 
-
-def _dispatch(given: list[str]) -> int:
-    if not given or given[0] in _HELP:
-        print(help_text())
-        return 0
-    if (acts := _acts(given[0])) and (len(given) == 1 or given[1] in _HELP):
-        print(help_text(acts))
-        return 0
-    if given[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"trainyard {version('trainyard')}")
-        return 0
-    name, rest = _verb(given)
-    module = importlib.import_module(VERBS[name].module)
-    options = _options(name, module, rest)
-    if options is None:
-        return 0
-    check_bounds(options)
-    check_outputs(options)
-    from trainyard.cli.launcher import is_silent
-    from trainyard.cli.screen import Screen
-
-    if VERBS[name].has_ranks:
-        from trainyard.job.run.processes.slurm_step import join_slurm_step
-
-        join_slurm_step()
-    screen = Screen(options.json, is_silent())
-    outcome = module.act(options, screen)
-    screen.show(outcome)
-    if not outcome.failure:
-        return 0
-    print(f"error: {visible(outcome.failure)}", file=sys.stderr)
-    return _FAILED
-
-
-def _verb(given: list[str]) -> tuple[str, list[str]]:
-    """The verb, of one word or of two, and what follows it."""
-    for words in (2, 1):
-        name = " ".join(given[:words])
-        if name in VERBS:
-            return name, given[words:]
-    acts = _acts(given[0])
-    if acts and given[1].startswith("-"):
-        raise UsageError(
-            f"{given[0]} needs one of its acts: {', '.join(acts)}; see trainyard {given[0]} --help"
-        )
-    name = " ".join(given[:2]) if acts else given[0]
-    close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
-    known = [*close, *(verb for verb in VERBS if verb not in close)]
-    raise UsageError(f"unknown verb {shown(name)}; known: {', '.join(known)}; see trainyard --help")
-
-
-def _acts(level: str) -> dict[str, Verb]:
-    """The verbs of two words that begin so."""
-    return {name: verb for name, verb in VERBS.items() if name.startswith(f"{level} ")}
-
-
-def _options(name: str, module: Any, given: list[str]) -> Any:
-    """The verb's options; None where help was asked for and printed."""
-    import tyro
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                module.Options,
-                prog=f"trainyard {name}",
-                args=given,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
-    except SystemExit as leaving:
-        if leaving.code in (0, None):
-            return None
-        raise UsageError(_without_box(said.getvalue())) from None
-
-
-def _without_box(text: str) -> str:
-    """The sentences in the boxes that tyro draws around errors."""
-    rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
-    return " ".join(row for row in rows if row).replace(" :", ":")
-
-
-def _is_users(error: Exception) -> bool:
-    """Whether the user can do something about an error; anything else is a defect and keeps its traceback."""
-    return isinstance(error, ValueError | OSError) or type(error).__module__.startswith("trainyard.")
-
-
-def _has_failed(error: Exception) -> bool:
-    """Whether what was asked for was right, and began."""
-    from trainyard.job.run.errors import FailedRunError
-
-    return isinstance(error, FailedRunError)
-
-
-def _one_line(text: str) -> str:
-    """An error's message on one line: what happened, then what to do.
-
-    Messages of several lines quote, between their first and their last, what a worker process said; of that the
-    last line is kept, which names the cause. The rest is in the worker's log.
-    """
-    rows = [row.strip() for row in text.splitlines() if row.strip()]
-    if len(rows) > _MOST_ROWS:
-        rows = [rows[0], *rows[-2:]]
-    return " ".join(rows)
+        is_terminated = isinstance(stop, Terminated)
+        print("terminated" if is_terminated else "interrupted", file=sys.stderr)
+        return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
 
 
 def run() -> None:
-    """The command: `main`, and then the process ends."""
+    """Run the command line of this process, and exit."""
     code = main()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to tell: no traceback
+    import gc
+
     # At its end Python looks for garbage in all that there is, which takes seconds after a large plan.
     gc.freeze()
     sys.exit(code)

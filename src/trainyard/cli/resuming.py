@@ -1,4 +1,4 @@
-"""What `--resume` continues: options that are not given are those of the checkpoint, and others are named."""
+"""Find the run that `--resume` continues; its options hold where none are given, and changes are printed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SavedRun:
     torch: str
 
     def goes_on_under_its_plan(self, options: TrainingOptions) -> bool:
-        """Whether nothing that was asked for needs another plan."""
+        """Return whether the options allow for the plan of the checkpoint."""
         import torch
 
         asked = {name: getattr(options, name, None) for name in _PLANNING}
@@ -52,7 +52,7 @@ class SavedRun:
         return same and as_many and self.torch == torch.__version__
 
     def check(self, plan: Plan, task: Task) -> None:
-        """Whether a model, and what a plan says of training, are those of the run.
+        """Check that a model, and settings of a plan, are those of the run.
 
         Raises
         ------

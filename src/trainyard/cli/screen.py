@@ -1,4 +1,4 @@
-"""Where a verb writes: its result to stdout, messages and progress to stderr."""
+"""Print a verb's result to stdout, and its messages and progress to stderr."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb found.
+    """Result of a verb.
 
     Attributes
     ----------

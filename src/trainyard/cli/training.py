@@ -1,4 +1,4 @@
-"""What `train` and `run` do when all is decided: train, show the losses, and report."""
+"""Train under a plan, show the losses, and report: the common part of `train` and `run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trainyard.cli.interrupting import resume_command, saying_how_to_go_on
+from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
@@ -68,7 +68,7 @@ def train_and_report(
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
     screen.say(f"trains on {said}; a checkpoint {when} and logs in {folder}")
     with (
-        saying_how_to_go_on(command, folder, screen.say),
+        reporting_resume_command(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
     ):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
@@ -83,7 +83,7 @@ def train_and_report(
 
 
 def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
-    """How parameters are updated, by options with defaults filled in."""
+    """Return the optimizer that options ask for, which have their defaults filled in."""
     asked: dict[str, Any] = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
     return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,14 @@ def test_a_state_is_of_one_folder_and_cluster(url: str) -> None:
 def test_a_database_that_is_not_there(url: str) -> None:
     with pytest.raises(FleetError, match=r"the state cannot be kept in .* give --state as"):
         Store(url)
+
+
+def test_the_driver_of_postgresql_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(
+        FleetError, match=r"psycopg, which is not installed: pip install 'trainyard-ml\[postgres\]'"
+    ):
+        Store("postgresql://me@127.0.0.1:9/x")
 
 
 @pytest.mark.parametrize("replace", [False, True], ids=["deleted", "replaced"])

@@ -39,7 +39,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster, Node
 
-ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard-ml[ray]'")
 # These need Ray to be imported, and it may be missing above.
 nodes = import_module("trainyard.fleet.run.ray_nodes")
 ray_backend = import_module("trainyard.fleet.run.ray_backend")
@@ -347,7 +347,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, ray_backend.__name__)
     with pytest.raises(
-        FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard\[ray\]'"
+        FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard-ml\[ray\]'"
     ):
         make_backend("ray", nodes_of(2, 2), tmp_path)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +114,37 @@ def test_without_a_folder_nothing_is_saved_and_that_is_said() -> None:
     ]
 
 
-def test_an_exception_of_a_callback_is_raised_when_the_run_is_saved(tmp_path: Path) -> None:
-    seen: list[int] = []
+@pytest.mark.parametrize("data", [1, 2])
+def test_an_exception_of_a_callback_is_raised_when_the_run_is_saved(data: int, tmp_path: Path) -> None:
+    plan, seen = plans.plan(data=data), list[StepMetrics]()
 
     def on_step(metrics: StepMetrics) -> None:
-        seen.append(metrics.step)
+        seen.append(metrics)
         raise LookupError("no more room in the notebook")
 
     with pytest.raises(LookupError, match="notebook"):
-        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(10**6, tmp_path), on_step)
-    assert seen == [0]
-    assert complete_steps(tmp_path)
+        train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(10**6, tmp_path), on_step)
+    assert [metrics.step for metrics in seen] == [0]
+    saved = complete_steps(tmp_path)[0]
+    config = plans.config(saved + 1, tmp_path, resume=True)
+    rest = train(plans.MODEL, plan, plans.DATA_SOURCE, config)
+    assert rest.first_step == saved
+    whole = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(saved + 1))
+    assert [m.losses for m in (*seen, *rest.metrics)] == [whole.metrics[0].losses, whole.metrics[-1].losses]
+
+
+def _batches_beside_a_worker(step: int) -> dict[str, Any]:
+    worker = get_context("fork").Process(target=time.sleep, args=(600.0,))
+    worker.start()
+    worker.terminate()  # as pools end workers that are busy
+    worker.join()
+    return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+def test_workers_of_the_data_can_be_ended() -> None:
+    config = plans.config(1)
+    result = train(plans.MODEL, plans.plan(data=2), FunctionData(_batches_beside_a_worker), config)
+    assert len(result.metrics) == 1
 
 
 def _batches_after(file: Path, step: int) -> dict[str, Any]:

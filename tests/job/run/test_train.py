@@ -22,6 +22,7 @@ from trainyard.job.run.processes.fork_server import WorkerError
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.train import train
 from trainyard.job.simulate import simulate_plan
+from trainyard.program.model import Model
 
 FOUR = {"data": 2, "pipeline": 2, "zero": 1}
 
@@ -127,9 +128,33 @@ def test_a_killed_rank_is_named_and_all_are_stopped():
     assert not _rank_processes(2)
 
 
-def test_what_cannot_be_sent_is_refused():
-    with pytest.raises(TypeError, match="top level of a module"):
-        train(lambda: plans.MODEL(), plans.plan(), plans.DATA_SOURCE, plans.config(1))
+def _with_compiled_forward():
+    model = plans.MODEL()
+    model.module.forward = torch.compile(model.module.forward)
+    return model
+
+
+def _of_a_local_class():
+    class Local(torch.nn.Linear):
+        pass
+
+    return Model("local", Local(2, 1), plans.MODEL().loss, {"x": torch.ones(2, 2)})
+
+
+@pytest.mark.parametrize("make", [_with_compiled_forward, _of_a_local_class, lambda: lambda: plans.MODEL()])
+def test_a_model_that_cannot_be_sent_is_refused_before_anything_is_written(make, tmp_path):
+    config = plans.config(1, tmp_path / "checkpoints", log=tmp_path / "log")
+    with pytest.raises(
+        TypeError, match=r"the model cannot be sent .* top level of a module and builds the model"
+    ):
+        train(make(), plans.plan(), plans.DATA_SOURCE, config)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_cannot_be_sent_is_refused():
+    data = FunctionData(lambda step: {})
+    with pytest.raises(TypeError, match=r"the data cannot be sent .* top level of a module"):
+        train(plans.MODEL, plans.plan(), data, plans.config(1))
 
 
 @pytest.mark.parametrize(

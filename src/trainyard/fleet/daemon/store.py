@@ -27,6 +27,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from trainyard.distribution import install_command
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Record, State, record_of
 from trainyard.fleet.errors import FleetError
@@ -90,6 +91,8 @@ class Store:
             if shown != url and url.count("@") > 1:
                 # What follows the first one is taken for the host, and may be the end of a password.
                 reason = "it has more than one @; inside a password it is written %40"
+            if getattr(error, "name", None) == "psycopg":
+                reason = f"it needs psycopg, which is not installed: {install_command('postgres')}"
             raise FleetError(
                 f"the state cannot be kept in {shown!r}: {reason}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER@HOST/DATABASE"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from trainyard.distribution import install_command
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
@@ -59,7 +60,7 @@ def make_backend(
         make: Callable[..., DirectoryBackend] = getattr(importlib.import_module(module), factory)
     except ModuleNotFoundError as error:
         raise FleetError(
-            f"backend {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
+            f"backend {name!r} needs {error.name!r}, which is not installed: {install_command(name)}"
         ) from error
     make_private(folder)
     return make(cluster, folder, options)

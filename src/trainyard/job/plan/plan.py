@@ -289,8 +289,8 @@ class Plan:
         """
         require(
             num_processes == self.num_ranks,
-            f"the launcher started {num_processes} processes and the plan has {self.num_ranks} ranks; start as many as "
-            "the plan has",
+            f"the launcher started {num_processes} processes, and the plan is for {self.num_ranks}: start as many as "
+            "it has ranks",
         )
 
     def _ranks_text(self, where: str) -> str:

@@ -40,8 +40,8 @@ from trainyard.job.run.config import (
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
-from trainyard.job.run.processes.stopping import EndNow, StopRequest, handling_signals
-from trainyard.job.run.processes.supervisor import Watcher, supervise
+from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
+from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
@@ -88,6 +88,8 @@ def train(
     ------
     ValueError
         If a launcher's variables do not say which rank this process is and where the ranks meet.
+    TypeError
+        If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
     NonFiniteError
@@ -109,7 +111,10 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
     config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
-    with _lock(config, int(os.environ["RANK"]) if is_launched() else 0) as lock:
+    with (
+        nullcontext(Path()) if is_launched() else shared_folder(work) as shared,
+        _lock(config, int(os.environ["RANK"]) if is_launched() else 0) as lock,
+    ):
         _check_checkpoint(work)
         if lock is not None and lock.note:
             recorder.note(lock.note)
@@ -121,7 +126,7 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
             recorder.open(logs)
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
-                supervise(work, watcher, logs, lock, stop)
+                supervise(work, shared, watcher, logs, lock, stop)
             finally:
                 recorder.close()
 
@@ -279,7 +284,7 @@ class _Recorder:
         try:
             callback(news)
         except BaseException as error:
-            if not self.stop.can_save or isinstance(error, EndNow):
+            if not self.stop.can_save or isinstance(error, EndedBySignal):
                 raise
             self.raised = error
             self.stop.ask()
@@ -293,7 +298,7 @@ class _Recorder:
             if self.raised is not None:
                 raise self.raised from error
             raise
-        except EndNow:
+        except EndedBySignal:
             if self.config.checkpoint is None and self.by_step:
                 self.note(
                     f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "

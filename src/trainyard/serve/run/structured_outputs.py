@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.distribution import install_command
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.sampling import SamplingParams, token_mask
 
@@ -58,7 +59,7 @@ class StructuredOutputs:
             from llguidance.hf import from_tokenizer
         except ModuleNotFoundError as error:
             raise ServeError(
-                "JSON schemas and grammars need llguidance, which the server has not: pip install 'trainyard[server]'"
+                f"JSON schemas and grammars need llguidance, which the server has not: {install_command('server')}"
             ) from error
         self._ends = sorted(ends)
         self._end = token_mask(self._ends, vocabulary)

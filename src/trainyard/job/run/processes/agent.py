@@ -41,6 +41,11 @@ class Ended:
     error: BaseException | None
 
 
+def work_file(folder: Path) -> Path:
+    """The file in which the process finds the pickled work."""
+    return folder / "work"
+
+
 def agent_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | None) -> None:
     """Run the process: read ``work`` from a folder, train, and report through a pipe.
 
@@ -50,7 +55,7 @@ def agent_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | No
     print_to(logs / "prepare.log")
     error: BaseException | None = None
     try:
-        work = pickle.loads((folder / "work").read_bytes())
+        work = pickle.loads(work_file(folder).read_bytes())
         # One thread: the pool that computes with more would be lost in forked processes.
         torch.set_num_threads(1)
         with _ending_with(pipe):

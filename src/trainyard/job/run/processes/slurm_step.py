@@ -23,7 +23,7 @@ _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
 
 
 def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher started this process as one of several ranks."""
+    """Return whether a launcher started this process as one of several ranks."""
     return "RANK" in environ and "WORLD_SIZE" in environ
 
 

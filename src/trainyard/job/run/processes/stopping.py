@@ -7,17 +7,14 @@ may pass on a signal that its processes got already, and ends processes that tak
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-__all__ = ["EndNow", "StopRequest", "handling_signals", "leave_signals_to_caller"]
+from trainyard.signals import SIGNALS, OwnHandlers
 
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+__all__ = ["EndedBySignal", "StopRequest", "handling_signals", "leave_signals_to_caller"]
 
 
 class StopRequest:
@@ -59,7 +56,7 @@ class StopRequest:
                 self._file.touch()
 
 
-class EndNow(BaseException):
+class EndedBySignal(BaseException):
     """A signal ends the run at once; raised within `handling_signals` only."""
 
 
@@ -68,10 +65,8 @@ def handling_signals(stop: StopRequest) -> Iterator[None]:
     """Turn the first SIGINT or SIGTERM into a request to stop, as long as there is something to save.
 
     Another signal ends the run at once, if no launcher sends it. When the run has ended, the signal does what it would
-    have done without this. Python handles signals in its main thread only; in another thread nothing changes. A signal
-    that is ignored stays so.
+    have done without this.
     """
-    handlers: dict[int, Any] = {}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         is_first = stop.signal is None and not stop.is_asked()
@@ -79,24 +74,12 @@ def handling_signals(stop: StopRequest) -> Iterator[None]:
         if stop.can_save and (is_first or stop.is_launched):
             stop.ask()
             return
-        restore()
-        raise EndNow
+        handlers.restore()
+        raise EndedBySignal
 
-    def restore() -> None:
-        while handlers:
-            signal.signal(*handlers.popitem())
-
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        handlers |= {n: handler for n, handler in before.items() if handler not in (None, signal.SIG_IGN)}
-        for number in (*handlers,):
-            signal.signal(number, on_signal)
-    try:
+    handlers = OwnHandlers(on_signal)
+    with suppress(EndedBySignal), handlers:
         yield
-    except EndNow:
-        pass
-    finally:
-        restore()
     if stop.signal is not None:
         signal.raise_signal(stop.signal)
 
@@ -104,8 +87,15 @@ def handling_signals(stop: StopRequest) -> Iterator[None]:
 def leave_signals_to_caller() -> None:
     """Let Ctrl-C and SIGTERM, which may reach all processes of a run, pass: the calling process decides.
 
+    Processes that this one forks let Ctrl-C pass, too, so that workers which load data finish the step. SIGTERM ends
+    them, because `multiprocessing` ends its workers so; a forked process that must not end calls this function itself.
     Programs that this process starts have the usual handlers.
     """
-    for number in _SIGNALS:
-        signal.signal(number, lambda number, frame: None)
+    signal.signal(signal.SIGINT, _pass)
+    OwnHandlers(_pass, signals=(signal.SIGTERM,)).__enter__()
+    for number in SIGNALS:
         signal.siginterrupt(number, False)
+
+
+def _pass(number: int, frame: FrameType | None) -> None:
+    """Do nothing."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from trainyard.hardware.gpus import require_gpus
 from trainyard.job.run.checkpoint.lock import FolderLock
 from trainyard.job.run.config import Restart, StepMetrics, WorkerInput
-from trainyard.job.run.processes.agent import Ended, agent_main
+from trainyard.job.run.processes.agent import Ended, agent_main, work_file
 from trainyard.job.run.processes.fork_server import WorkerError, context, start
 from trainyard.job.run.processes.heartbeat import SuspensionDetector
 from trainyard.job.run.processes.logs import rank_log
@@ -43,13 +44,40 @@ class Watcher:
     on_look: Callable[[], None]
 
 
+@contextmanager
+def shared_folder(work: WorkerInput) -> Iterator[Path]:
+    """Make a folder that holds the work in the form that processes read; it is removed at the end of the context.
+
+    Raises
+    ------
+    TypeError
+        If the model or the data has no such form.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
+        folder = Path(name)
+        with work_file(folder).open("wb") as file:
+            try:
+                pickle.dump(work, file)
+            except OSError:  # of a full disk
+                raise
+            except Exception as error:  # what an object of the user raises when it is pickled can be anything
+                raise TypeError(_advice(work, error)) from error
+        yield folder
+
+
 def supervise(
-    work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock | None, stop: StopRequest
+    work: WorkerInput,
+    folder: Path,
+    watcher: Watcher,
+    logs: Path,
+    lock: FolderLock | None,
+    stop: StopRequest,
 ) -> None:
     """Train with one process per rank, all of them stopped when this returns or raises.
 
     Parameters
     ----------
+    folder : from `shared_folder`.
     logs : folder of ``rank-<n>.log``, which are emptied first.
     lock : of the checkpoints' folder, which the processes hold, too.
     stop : whether the run is to end after its present step.
@@ -69,22 +97,19 @@ def supervise(
     for rank in range(work.plan.num_ranks):
         open(rank_log(logs, rank), "wb", opener=opener).close()
     spawn = context()
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
-        folder = Path(name)
-        (folder / "work").write_bytes(_pickled(work))
-        stop.tell_through(stop_file(folder))
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=agent_main, args=(theirs, folder, logs.resolve(), lock))
-        with theirs:
-            start(process)
-        try:
-            _listen(ours, process, watcher, logs, work.config.heartbeat_s)
-        finally:
-            # Closed, the pipe tells the process to stop its ranks and end.
-            ours.close()
-            process.join(5.0)
-            process.kill()
-            process.join(5.0)
+    stop.tell_through(stop_file(folder))
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=agent_main, args=(theirs, folder, logs.resolve(), lock))
+    with theirs:
+        start(process)
+    try:
+        _listen(ours, process, watcher, logs, work.config.heartbeat_s)
+    finally:
+        # Closed, the pipe tells the process to stop its ranks and end.
+        ours.close()
+        process.join(5.0)
+        process.kill()
+        process.join(5.0)
 
 
 def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
@@ -112,17 +137,23 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
         elif isinstance(message, Restart):
             watcher.on_restart(message)
         elif isinstance(message, Ended):
+            watcher.on_look()  # a signal may have come since the last message
             if message.error is not None:
                 raise message.error
             return
 
 
-def _pickled(work: WorkerInput) -> bytes:
+def _advice(work: WorkerInput, error: Exception) -> str:
+    """What to write instead of a model or data that cannot be pickled."""
     try:
-        return pickle.dumps(work)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(
-            f"the model or its data cannot be sent to worker processes ({error}). Give functions defined at the "
-            "top level of a module instead of lambdas or inner functions; the model may also be given as such a "
-            "function that builds it"
-        ) from error
+        pickle.dumps(work.data)
+    except Exception:
+        return (
+            f"the data cannot be sent to worker processes ({error}): give a function data(step) that is defined at the "
+            "top level of a module, instead of a lambda or an inner function"
+        )
+    return (
+        f"the model cannot be sent to worker processes ({error}): lambdas, inner functions and classes, and "
+        "functions that torch.compile returned cannot be pickled. Instead of the model, give train a function that is "
+        "defined at the top level of a module and builds the model"
+    )

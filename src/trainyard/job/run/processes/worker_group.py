@@ -21,6 +21,7 @@ from trainyard.hardware.interface import use_interface
 from trainyard.job.run.config import RankStep, Restart, WorkerInput, combine
 from trainyard.job.run.errors import CheckpointError, NonFiniteError
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
+from trainyard.job.run.processes.stopping import leave_signals_to_caller
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.private import only_for_user
 
@@ -215,6 +216,7 @@ def _killed(exit_codes: Mapping[int, int | None]) -> dict[int, int]:
 
 def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection], rank: int) -> None:
     """Run a worker process."""
+    leave_signals_to_caller()
     for other in inherited:
         other.close()
     group.processes.begin(rank)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.distribution import install_command
 from trainyard.serve.costs.kernels import Attention, Experts, KernelTimes, Product
 from trainyard.serve.costs.tables.grid import Grid, points_of
 from trainyard.serve.errors import ServeError
@@ -310,7 +311,7 @@ def _columns(path: Path, names: Sequence[str], wanted: list[Wanted]) -> list[lis
         from pyarrow import parquet
     except ModuleNotFoundError as error:
         raise ServeError(
-            "tables of kernels in Parquet files need pyarrow, which is not installed: pip install 'trainyard[kernels]'"
+            f"tables of kernels in Parquet files need pyarrow, which is not installed: {install_command('kernels')}"
         ) from error
     there = set(parquet.read_schema(path).names)
     # Tables of devices on which no attention with a window was measured have no column for it.

@@ -25,7 +25,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
+from trainyard.distribution import VERSION
 from trainyard.reading import listed, shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.server.adapter_requests import (
@@ -240,7 +240,7 @@ class ApiServer:
 
     async def version(self) -> Response:
         """GET /version."""
-        return JSONResponse({"version": version("trainyard")})
+        return JSONResponse({"version": VERSION})
 
     async def get_metrics(self) -> Response:
         """GET /metrics."""

@@ -1,21 +1,15 @@
-"""Interruptions of a training: say what is saved, and the command that goes on."""
+"""Report the last saved step of an interrupted training, and the command that resumes it."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from types import FrameType
 
 from trainyard.cli.launcher import is_launched
 
-__all__ = ["Terminated", "resume_command", "saying_how_to_go_on"]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised as Ctrl-C raises KeyboardInterrupt."""
+__all__ = ["reporting_resume_command", "resume_command"]
 
 
 def resume_command(command: str, folder: Path) -> str:
@@ -24,8 +18,8 @@ def resume_command(command: str, folder: Path) -> str:
 
 
 @contextmanager
-def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Say how the run goes on when Ctrl-C or SIGTERM ends the training within.
+def reporting_resume_command(command: str, folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Print the command that resumes the training when Ctrl-C or SIGTERM ends it in this context.
 
     Parameters
     ----------
@@ -34,7 +28,6 @@ def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) 
     """
     from trainyard.job.run.checkpoint.saved import complete_steps
 
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt:
@@ -45,9 +38,3 @@ def saying_how_to_go_on(command: str, folder: Path, say: Callable[[str], None]) 
         else:
             say(f"no checkpoint was written to {folder}: the run has to begin again")
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated

@@ -1,0 +1,176 @@
+"""Find the verb of a command line, read its options, run it, and print errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainyard.cli.bounds import check_bounds
+from trainyard.cli.outputs import check_outputs
+from trainyard.cli.verbs import VERBS, Verb
+from trainyard.distribution import VERSION
+from trainyard.reading import shown, visible
+from trainyard.user_file import fault_in_user_file
+
+__all__ = ["UsageError", "dispatch", "help_text"]
+
+_FAILED, _USER_ERROR = 1, 2
+_MOST_ROWS = 4
+_HELP = ("-h", "--help", "help")
+
+
+class UsageError(ValueError):
+    """A command line that cannot be read."""
+
+
+def dispatch(given: Sequence[str]) -> int:
+    """Run the verb of a command line, and tell an error in one line of stderr.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    try:
+        return _run(list(given))
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; what is left must not be flushed into the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        fault = fault_in_user_file(error)
+        if not fault and not _is_users(error):
+            raise
+        if os.environ.get("TRAINYARD_DEBUG") == "1":
+            traceback.print_exc()
+        said = fault or str(error) or type(error).__name__
+        print(f"error: {visible(_one_line(said))}", file=sys.stderr)
+        return _FAILED if _has_failed(error) else _USER_ERROR
+
+
+def help_text(verbs: Mapping[str, Verb] = VERBS) -> str:
+    """Return the help of all verbs, or of some."""
+    width = max(map(len, verbs))
+    lines = [f"  {name:{width}}  {verb.line}" for name, verb in verbs.items()]
+    return "\n".join(
+        [
+            "usage: trainyard VERB ...",
+            "",
+            "Plan, simulate and run deep-learning work.",
+            "",
+            *lines,
+            "",
+            "`trainyard VERB --help` lists a verb's options; every verb has --json.",
+        ]
+    )
+
+
+def _run(given: list[str]) -> int:
+    if not given or given[0] in _HELP:
+        print(help_text())
+        return 0
+    if (acts := _acts(given[0])) and (len(given) == 1 or given[1] in _HELP):
+        print(help_text(acts))
+        return 0
+    if given[0] == "--version":
+        print(f"trainyard {VERSION}")
+        return 0
+    name, rest = _verb(given)
+    module = importlib.import_module(VERBS[name].module)
+    options = _options(name, module, rest)
+    if options is None:
+        return 0
+    check_bounds(options)
+    check_outputs(options)
+    from trainyard.cli.launcher import is_silent
+    from trainyard.cli.screen import Screen
+
+    if VERBS[name].has_ranks:
+        from trainyard.job.run.processes.slurm_step import join_slurm_step
+
+        join_slurm_step()
+    screen = Screen(options.json, is_silent())
+    outcome = module.act(options, screen)
+    screen.show(outcome)
+    if not outcome.failure:
+        return 0
+    print(f"error: {visible(outcome.failure)}", file=sys.stderr)
+    return _FAILED
+
+
+def _verb(given: list[str]) -> tuple[str, list[str]]:
+    """Return the verb, of one word or of two, and the arguments that follow it."""
+    for words in (2, 1):
+        name = " ".join(given[:words])
+        if name in VERBS:
+            return name, given[words:]
+    acts = _acts(given[0])
+    if acts and given[1].startswith("-"):
+        raise UsageError(
+            f"{given[0]} needs one of its acts: {', '.join(acts)}; see trainyard {given[0]} --help"
+        )
+    name = " ".join(given[:2]) if acts else given[0]
+    close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
+    known = [*close, *(verb for verb in VERBS if verb not in close)]
+    raise UsageError(f"unknown verb {shown(name)}; known: {', '.join(known)}; see trainyard --help")
+
+
+def _acts(level: str) -> dict[str, Verb]:
+    """Return the verbs of a level, by name."""
+    return {name: verb for name, verb in VERBS.items() if name.startswith(f"{level} ")}
+
+
+def _options(name: str, module: Any, given: list[str]) -> Any:
+    """Read the verb's options; None where help was asked for and printed."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                module.Options,
+                prog=f"trainyard {name}",
+                args=given,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as leaving:
+        if leaving.code in (0, None):
+            return None
+        raise UsageError(_without_box(said.getvalue())) from None
+
+
+def _without_box(text: str) -> str:
+    """Return the sentences in the boxes that tyro draws around errors."""
+    rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
+    return " ".join(row for row in rows if row).replace(" :", ":")
+
+
+def _is_users(error: Exception) -> bool:
+    """Return whether the user can mend the cause of an error; any other error is a defect and keeps its traceback."""
+    return isinstance(error, ValueError | OSError) or type(error).__module__.startswith("trainyard.")
+
+
+def _has_failed(error: Exception) -> bool:
+    """Return whether a run began and then failed."""
+    from trainyard.job.run.errors import FailedRunError
+
+    return isinstance(error, FailedRunError)
+
+
+def _one_line(text: str) -> str:
+    """Shorten an error's message to one line: the fault, then what to do.
+
+    A message of several lines quotes a worker process between its first and its last line. Of the quotation the last
+    line is kept, which names the cause. The rest is in the worker's log.
+    """
+    rows = [row.strip() for row in text.splitlines() if row.strip()]
+    if len(rows) > _MOST_ROWS:
+        rows = [rows[0], *rows[-2:]]
+    return " ".join(rows)
