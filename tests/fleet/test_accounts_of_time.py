@@ -16,6 +16,7 @@ from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation import simulator
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
@@ -122,10 +123,10 @@ def test_strict_stops_at_a_job_that_never_fits() -> None:
 def test_what_really_happened_is_a_run() -> None:
     """Two jobs of the recorded one's; one that never started, and one that is too large, are not."""
     jobs = [
-        declared_job("a", 0, 8, 100.0, started_s=10.0),
-        declared_job("b", 20, 4, 50.0, started_s=110.0),
+        declared_job("a", 0, 8, 100.0, attempts=(Attempt(10.0, 8),)),
+        declared_job("b", 20, 4, 50.0, attempts=(Attempt(110.0, 4),)),
         declared_job("c", 30, 4, 50.0),
-        declared_job("d", 40, 9, 50.0, started_s=45.0),
+        declared_job("d", 40, 9, 50.0, attempts=(Attempt(45.0, 9),)),
     ]
     run = recorded_run(jobs, CLUSTER)
     assert run is not None
@@ -141,9 +142,12 @@ def test_what_really_happened_is_a_run() -> None:
     assert series == [[0.0, 10.0, 20.0, 110.0, 160.0], [0.0, 8.0, 8.0, 4.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0]]
     assert recorded_run(jobs[2:3], CLUSTER) is None
     # A queue that decides as the recorded one did gives the same run, fairness and all.
-    again = scheduler_of("fifo").simulate([replace(job, started_s=None) for job in jobs[:2]], CLUSTER)
+    again = scheduler_of("fifo").simulate([replace(job, attempts=()) for job in jobs[:2]], CLUSTER)
     exact = recorded_run(
-        [replace(job, started_s=start_s) for job, start_s in zip(jobs[:2], (0.0, 100.0), strict=True)],
+        [
+            replace(job, attempts=(Attempt(start_s, job.num_devices),))
+            for job, start_s in zip(jobs[:2], (0.0, 100.0), strict=True)
+        ],
         CLUSTER,
     )
     assert exact is not None

@@ -29,7 +29,7 @@ BRIEF = {"pollux": {"num_generations": 3, "population": 8}}
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 CLUSTER = Cluster.uniform(3, 4)
 COLUMNS = (
-    "serial", "arrival_s", "num_devices", "allowed", "held", "weight", "attained_s", "attained_device_s", "waiting_s",
+    "serial", "arrival_s", "num_devices", "allowed", "held", "attained_s", "attained_device_s", "waiting_s",
     "first_start_s", "rows", "free",
 )  # fmt: skip
 
@@ -213,9 +213,9 @@ def check_told_why(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Non
     """After every decision, and in every round without one; what is said of free devices is so."""
     bring_about, num_told = Allocator.apply, 0
 
-    def told(self: Allocator, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
+    def told(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster) -> Ints:
         nonlocal num_told
-        changed = bring_about(self, rows, allocation, now_s)
+        changed = bring_about(self, rows, allocation, now_s, cluster)
         reasons = why_waiting(self, rows, allocation)
         waiting = np.flatnonzero(self.table.held[rows] == 0).tolist()
         assert reasons.keys() == set(waiting) - set(allocation.refused)

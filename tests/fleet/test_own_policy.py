@@ -149,6 +149,16 @@ def test_the_policy_of_the_guide_shares_the_cluster_among_users() -> None:
     assert fair.worst_unfairness < 0.5 * fifo.worst_unfairness
 
 
+def test_the_policy_of_the_guide_is_fair_by_finish_times() -> None:
+    """It is told of leases and equal shares by the snapshot; nobody comes off as badly as behind the sweep."""
+    jobs = tuple(read_workload(ROOT / "examples" / "fleet" / "users.csv"))
+    policy = parse_policy(f"{ROOT}/examples/fleet/finish_time.py:FinishTime")
+    themis = replace(scheduler_of("fifo"), policy=policy).simulate(jobs, Cluster.uniform(2, 4))
+    fifo = scheduler_of("fifo").simulate(jobs, Cluster.uniform(2, 4))
+    assert themis.worst_unfairness < 0.4 * fifo.worst_unfairness
+    assert themis.num_preemptions < 2 * len(jobs)
+
+
 def mean_s(run: FleetRun, whose: tuple[str, ...]) -> float:
     """Mean completion time of the jobs of which the names begin so."""
     return float(run.completion_s[[name.startswith(whose) for name in run.names]].mean())

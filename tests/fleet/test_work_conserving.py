@@ -31,6 +31,9 @@ CLUSTERS = {
     "partitions": replace(
         parse_cluster("3x4+2x2"), partitions=(("a", frozenset({0, 1})), ("b", frozenset({1, 2, 3})))
     ),
+    "partitions apart": replace(
+        parse_cluster("5x4"), partitions=(("a", frozenset({0, 1})), ("b", frozenset({2, 3})))
+    ),
     "partitions of types": replace(
         parse_cluster("3x2xA+2x4xB@8cpu"),
         partitions=(("a", frozenset({0, 1, 2})), ("b", frozenset({2, 3, 4}))),
@@ -72,8 +75,8 @@ def looking(see: Callable[[Allocator, Ints, Allocation], None]) -> Any:
     """`Allocator.apply`, after which somebody looks at who has what."""
     apply = Allocator.apply
 
-    def applied(self: Allocator, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
-        changed = apply(self, rows, allocation, now_s)
+    def applied(self: Allocator, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster) -> Ints:
+        changed = apply(self, rows, allocation, now_s, cluster)
         see(self, rows, allocation)
         return changed
 
@@ -125,7 +128,7 @@ def test_nobody_waits_beside_devices_that_would_do(
     def see(allocator: Allocator, rows: Ints, allocation: Allocation) -> None:
         looks[0] += 1
         check_devices(allocator)
-        for row in allocator.table.waiting().tolist():
+        for row in rows[allocator.table.held[rows] == 0].tolist():
             # What a fraction of time on one type is for, it does not have on another.
             given = allocation.given
             assert isinstance(given, Queue)
@@ -157,7 +160,7 @@ def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
         _, nodes, _, _, members = allocator.free.tables
         for row in table.waiting().tolist():
             assert not has_place(allocator, row, unblocked)
-            unblocked = without_nodes_of(table.allowed[row], members[table.partition[row]], unblocked, nodes)
+            unblocked = without_nodes_of(table.allowed[row], table.partition[row], members, unblocked, nodes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Allocator, "apply", looking(see))

@@ -155,8 +155,8 @@ def test_nothing_fits():
         plan(wide(16), small_memory(10**6, devices=2))
     sentences = str(error.value).removesuffix(".").split(". ")
     assert sentences[:3] == [
-        "wide, with 16 rows of 256, does not fit on small: a device needs 2.14 MiB by estimate, and a plan may use 0.954 MiB of its memory: "
-        "1.19 MiB are missing",
+        "wide, with 16 rows of 256, does not fit on small: a device needs 2.14 MiB by estimate, and a plan may use "
+        "0.954 MiB of its memory: 1.19 MiB are missing",
         "What fits by estimate: 4 nodes like this one",
         "The plan with the least memory: pipeline 1 x data 1 x tensor 2, 16 microbatches of 1",
     ]

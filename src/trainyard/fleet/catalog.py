@@ -194,6 +194,7 @@ CATALOG: tuple[Entry, ...] = (
         left_out="scaling of memory (section 3.2); the topology inside a node; how busy a device is comes from the "
         "job and is not measured over the last seconds; more than one opportunistic job on a device. Where trainings are "
         "real, nothing on a device enforces shares: both jobs run their kernels as they come",
+        needs=("guaranteed",),
         variants={"any device": {"busiest": 1.0}},
         simulated_only="shares of devices",
     ),
@@ -275,13 +276,15 @@ CATALOG: tuple[Entry, ...] = (
         variants={"sum of goodputs": {"power": 1.0}},
         simulated_only=_BATCHES,
     ),
-    _of_gavel("gavel_max_min", MaxMinFairness, "Max-min fairness over types of device", ("speed",)),
-    _of_gavel("gavel_water_filling", WaterFilling, "Max-min fairness that is Pareto efficient", ("speed",)),
+    _of_gavel("gavel_max_min", MaxMinFairness, "Max-min fairness over types of device", ("speed", "weight")),
+    _of_gavel(
+        "gavel_water_filling", WaterFilling, "Max-min fairness that is Pareto efficient", ("speed", "weight")
+    ),
     _of_gavel(
         "gavel_hierarchical",
         Hierarchical,
         "Fairness among virtual clusters, fairness or first come, first served within",
-        ("speed",),
+        ("speed", "weight"),
         fifo_within={"inner": "fifo"},
     ),
     _of_gavel("gavel_makespan", LeastMakespan, "Least makespan over types of device", ("speed", "length")),
@@ -310,7 +313,9 @@ CATALOG: tuple[Entry, ...] = (
         left_out="waiting for preempted jobs to stop, and taking that back, since they stop at once; nodes that are "
         "suggested for a single job: those that are away are so for all; jobs that can never fit are refused and do not "
         "wait; a job on a node that a new configuration lacks starts anew and does not run on uncounted. "
-        "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program",
+        "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program: of jobs "
+        "of lower priority it preempts those on the first cells, not the least urgent, which they then preempt",
+        needs=("guaranteed", "priority"),
     ),
 )
 """All systems of level 2."""

@@ -27,6 +27,7 @@ DIMENSIONS: Mapping[str, Callable[[Submitted], str]] = MappingProxyType(
         "user": lambda job: job.user,
         "account": lambda job: job.account,
         "virtual cluster": lambda job: job.virtual_cluster,
+        "qos": lambda job: job.qos,
         "devices": _size,
         "device type": lambda job: job.device_types or "any",
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.job import Job, JobRequest, Profile
@@ -24,16 +27,40 @@ def require(need: str, needs: frozenset[str]) -> None:
         )
 
 
-class KnownJob(JobRequest):
-    """A job as it was submitted, for a policy to look at: what every cluster knows of it, and what the policy declared.
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "work": "length",
+        "profile": "speed",
+        "deadline_s": "deadline",
+        "limit_s": "limit",
+        "priority": "priority",
+        "yields": "priority",
+        "guaranteed": "guaranteed",
+        "weight": "weight",
+        "qos": "qos",
+    }
+)
+"""The need that a policy has to declare for each attribute that `Job` adds to `JobRequest`."""
 
-    How much ``work`` it is needs "length", its ``profile`` needs "speed", its ``deadline_s`` needs "deadline",
-    its ``limit_s`` needs "limit".
+
+class KnownJob(JobRequest):
+    """A job as a policy sees it: all of `JobRequest`, and of `Job` what the policy declared.
+
+    What an attribute needs is in `NEEDS`.
     """
 
     __slots__ = ("_job", "_needs")
     _job: Job
     _needs: frozenset[str]
+    work: float
+    profile: Profile
+    deadline_s: float | None
+    limit_s: float | None
+    priority: int
+    yields: bool
+    guaranteed: bool
+    weight: float
+    qos: str
 
     def __init__(self, job: Job, needs: frozenset[str]) -> None:
         # Nothing is copied: every decision of a simulation makes as many of these as there are jobs.
@@ -41,30 +68,29 @@ class KnownJob(JobRequest):
         object.__setattr__(self, "_needs", needs)
 
     @property
-    def work(self) -> float:
-        require("length", self._needs)
-        return self._job.work
-
-    @property
-    def profile(self) -> Profile:
-        require("speed", self._needs)
-        return self._job.profile
-
-    @property
-    def deadline_s(self) -> float | None:
-        require("deadline", self._needs)
-        return self._job.deadline_s
-
-    @property
-    def limit_s(self) -> float | None:
-        require("limit", self._needs)
-        return self._job.limit_s
-
-    @property
     def skew(self) -> float | None:
         """See `Job.skew`."""
         return self._job.skew
 
 
+def _declared(name: str) -> property:
+    """An attribute of a job that a policy is told if it declared to need it."""
+
+    def get(known: KnownJob) -> Any:
+        require(NEEDS[name], known._needs)
+        return getattr(known._job, name)
+
+    return property(get)
+
+
 for _field in fields(JobRequest):
     setattr(KnownJob, _field.name, property(attrgetter(f"_job.{_field.name}")))
+for _name in NEEDS:
+    setattr(KnownJob, _name, _declared(_name))
+
+
+def ignored(jobs: Sequence[Job], needs: frozenset[str]) -> tuple[str, ...]:
+    """Attributes that some job has and a policy with these needs ignores, in the order of `NEEDS`."""
+    defaults = {field.name: field.default for field in fields(Job)}
+    said = [name for name, need in NEEDS.items() if need not in needs and defaults[name] is not MISSING]
+    return tuple(name for name in said if any(getattr(job, name) != defaults[name] for job in jobs))

@@ -24,7 +24,7 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it has to know beyond what every cluster knows: "length", "speed", "deadline", "limit" or "reports"."""
+        """What it has to know beyond what every cluster knows: see `Need`."""
         ...
 
     @property

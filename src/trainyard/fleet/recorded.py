@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,35 @@ Floats = NDArray[np.float64]
 
 AS_RECORDED = "as recorded"
 """What stands where runs have their policy."""
-_ALL_WISHES: frozenset[Wish] = frozenset({"gang", "equal workers", "pinned cell"})
+_ALL_WISHES: frozenset[Wish] = frozenset(get_args(Wish))
+
+
+class _Ran(NamedTuple):
+    """A job that ran.
+
+    Attributes
+    ----------
+    bits : types of device that it can run on.
+    held : [attempt, 3]: when each attempt began and ended, and its devices.
+    """
+
+    job: Job
+    bits: int
+    held: Floats
+
+    @property
+    def end_s(self) -> float:
+        return float(self.held[-1, 1])
+
+    @property
+    def waited(self) -> Floats:
+        """[time without devices, 3]: its beginning and end, and 1 for the job that waits."""
+        since_s = np.append(self.job.arrival_s, self.held[:-1, 1])
+        return np.stack([since_s, self.held[:, 0], np.ones(len(since_s))], 1)
 
 
 def recorded_run(jobs: Sequence[Job], cluster: Cluster) -> FleetRun | None:
-    """The jobs as they ran, without interruption, from the starts in the trace; None where it has no start.
+    """The jobs as they ran, with the interruptions that the trace tells of; None where no job says when it started.
 
     Jobs of which start or length were not recorded, and those that are too large for the cluster, are left out.
 
@@ -35,50 +60,76 @@ def recorded_run(jobs: Sequence[Job], cluster: Cluster) -> FleetRun | None:
     jobs : in the order of arrival.
     cluster : the cluster of the simulations. What ran may have had more devices than it has.
     """
-    if not any(job.started_s is not None for job in jobs):
+    if not any(job.attempts for job in jobs):
         return None
-    notes, feasibility, ran = (
-        Recorder(keep_spans=False),
-        Feasibility(cluster, _ALL_WISHES),
-        list[tuple[float, float, Job, int]](),
-    )
+    notes, feasibility, ran = Recorder(keep_spans=False), Feasibility(cluster, _ALL_WISHES), list[_Ran]()
     for job in jobs:
         try:
             check_times(job)
-            bits = feasibility.of(job)
+            ran.append(_Ran(job, feasibility.of(job), _held(job)))
         except UnfitJobError as error:
             notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
-            continue
-        rate = rate_anywhere(job)
-        if job.started_s is None or not rate > 0:
-            what = "when it started" if job.started_s is None else "how long it ran"
-            notes.left_out.append(Unfit(Submitted.of(job), f"the trace does not say {what}", ""))
-            continue
-        ran.append((job.started_s + job.work / rate, job.started_s, job, bits))
-    ran.sort(key=lambda each: each[0])
-    arrivals_s = np.array([job.arrival_s for _, _, job, _ in ran])
-    starts_s, ends_s = (np.array([each[i] for each in ran]) for i in (1, 0))
-    sizes = np.array([float(job.num_devices) for _, _, job, _ in ran])
+    ran.sort(key=lambda each: each.end_s)
     fair = FairTimes(cluster)
-    job_s = _area(arrivals_s, ends_s, np.ones(len(ran)))
-    for (end_s, start_s, job, bits), own_job_s in zip(ran, job_s.tolist(), strict=True):
-        wait_s, device_s = start_s - job.arrival_s, (end_s - start_s) * job.num_devices
-        times_s = fair.times_s(job, bits, own_job_s, end_s)
-        notes.ended(job, start_s, end_s, wait_s, 0.0, device_s, 0.0, 0, 1, *times_s)
-    moments_s, in_use = _over_time(starts_s, ends_s, sizes)
-    waiting_s, waiting = _over_time(arrivals_s, starts_s, np.ones(len(ran)))
-    every_s = np.union1d(moments_s, waiting_s)
-    found = np.array([every_s, _at(every_s, moments_s, in_use), _at(every_s, waiting_s, waiting)])
-    changes = (found[1:, 1:] != found[1:, :-1]).any(axis=0)
-    notes.uses(found[:, np.append(np.ones(min(1, len(every_s)), np.bool_), changes)])
+    there = np.array([(each.job.arrival_s, each.end_s, 1.0) for each in ran]).reshape(-1, 3)
+    for (job, bits, held), own_job_s in zip(ran, _area(there).tolist(), strict=True):
+        _note(notes, job, held, fair.times_s(job, bits, own_job_s, float(held[-1, 1])))
+    notes.uses(_uses(ran))
     return notes.result(AS_RECORDED, cluster, "")
 
 
-def _over_time(from_s: Floats, until_s: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """When the sum of the weights of what is there changes, and what it is from then on."""
-    moments_s, place = np.unique(np.concatenate((from_s, until_s)), return_inverse=True)
-    changes = np.bincount(place, np.concatenate((weights, -weights)), len(moments_s))
-    return moments_s, np.cumsum(changes)
+def _held(job: Job) -> Floats:
+    """When each attempt of a job began and ended, and its devices, [attempt, 3].
+
+    Raises
+    ------
+    UnfitJobError
+        If that was not recorded.
+    """
+    if not job.attempts:
+        raise UnfitJobError("the trace does not say when it started", "")
+    last = job.attempts[-1]
+    if last.end_s is None:
+        rate = rate_anywhere(job)
+        if not rate > 0:
+            raise UnfitJobError("the trace does not say how long it ran", "")
+        last = last._replace(end_s=last.start_s + job.work / rate)
+    return np.array(
+        [(each.start_s, each.end_s, each.num_devices) for each in (*job.attempts[:-1], last)], np.float64
+    )
+
+
+def _note(notes: Recorder, job: Job, held: Floats, fair_s: tuple[float, float]) -> None:
+    """Note the end of a job."""
+    (start_s, *_), (*_, end_s) = held[:, 0].tolist(), held[:, 1].tolist()
+    between_s = float((held[1:, 0] - held[:-1, 1]).sum())
+    device_s = float(((held[:, 1] - held[:, 0]) * held[:, 2]).sum())
+    wait_s, again = start_s - job.arrival_s + between_s, len(held) - 1
+    notes.ended(job, start_s, end_s, wait_s, 0.0, device_s, 0.0, again, again + 1, *fair_s)
+
+
+def _uses(ran: Sequence[_Ran]) -> Floats:
+    """Devices in use and jobs that wait whenever either changes; rows as in `Series`."""
+    empty = np.zeros((0, 3))
+    moments_s, in_use = _over_time(np.concatenate([empty, *(each.held for each in ran)]))
+    waiting_s, waiting = _over_time(np.concatenate([empty, *(each.waited for each in ran)]))
+    every_s = np.union1d(moments_s, waiting_s)
+    found = np.array([every_s, _at(every_s, moments_s, in_use), _at(every_s, waiting_s, waiting)])
+    changes = (found[1:, 1:] != found[1:, :-1]).any(axis=0)
+    uses: Floats = found[:, np.append(np.ones(min(1, len(every_s)), np.bool_), changes)]
+    return uses
+
+
+def _over_time(spans: Floats) -> tuple[Floats, Floats]:
+    """When the sum of the weights of what is there changes, and what it is from then on.
+
+    Parameters
+    ----------
+    spans : [span, 3]: beginning, end and weight.
+    """
+    times_s, weights = np.concatenate((spans[:, 0], spans[:, 1])), np.concatenate((spans[:, 2], -spans[:, 2]))
+    moments_s, place = np.unique(times_s, return_inverse=True)
+    return moments_s, np.cumsum(np.bincount(place, weights, len(moments_s)))
 
 
 def _at(every_s: Floats, moments_s: Floats, values: Floats) -> Floats:
@@ -87,13 +138,11 @@ def _at(every_s: Floats, moments_s: Floats, values: Floats) -> Floats:
     return found
 
 
-def _area(from_s: Floats, until_s: Floats, weights: Floats) -> Floats:
-    """For everything that is there, the sum of the weights of all that is, over the time in which it is."""
-    moments_s, values = _over_time(from_s, until_s, weights)
-    upto = (
-        np.concatenate(([0.0], np.cumsum(values[:-1] * np.diff(moments_s)))) if len(moments_s) else moments_s
-    )
-    found: Floats = (
-        np.interp(until_s, moments_s, upto) - np.interp(from_s, moments_s, upto) if len(moments_s) else upto
-    )
+def _area(spans: Floats) -> Floats:
+    """For every span, the sum of the weights of all that are there, over the time in which it is."""
+    moments_s, values = _over_time(spans)
+    if not len(moments_s):
+        return moments_s
+    upto = np.concatenate(([0.0], np.cumsum(values[:-1] * np.diff(moments_s))))
+    found: Floats = np.interp(spans[:, 1], moments_s, upto) - np.interp(spans[:, 0], moments_s, upto)
     return found

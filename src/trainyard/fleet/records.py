@@ -32,6 +32,7 @@ class Submitted(NamedTuple):
     user: str
     account: str
     virtual_cluster: str
+    qos: str
     num_devices: int
     device_types: str
     deadline_s: float
@@ -41,7 +42,8 @@ class Submitted(NamedTuple):
         """What reports need of a job."""
         types = "+".join(job.device_types) if job.device_types else ""
         deadline_s = _INF if job.deadline_s is None else job.deadline_s
-        return cls(job.name, job.user, job.account, job.virtual_cluster, job.num_devices, types, deadline_s)
+        whose = job.user, job.account, job.virtual_cluster, job.qos
+        return cls(job.name, *whose, job.num_devices, types, deadline_s)
 
 
 class Unfit(NamedTuple):
@@ -203,7 +205,13 @@ class FleetRun:
 
     @property
     def num_preemptions(self) -> int:
+        """How often jobs lost their devices and waited."""
         return int(self.num_preempted.sum())
+
+    @property
+    def num_moves(self) -> int:
+        """How often jobs restarted on other devices, or on more or fewer, without a wait between."""
+        return int((self.num_starts - 1 - self.num_preempted).sum())
 
     @property
     def mean_waiting_s(self) -> float:

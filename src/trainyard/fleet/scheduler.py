@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from trainyard.fleet.catalog import find, parse_policy, split_policies
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.known import ignored
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Hazards
@@ -15,7 +17,7 @@ from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.recorded import AS_RECORDED
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate import prepared_run
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
@@ -42,7 +44,11 @@ class Scheduler:
         """Whether the policy may give a device to several jobs at once."""
         return traits_of(self.policy).shares
 
-    def simulate(
+    def simulate(self, jobs: Iterable[Job], cluster: Cluster, **conditions: Any) -> FleetRun:
+        """Run a workload in simulation; ``conditions`` are those of `prepared`."""
+        return self.prepared(jobs, cluster, **conditions)()
+
+    def prepared(
         self,
         jobs: Iterable[Job],
         cluster: Cluster,
@@ -52,9 +58,9 @@ class Scheduler:
         crowding: Crowding | None = None,
         keep_spans: bool = False,
         strict: bool = False,
-    ) -> FleetRun:
-        """Run a workload in simulation; see `simulate_fleet`."""
-        return simulate_fleet(
+    ) -> Callable[[], FleetRun]:
+        """Set up a simulation of a workload, which runs when it is called; see `prepared_run`."""
+        return prepared_run(
             jobs,
             cluster,
             self.policy,
@@ -107,6 +113,22 @@ class CannotRun:
 
     text: str
     why: str
+
+
+class Ignored(NamedTuple):
+    """Policies that ignore the same attributes of jobs; all by name."""
+
+    policies: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+
+def ignored_by(schedulers: Sequence[Scheduler], jobs: Sequence[Job]) -> tuple[Ignored, ...]:
+    """Attributes that jobs have and policies ignore; policies that ignore the same are together."""
+    by_attributes: dict[tuple[str, ...], list[str]] = {}
+    for scheduler in schedulers:
+        if attributes := ignored(jobs, scheduler.policy.needs):
+            by_attributes.setdefault(attributes, []).append(scheduler.text)
+    return tuple(Ignored(tuple(policies), attributes) for attributes, policies in by_attributes.items())
 
 
 def schedulers_of(

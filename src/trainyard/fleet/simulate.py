@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -33,7 +33,41 @@ def simulate_fleet(
     keep_spans: bool = False,
     strict: bool = False,
 ) -> FleetRun:
-    """Run a workload to its end.
+    """Run a workload to its end; see `prepared_run`."""
+    prepared = prepared_run(
+        jobs,
+        cluster,
+        policy,
+        name=name,
+        place=place,
+        rounds=rounds,
+        costs=costs,
+        hazards=hazards,
+        crowding=crowding,
+        keep_spans=keep_spans,
+        strict=strict,
+    )
+    return prepared()
+
+
+def prepared_run(
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    name: str = "",
+    place: str = "consolidated",
+    rounds: Rounds | None = None,
+    costs: Costs | None = None,
+    hazards: Hazards | None = None,
+    crowding: Crowding | None = None,
+    keep_spans: bool = False,
+    strict: bool = False,
+) -> Callable[[], FleetRun]:
+    """Set up a simulation that runs a workload to its end when it is called, once.
+
+    What can be refused without simulating is refused here: a cluster that is not for the policy, and if ``strict`` and
+    the jobs are all there, jobs that can never run.
 
     A job that can never run here, as it asks to and under this policy, is left out and counted.
 
@@ -51,7 +85,8 @@ def simulate_fleet(
     Raises
     ------
     FleetError
-        If jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
+        If the policy cannot run so; when called, if jobs are not in order, or the policy leaves jobs waiting or
+        restarting for ever.
     """
     traits = traits_of(policy)
     if traits.rounds is not None:
@@ -67,7 +102,11 @@ def simulate_fleet(
             "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    how = placement(place)
-    allocator = Allocator(cluster, policy, how, costs or Costs(), notes, fate, crowding)
-    Simulator(jobs, policy, allocator, rounds, strict).run()
-    return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
+    allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
+    simulator = Simulator(jobs, policy, allocator, rounds, strict)
+
+    def run() -> FleetRun:
+        simulator.run()
+        return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
+
+    return run

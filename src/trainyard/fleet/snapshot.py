@@ -14,6 +14,7 @@ from trainyard.fleet.jobs import job_facts
 from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.place.trial import TrialPlacement
+from trainyard.fleet.workload.fair import FairTimes
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
 
@@ -21,9 +22,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Need = Literal["length", "speed", "deadline", "reports", "limit"]
+Need = Literal[
+    "length", "speed", "deadline", "reports", "limit", "priority", "guaranteed", "weight", "qos"
+]  # fmt: skip
 """What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
-they should end; what adaptive jobs measured of themselves; for how long their users let them run."""
+they should end; what adaptive jobs measured of themselves; for how long their users let them run; and what not every
+cluster looks at: how urgent jobs are, whether they are guaranteed, weights in fairness, quality of service."""
 
 
 HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, job_facts.FACT_ALLOWED
@@ -99,7 +103,7 @@ class Snapshot:
         "Device types that every job can run on, as bits by their index in ``cluster.device_types``."
     )
     partition = _Column[Ints]("Index of the partition in whose nodes every job must lie; 0 for any node.")
-    weight = _Column[Floats]("Of every job, in weighted fairness.")
+    weight = _Column[Floats]("Of every job, in weighted fairness.", needs=("weight",))
     deadline_s = _Column[Floats](
         "Deadlines, infinite for jobs without one.", lambda s: s._of_jobs("deadline_s"), ("deadline",)
     )
@@ -117,6 +121,10 @@ class Snapshot:
         "What every job has.", lambda s: tuple(s._table.grants[row] for row in s.rows)
     )
     held = _Column[Ints]("Devices that every job has.")
+    lease_until_s = _Column[Floats](
+        "When every job's devices are to be given back, by the decision that gave them: a lease, which is over where "
+        "that is not later than now; infinite for devices without a lease, and for a job without devices."
+    )
     is_running = _Column[Bools]("Whether every job has devices.", lambda s: s.held > 0)
     is_restarting = _Column[Bools](
         "Whether every job has devices and does no work yet.",
@@ -151,6 +159,13 @@ class Snapshot:
         "Time that every job would still take on its gang, all devices that it asks for, on the type on which it is "
         "fastest, of those that it may have; infinite for a job that runs on none.",
         lambda s: s._least_rests_s(),
+        ("length", "speed"),
+    )
+
+    fair_s = _Column[Floats](
+        "Time that every job would take from beginning to end with an equal share of the cluster, that of one of as many "
+        "jobs as there were on average since it came; as long as alone on its gang if it asks for no more than that.",
+        lambda s: s._fair_times_s(),
         ("length", "speed"),
     )
 
@@ -208,6 +223,15 @@ class Snapshot:
             for number in np.flatnonzero(np.isnan(found)).tolist():
                 found[number] = self._least_rest_s(number)
         return found
+
+    def _fair_times_s(self) -> Floats:
+        """What `fair_s` says: how long jobs take alone is found once, the rest at every decision."""
+        fair, found = FairTimes(self.cluster.whole), self._table.alone_s
+        for row in self.rows.tolist():
+            if row not in found:
+                found[row] = fair.alone_s(self._table.job(row), int(self._table.allowed[row]))
+        alone_s = np.array([found[row] for row in self.rows.tolist()])
+        return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
         """What `left_s` says of one job, of which it matters where it runs, or which adapts itself.
@@ -278,8 +302,11 @@ class Snapshot:
 
     def _kinds(self, number: int) -> list[int]:
         """Types of device of which a job may have its gang, and there are enough when all nodes are there."""
-        sizes, allowed = self.cluster.whole.devices_of_type.tolist(), int(self.allowed[number])
-        wanted = self.job(number).num_devices
+        allowed, partition = int(self.allowed[number]), self.partition[number]
+        sizes, wanted = (
+            self.cluster.whole.devices_of_partition[partition].tolist(),
+            self.job(number).num_devices,
+        )
         return [kind for kind, size in enumerate(sizes) if wanted <= size and (allowed >> kind) & 1]
 
     def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:

@@ -16,7 +16,14 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.scheduler import CannotRun, Scheduler, baseline_of, schedulers_of
+from trainyard.fleet.scheduler import (
+    CannotRun,
+    Ignored,
+    Scheduler,
+    baseline_of,
+    ignored_by,
+    schedulers_of,
+)
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
@@ -94,11 +101,13 @@ class Study:
     standings : of those that ran, the best first.
     baseline : the policy with which the others are compared.
     refused : those that cannot run so.
+    ignored : attributes of jobs of the first workload that policies ignore.
     """
 
     standings: tuple[Standing, ...]
     baseline: str
     refused: tuple[CannotRun, ...]
+    ignored: tuple[Ignored, ...]
 
 
 _FIGURES: Mapping[str, Callable[[FleetRun], float]] = MappingProxyType(
@@ -181,7 +190,9 @@ def study(
         tell(len(found), len(cases))
     done, failed = _sorted_out(schedulers, found)
     first = baseline_of(policies, baseline, tuple(done))
-    return Study(_standings(done, first), first, (*refused, *failed))
+    ran = [scheduler for scheduler in schedulers if scheduler.text in done]
+    ignored = ignored_by(ran, workload(seeds[0]))
+    return Study(_standings(done, first), first, (*refused, *failed), ignored)
 
 
 class _Figures(NamedTuple):

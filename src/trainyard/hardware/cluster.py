@@ -58,6 +58,8 @@ class Cluster:
         When nodes come and go while jobs run, in the order of time.
     away
         Numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
+    outside
+        Numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Cluster:
     partitions: tuple[tuple[str, frozenset[int]], ...] = ()
     changes: tuple[NodeChange, ...] = ()
     away: frozenset[int] = frozenset()
+    outside: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not any(node.devices for node in self.nodes):
@@ -175,7 +178,7 @@ class Cluster:
     @cached_property
     def node_of(self) -> Ints:
         """Node of every device."""
-        return np.repeat(np.arange(len(self.nodes)), [node.num_devices for node in self.nodes])
+        return np.repeat(np.arange(self.num_nodes), [node.num_devices for node in self.nodes])
 
     @cached_property
     def first_device(self) -> Ints:
@@ -185,9 +188,8 @@ class Cluster:
     @cached_property
     def devices_per_node(self) -> Ints:
         """Devices of every node that can be used now."""
-        return np.array(
-            [0 if n in self.away else node.num_devices for n, node in enumerate(self.nodes)], np.int64
-        )
+        none = self.away | self.outside
+        return np.array([0 if n in none else node.num_devices for n, node in enumerate(self.nodes)], np.int64)
 
     @cached_property
     def is_usable(self) -> Bools:
@@ -213,8 +215,15 @@ class Cluster:
 
     @cached_property
     def devices_of_type(self) -> Ints:
-        """Number of devices in every pool that can be used now."""
-        return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
+        """Number of devices of every type that can be used now."""
+        sizes: Ints = self.devices_of_partition[0]
+        return sizes
+
+    @cached_property
+    def devices_of_partition(self) -> Ints:
+        """The same of every row of `members`."""
+        types, sizes = self.type_of_node, self.devices_per_node * self.members
+        return np.array([np.bincount(types, row, len(self.device_types)) for row in sizes], np.int64)
 
     @cached_property
     def largest_host(self) -> tuple[float, float]:
@@ -229,29 +238,23 @@ class Cluster:
 
     @cached_property
     def is_one_pool(self) -> bool:
-        """Whether all jobs can have all devices: these are of one type, and there are no partitions."""
-        return self.num_pools == 1
-
-    @property
-    def num_pools(self) -> int:
-        """Device types, times partitions of nodes and the whole."""
-        return len(self.device_types) * (1 + len(self.partitions))
+        """Whether all jobs can have all devices: these are of one type, and no partition has but some of them."""
+        inside, own = self.members[:, self.members[0] > 0], self.whole.devices_of_type
+        return np.count_nonzero(own) == 1 and all(row.all() or not row.any() for row in inside)
 
     @cached_property
     def members(self) -> Ints:
         """A row for every partition, after one for the whole cluster: 1 for each of its nodes, 0 for others."""
         found = np.ones((1 + len(self.partitions), len(self.nodes)), np.int64)
+        found[0, list(self.outside)] = 0
         for row, (_, nodes) in enumerate(self.partitions, 1):
             found[row] = [node in nodes for node in range(len(self.nodes))]
         return found
 
     def partition_index(self, name: str) -> int:
         """Row of a partition among `members`; 0 for none, where there is none of that name."""
-        return self._partition_indices.get(name, 0)
-
-    @cached_property
-    def _partition_indices(self) -> dict[str, int]:
-        return {name: row for row, (name, _) in enumerate(self.partitions, 1)}
+        names = [each for each, _ in self.partitions]
+        return 1 + names.index(name) if name in names else 0
 
     def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
         """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
@@ -261,11 +264,8 @@ class Cluster:
     @cached_property
     def _largest_nodes(self) -> tuple[int, ...]:
         """Devices of the largest node of every type, whether it can be used or not."""
-        largest = dict.fromkeys(self.device_types, 0)
-        for node in self.nodes:
-            if node.devices:
-                largest[node.device_type] = max(largest[node.device_type], node.num_devices)
-        return tuple(largest.values())
+        sizes = [[n.num_devices for n in self.nodes if n.device_type == kind] for kind in self.device_types]
+        return tuple(map(max, sizes))
 
     def type_bits(self, names: Sequence[str]) -> int:
         """Device types as bits, by their index; no names are all types. Types that no node has are left out."""

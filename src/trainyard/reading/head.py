@@ -11,6 +11,7 @@ from trainyard.reading.errors import ReadingError
 from trainyard.reading.plain import plain_beginning
 
 _HEAD_BYTES = 65536
+_FAR = 0.5  # share of the columns of a format that may be missing where it is said to be near
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,41 @@ Matches = Callable[[Head], bool]
 """Whether a file that begins so is of a format."""
 
 
-def has_columns(*names: str, without: tuple[str, ...] = ()) -> Matches:
-    """Whether the first line names these columns, and none of others."""
+@dataclass(frozen=True)
+class HasColumns:
+    """Whether the first line names all columns of one of some layouts, and none of others.
 
-    def matches(head: Head) -> bool:
+    Attributes
+    ----------
+    layouts : columns of each.
+    without : columns that are not there.
+    or_else : what else a file of the format may begin with.
+    """
+
+    layouts: tuple[tuple[str, ...], ...]
+    without: tuple[str, ...] = ()
+    or_else: Matches | None = None
+
+    def __call__(self, head: Head) -> bool:
         columns = head.columns()
-        return columns.issuperset(names) and columns.isdisjoint(without)
+        found = columns.isdisjoint(self.without) and any(map(columns.issuperset, self.layouts))
+        return found or (self.or_else is not None and self.or_else(head))
 
-    return matches
+    def distance(self, head: Head) -> tuple[float, str]:
+        """The share of the columns of the nearest layout that are missing, and what has to change, in words."""
+        columns = head.columns()
+        layout = min(self.layouts, key=lambda names: len(set(names) - columns) / len(names))
+        missing = [name for name in layout if name not in columns]
+        foreign = [name for name in self.without if name in columns]
+        said = [f"also has {', '.join(missing)}"] * bool(missing) + [f"has no {', '.join(foreign)}"] * bool(
+            foreign
+        )
+        return len(missing) / len(layout), " and ".join(said)
+
+
+def has_columns(*names: str, without: tuple[str, ...] = ()) -> HasColumns:
+    """Whether the first line names these columns, and none of others."""
+    return HasColumns((names,), without)
 
 
 def has_keys(*names: str) -> Matches:
@@ -109,8 +137,20 @@ def recognised(path: Path, formats: Mapping[str, _Format], what: str) -> _Format
         raise ReadingError(f"trace {path} is empty; a trace has a line for each {what}")
     found = [name for name, entry in formats.items() if entry.matches(head)]
     if len(found) != 1:
+        near = "" if found else _nearest(head, formats)
         said = f"could be {', '.join(found)}" if found else "is of no known format"
         raise ReadingError(
-            f"trace {path} {said}; name one: {', '.join(formats)}. It begins with {head.first[:80]!r}"
+            f"trace {path} {said}; name one: {', '.join(formats)}. It begins with {head.first[:80]!r}{near}"
         )
     return formats[found[0]]
+
+
+def _nearest(head: Head, formats: Mapping[str, Recognisable]) -> str:
+    """The format whose columns are most like those of a file, if at least half of them are there; else empty."""
+    near = [
+        (*entry.matches.distance(head), name)
+        for name, entry in formats.items()
+        if isinstance(entry.matches, HasColumns)
+    ]
+    share, said, name = min(near, key=lambda each: each[0], default=(1.0, "", ""))
+    return f". The nearest is {name}, which {said}" if share <= _FAR else ""

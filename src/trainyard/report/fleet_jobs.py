@@ -34,6 +34,7 @@ def job_columns(run: FleetRun) -> dict[str, list[Any]]:
         "user": [job.user for job in jobs],
         "account": [job.account for job in jobs],
         "virtual_cluster": [job.virtual_cluster for job in jobs],
+        "qos": [job.qos for job in jobs],
         "num_devices": [job.num_devices for job in jobs],
         "device_types": [job.device_types for job in jobs],
         "deadline_s": [job.deadline_s if np.isfinite(job.deadline_s) else None for job in jobs],

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trainyard.fleet.groups import beside
 from trainyard.fleet.records import FleetRun, Unfit
-from trainyard.fleet.scheduler import CannotRun
+from trainyard.fleet.scheduler import CannotRun, Ignored
 from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
 from trainyard.report.fleet_jobs import job_columns
@@ -20,6 +20,7 @@ from trainyard.report.units import duration_text, percent_text
 __all__ = [
     "devices_table",
     "fleet_tables",
+    "ignored_lines",
     "league",
     "left_out_lines",
     "ranked_runs",
@@ -88,6 +89,8 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     ]
     if any(run.queues for run in order):
         cells.insert(1, ("queues", lambda run: run.queues))
+    if any(run.num_moves for run in order):
+        cells.append(("moved", lambda run: str(run.num_moves) if run.jobs else ""))
     if any(run.num_failures for run in order):
         cells.append(("failures", lambda run: str(run.num_failures)))
     if any(run.refused for run in order):
@@ -141,9 +144,23 @@ def left_out_lines(runs: Sequence[FleetRun]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+def remarks(
+    runs: Sequence[FleetRun],
+    cannot: Sequence[CannotRun],
+    jobs: Sequence[Job],
+    ignored: Sequence[Ignored] = (),
+) -> tuple[str, ...]:
     """All that is to be said of policies and jobs below the tables."""
-    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs), *_too_many(runs))
+    said = (*refusals(runs, cannot), *left_out_lines(runs), *ignored_lines(ignored))
+    return (*said, *_unresized(runs, jobs), *_too_many(runs))
+
+
+def ignored_lines(ignored: Sequence[Ignored]) -> tuple[str, ...]:
+    """A line for all policies that ignore the same attributes of jobs."""
+    return tuple(
+        f"{', '.join(policies)} ignore{'s' * (len(policies) == 1)} the jobs' {', '.join(attributes)}"
+        for policies, attributes in ignored
+    )
 
 
 def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:

@@ -10,7 +10,9 @@ from rich.table import Table as RichTable
 from trainyard.fleet.study import Interval, Standing, Study
 from trainyard.report.axes import layout, unit_of
 from trainyard.report.colors import series_color
+from trainyard.report.fleet_league import ignored_lines
 from trainyard.report.page import Figure, Table, html_page
+from trainyard.report.remarks import remark_tables
 from trainyard.report.tables import make_table
 from trainyard.report.units import number_text
 
@@ -126,6 +128,7 @@ def study_tables(title: str, study: Study) -> tuple[RichTable | str, ...]:
         make_table("", *_more_rows(study.standings)),
         make_table("", *_rows_of_devices(study.standings), text_columns=2),
         *(f"{each.text} refused: {each.why}" for each in study.refused),
+        *ignored_lines(study.ignored),
     )
 
 
@@ -152,6 +155,7 @@ def study_page(title: str, study: Study) -> str:
     if study.refused:
         why = tuple((each.text, each.why) for each in study.refused)
         tables.append(Table("Policies that cannot run", ("policy", "why"), why))
+    tables += remark_tables(ignored_lines(study.ignored), None)
     if any(each.groups for each in standings):
         tables.append(Table(f"Whose jobs wait, beside {study.baseline}", *_rows_by_group(standings)))
     return html_page(title, {"best": best}, [tables[0], figure, *tables[1:]])

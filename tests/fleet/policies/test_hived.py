@@ -15,6 +15,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
+from trainyard.report.fleet_league import devices_table
 
 
 def times(run: FleetRun) -> dict[str, float]:
@@ -83,6 +84,21 @@ def test_opportunistic_jobs_use_what_is_idle_and_delay_no_guaranteed_one(seed: i
     assert {name: times(together)[name] for name in guaranteed.names} == times(guaranteed)
     assert together.busy > guaranteed.busy
     assert together.num_preemptions > guaranteed.num_preemptions
+
+
+def test_cells_are_taken_in_their_order_as_in_the_authors_program() -> None:
+    """Not from the least urgent job: that loses its cell to the one that lost its own, and both restart."""
+    jobs = [
+        declared_job("middle", 0.0, 4, 1000.0, priority=5),
+        declared_job("low", 0.0, 4, 1000.0, priority=0),
+        declared_job("high", 100.0, 4, 1000.0, priority=10),
+    ]
+    run = simulate_fleet(jobs, Cluster.uniform(1, 8), hived())
+    assert times(run) == {"middle": 1000.0, "high": 1000.0, "low": 1900.0}
+    assert dict(zip(run.names, run.num_starts.tolist(), strict=True)) == {"middle": 2, "high": 1, "low": 2}
+    assert (run.num_preemptions, run.num_moves) == (1, 1)
+    (columns, rows) = devices_table([run])
+    assert dict(zip(columns, rows[0], strict=True))["moved"] == "1"
 
 
 def test_wrong_settings() -> None:

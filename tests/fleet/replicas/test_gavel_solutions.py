@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.gavel.objectives import LeastMakespan, MaxMinFairness
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.replicas.centre import centre
+from trainyard.fleet.replicas.centre import _back, _coupling, _step, _times, centre
 from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
@@ -49,6 +49,22 @@ def test_inner_solutions_lie_within_their_set() -> None:
     assert found is not None
     np.testing.assert_allclose(found, [[0.5, 0.5]], atol=1e-3)
     assert centre(np.ones((1, 2)), np.ones(1), np.array([1, 1]), need=np.array([1.5])) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_is_solved_where_a_job_needs_all_its_time_on_one_type(seed: int) -> None:
+    """Near the end of the method the job's rows of time and of rate are parallel, but for rounding."""
+    rng, jobs, kinds = np.random.default_rng(seed), 20, 3
+    speed = rng.uniform(0.1, 3.0, (jobs, kinds))
+    data = np.stack((-np.ones_like(speed), np.ones_like(speed), np.ones_like(speed), -speed))
+    weight = 10.0 ** rng.uniform(-4, 4, jobs * kinds + kinds + 2 * jobs)
+    weight[:kinds] = 1e7, 1e-7, 1e-7
+    weight[[jobs * kinds + kinds, jobs * kinds + kinds + jobs]] = 1e-7
+    columns, rows = rng.normal(size=jobs * kinds + 1), rng.normal(size=len(weight))
+    level = np.ones(jobs)
+    x, z = _step(data, level, weight, _coupling(data, level, weight, True), columns, rows)
+    np.testing.assert_allclose(_back(data, level, z), columns, atol=1e-6)
+    np.testing.assert_allclose(_times(data, level, x) - weight * z, rows, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))

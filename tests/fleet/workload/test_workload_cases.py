@@ -265,3 +265,58 @@ def test_the_command_line_says_what_was_left_out(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     assert cli.main(simulate) == 0
     assert "left out: 4 of 11 rows\n  2 rows: never ran (line 4, line 10)\n" in capsys.readouterr().out
+
+
+def test_the_traces_of_acme(tmp_path: Path) -> None:
+    """Those of Kalos count durations from the submission; zones are named, and are not the same."""
+    path = tmp_path / "trace_seren.csv"
+    head = "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
+    rows = [
+        "7,u1,1,8,128,Other,FAILED,{0} 00:18:22+08:00,{0} 00:18:54+08:00,{0} 00:20:51+08:00,117,32,936.0",
+        "6,u2,1,8,128,Pretrain,COMPLETED,{0} 00:17:22+08:00,{0} 00:20:00+08:00,{0} 01:20:00+08:00,3600,158,28800.0",
+        "8,u2,1,0,4,CPU,COMPLETED,{0} 00:17:22+08:00,{0} 00:20:00+08:00,{0} 01:20:00+08:00,3600,158,0.0",
+        "9,u2,1,1,4,Debug,CANCELLED,{0} 00:17:22+08:00,,{0} 01:20:00+08:00,0,3758,0.0",
+        "10,u2,1,1,4,Debug,RUNNING,{0} 00:17:22+08:00,{0} 00:20:00+08:00,,0,3758,0.0",
+        "11,u2,1,1,4,Debug,FAILED,{0} 00:17:22+08:00,{0} 00:20:00+08:00,{0} 00:20:00+08:00,0,158,0.0",
+    ]
+    path.write_text(head + "".join(f"{row.format('2023-03-01')}\n" for row in rows))
+    workload = read_workload(path)
+    jobs = list(workload)
+    assert [(job.name, job.arrival_s, job.num_devices, job.work, job.started_s) for job in jobs] == [
+        ("6", 0, 8, 3600, 158), ("7", 60, 8, 117, 92),
+    ]  # fmt: skip
+    assert [(job.user, job.virtual_cluster, job.cpus) for job in jobs[:1]] == [("u2", "Pretrain", 128)]
+    assert str(workload.zero) == "2023-02-28 16:17:22+00:00"
+    assert left_out(read_workload(path)) == {
+        "asks for no device": (1, ["line 4"]),
+        "never ran": (1, ["line 5"]),
+        "not over yet: it is not known how long it runs": (1, ["line 6"]),
+        "ran for no time": (1, ["line 7"]),
+    }
+    kalos = tmp_path / "trace_kalos.csv"
+    kalos.write_text(
+        "job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,shared_mem_per_pod,type,state,submit_time,start_time,"
+        "end_time,fail_time,stop_time,duration,queue,gpu_time\n"
+        "dlc,u1,8,64,960,1000,100.0,Other,FAILED,2023-05-17 11:00:58+00:00,2023-05-17 11:01:08+00:00,"
+        "2023-05-17 11:01:16+00:00,2023-05-17 11:01:16+00:00,,18,10.0,1152.0\n"
+    )
+    assert [(job.num_devices, job.work, job.started_s) for job in read_workload(kalos)] == [(64, 8, 10)]
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("job_id,user,gpu_num,cpu_num,kind,submit_time,start_time,end_time", "acme, which also has type"),
+        ("name,arrival_s,devices,length_s", "trainyard, which also has num_devices"),
+        ("job_id,submission_time,duration", "elasticflow, which also has num_gpu"),
+        (
+            "job_id,num_gpu,submit_time,model_name,duration,iterations,ddl",
+            "tiresias, which has no ddl",
+        ),
+    ],
+)
+def test_the_nearest_format_is_named(tmp_path: Path, header: str, said: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"{header}\n1\n")
+    with pytest.raises(FleetError, match=f"is of no known format.*The nearest is {said}$"):
+        read_workload(path)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.own import COLUMNS, read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload, recognise
@@ -23,9 +24,18 @@ FULL = Job(
     "full, with a comma", 12.25, 2, 1e6, Speeds((("V100", 1, 5.5), ("V100", 2, 0.1 + 0.2))),
     min_devices=1, max_devices=8, device_types=("V100", "K80"), user="ann", virtual_cluster='the "red"', weight=2.5,
     deadline_s=99.0, guaranteed=False, cpus=3.5, memory_bytes=2.0**31, busy=0.25, model="ResNet: 50", batch_size=256,
-    priority=3, gang=(1, 1), pinned_cell="mine", yields=True, started_s=13.5, limit_s=3600.0, account="vision",
+    priority=3, qos="night", gang=(1, 1), pinned_cell="mine", yields=True, limit_s=3600.0, account="vision",
+    attempts=(Attempt(13.5, 2),),
 )  # fmt: skip
-PART = declared_job("123", 12.25, 1, 60.0, busy=0.5, model="no")
+PART = declared_job(
+    "123",
+    12.25,
+    1,
+    60.0,
+    busy=0.5,
+    model="no",
+    attempts=(Attempt(13.0, 1, 0.1 + 15.2), Attempt(1e9, 2, 1e9 + 1)),
+)
 NULL = declared_job("null", 13.0, 1, 60.0, user="~")
 
 

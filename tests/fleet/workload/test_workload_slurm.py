@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.recorded import recorded_run
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.read import read_workload
+from trainyard.hardware.parse import parse_cluster
 
 CASES = Path(__file__).parent / "cases"
 
@@ -181,3 +184,41 @@ def test_it_is_said_where_dates_are_taken_as_utc(tmp_path: Path, zone: str, is_s
     given = read_workload(path, timezone="Europe/Berlin")
     assert len(list(given)) == 1
     assert not given.left_out.lines()
+
+
+def test_a_job_does_not_start_before_it_is_eligible() -> None:
+    """Three jobs of which each waits for the one before, and one with a begin time."""
+    path = CASES / "sacct_eligible.txt"
+    workload = read_workload(path)
+    jobs = list(workload)
+    hour_s = 3600.0
+    assert [job.arrival_s for job in jobs] == [0, hour_s, 2 * hour_s, 24 * hour_s]
+    assert [text.startswith("jobs that were held") for text in workload.left_out.remarks] == [False, True]
+    for policy in ("fifo", "srtf"):
+        run = scheduler_of(policy).simulate(jobs, parse_cluster("1x2xV100"))
+        assert run.names == ("301", "302", "303", "304")
+        assert run.finish_s.tolist() == [hour_s, 2 * hour_s, 3 * hour_s, 25 * hour_s]
+    recorded = recorded_run(jobs, parse_cluster("1x2xV100"))
+    assert recorded is not None
+    assert recorded.finish_s.tolist() == [hour_s, 2 * hour_s, 3 * hour_s, 25 * hour_s]
+
+
+def test_eligible_priority_and_quality_of_service(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sacct"
+    lines = [
+        "1|high|4294967295|1000000000|1000000050|1000000080|COMPLETED|60|gres/gpu=1",
+        "2|high|7|1000000001|Unknown|1000000080|COMPLETED|60|gres/gpu=1",
+        "3|||1000000002|1000000100|1000000090|COMPLETED|60|gres/gpu=1",
+        "4|low|5|1000000003|1000000003|1000000100|NODE_FAIL|60|gres/gpu=1",
+        "4|low|9|1000000160|1000000300|1000000310|COMPLETED|60|gres/gpu=1",
+        "5|low|soon|1000000004|1000000004|1000000310|COMPLETED|60|gres/gpu=1",
+        "6|low|1|1000000005|1000000001|1000000310|COMPLETED|60|gres/gpu=1",
+    ]
+    path.write_text(
+        "\n".join(["JobID|QOS|Priority|Submit|Eligible|Start|State|ElapsedRaw|AllocTRES", *lines])
+    )
+    workload = read_workload(path)
+    assert [(job.name, job.arrival_s, job.priority, job.qos) for job in workload] == [
+        ("2", 0, 7, "high"), ("4", 2, 9, "low"), ("6", 4, 1, "low"), ("1", 49, 4294967295, "high"), ("3", 89, 0, ""),
+    ]  # fmt: skip
+    assert [reason.places for reason in workload.left_out.reasons] == [["line 7"], ["line 6"]]

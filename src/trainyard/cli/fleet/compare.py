@@ -87,6 +87,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "baseline": found.baseline,
         "policies": [standing_document(standing) for standing in found.standings],
         "cannot_run": [{"policy": each.text, "why": each.why} for each in found.refused],
+        "ignored": [each._asdict() for each in found.ignored],
     }
     body = study_tables(title, found) if found.standings else refusals((), found.refused)
     if left_out is not None:

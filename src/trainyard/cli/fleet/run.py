@@ -46,11 +46,11 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.run.run_fleet import run_fleet
-    from trainyard.fleet.scheduler import scheduler_of
+    from trainyard.fleet.scheduler import ignored_by, scheduler_of
     from trainyard.fleet.workload.read import read_workload
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
-    from trainyard.report.fleet_league import run_document
+    from trainyard.report.fleet_league import ignored_lines, run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
     cluster = parse_cluster(options.cluster)
@@ -58,6 +58,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
     check_runnable(jobs, cluster, scheduler.policy, options.limits)
+    for line in ignored_lines(ignored_by([scheduler], jobs)):
+        screen.say(line)
     folder = options.folder.resolve()
     with only_for_user(), only_scheduler(folder, folder):
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
     from trainyard.fleet.records import FleetRun
-    from trainyard.fleet.scheduler import CannotRun
+    from trainyard.fleet.scheduler import CannotRun, Ignored
     from trainyard.fleet.workload.job import Job
     from trainyard.hardware.cluster import Cluster
 
@@ -56,9 +57,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
-        runs, cannot = _simulated(options, screen, jobs, cluster)
-    doubts = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
-    for warning in filter(None, (workload.left_out.warning, *doubts)):
+        runs, cannot, ignored = _simulated(options, screen, jobs, cluster)
+    doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
+    for warning in filter(None, doubts):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
@@ -67,6 +68,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "zero_s": workload.zero_s,
         "rows": workload.left_out.document("jobs"),
         "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
+        "ignored": [each._asdict() for each in ignored],
     }
     if not runs:
         return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), none_ran(cannot))
@@ -74,7 +76,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
     title = f"{options.trace.name} on {cluster.name}: {len(jobs)} jobs, {cluster.num_devices} devices"
-    said = remarks(runs, cannot, jobs)
+    said = remarks(runs, cannot, jobs, ignored)
     if options.html is not None:
         facts = {"trace": options.trace.name, "cluster": cluster.name, "best": ranked_runs(runs)[0].policy}
         page = partial(fleet_page, baseline=base, cannot=cannot, parts=parts, zero=workload.zero)
@@ -117,25 +119,36 @@ def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:
 
 def _simulated(
     options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster
-) -> tuple[list[FleetRun], list[CannotRun]]:
-    """The jobs under every policy that can run so, and as they were recorded; and the policies that cannot."""
+) -> tuple[list[FleetRun], list[CannotRun], tuple[Ignored, ...]]:
+    """The jobs under every policy that can run so, and as recorded; policies that cannot; and what others overlook."""
     from trainyard.fleet.errors import FleetError, UnfitJobError
     from trainyard.fleet.recorded import recorded_run
-    from trainyard.fleet.scheduler import CannotRun, schedulers_of
+    from trainyard.fleet.scheduler import CannotRun, ignored_by, schedulers_of
 
     schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
-    conditions, runs = options.conditions(options.seed), []
+    conditions = options.conditions(options.seed) | {
+        "keep_spans": options.html is not None,
+        "strict": options.strict,
+    }
+    recorded, prepared, runs = recorded_run(jobs, cluster), [], []
+
+    @contextmanager
+    def refusal_is_noted(text: str) -> Iterator[None]:
+        try:
+            yield
+        except UnfitJobError:
+            raise
+        except FleetError as error:
+            cannot.append(CannotRun(text, str(error)))
+
     for scheduler in schedulers:
-        with screen.waiting(f"simulating {scheduler.text}"):
-            try:
-                run = scheduler.simulate(
-                    jobs, cluster, keep_spans=options.html is not None, strict=options.strict, **conditions
-                )
-            except UnfitJobError:
-                raise
-            except FleetError as error:
-                cannot.append(CannotRun(scheduler.text, str(error)))
-            else:
-                runs.append(run)
-    recorded = recorded_run(jobs, cluster) if runs else None
-    return runs + ([recorded] if recorded is not None else []), cannot
+        with refusal_is_noted(scheduler.text):
+            prepared.append((scheduler.text, scheduler.prepared(jobs, cluster, **conditions)))
+    for text, run in prepared:
+        with screen.waiting(f"simulating {text}"), refusal_is_noted(text):
+            runs.append(run())
+    if not runs:
+        return [], cannot, ()
+    ran = {run.policy for run in runs}
+    ignored = ignored_by([each for each in schedulers if each.text in ran], jobs)
+    return runs + ([recorded] if recorded is not None else []), cannot, ignored

@@ -59,4 +59,4 @@ def _read(path: Path) -> Sequence[Job]:
 def _arriving_now(job: Job) -> Job:
     """The same job with its times counted from its arrival."""
     deadline_s = None if job.deadline_s is None else max(0.0, job.deadline_s - job.arrival_s)
-    return replace(job, arrival_s=0.0, deadline_s=deadline_s, started_s=None)
+    return replace(job, arrival_s=0.0, deadline_s=deadline_s, attempts=())

@@ -52,6 +52,7 @@ class JobTable:
     adaptive_rates : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
+    alone_s : of jobs that were asked, by row: how long each takes alone on its gang; see `Snapshot.fair_s`.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -63,6 +64,7 @@ class JobTable:
     attained_s, attained_device_s : time for which it had devices, and that times their number, at ``attained_until_s``.
     held, held_type : devices that it has, and index of their type.
     placed_s : when it got the devices that it has; settling and new shares leave it.
+    lease_until_s : end of the lease of its devices, also after that; infinite without one.
     waiting_since_s, waited_s : when it last began to wait; for how long it waited before that, until it got devices.
     lost_s, lost_device_s : time in which it had devices and did no work that counts, because it started or restarted, or
         a failure undid it; and that times their number; both at ``attained_until_s``.
@@ -102,6 +104,7 @@ class JobTable:
     turn: Floats
     began_s: Floats
     placed_s: Floats
+    lease_until_s: Floats
     waiting_since_s: Floats
     waited_s: Floats
     lost_s: Floats
@@ -118,6 +121,7 @@ class JobTable:
         self.jobs: list[Job | None] = []
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
+        self.alone_s: dict[int, float] = {}
         self.reports: list[Any] = []
         self.counts = records(1, COUNTS)
         # Views of the counts that are asked for most: to look one up by its name takes longer.
@@ -187,6 +191,15 @@ class JobTable:
         """A job has left its row."""
         self.jobs[row] = self.reports[row] = None
         self.courses.pop(row, None)
+        self.alone_s.pop(row, None)
+
+    def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
+        """How many jobs there were on average since each came; of one that comes now, how many there are."""
+        counts = self.counts[0]
+        job_s = counts["job_s"] + self.num_active * (now_s - counts["counted_s"]) - self.job_s[rows]
+        there_s, found = now_s - self.arrival_s[rows], np.full(len(rows), float(self.num_active))
+        np.divide(job_s, there_s, out=found, where=there_s > 0)
+        return found
 
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
         """Time for which jobs had devices until now, and that times their number."""

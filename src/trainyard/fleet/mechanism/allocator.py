@@ -60,9 +60,8 @@ class Allocator:
         self.table, self.free = JobTable(), FreeDevices(cluster)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(cluster, self.table, self.fate, crowding or Crowding())
-        self.leases = Leases(self.table)
+        self.leases, self._coming = Leases(self.table), ArrivalRows(1)
         self.pending = PendingNotes(cluster, self.table, notes)
-        self._coming = ArrivalRows(1)
         self._state: FleetState | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
@@ -112,9 +111,10 @@ class Allocator:
             table.num_written[0] = table.grants.make_room(num_given, table.active)
             self._state = None
         if self._state is None:
-            devices, room = table.grants.devices, self.cluster.devices_of_type
-            tables, notes = self.free.tables, (pending.ended, pending.used)
-            self._state = FleetState(table.data, table.rows, devices, tables, room, table.counts, *notes)
+            devices, cluster, tables = table.grants.devices, self.cluster, self.free.tables
+            room = cluster.devices_of_partition, cluster.is_one_pool, cluster.num_devices
+            notes = table.counts, pending.ended, pending.used
+            self._state = FleetState(table.data, table.rows, devices, tables, *room, *notes)
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
@@ -122,9 +122,9 @@ class Allocator:
         self.pending.write_uses()
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
-    def trial(self) -> TrialPlacement:
-        """What nobody has, as a policy may play it through."""
-        return TrialPlacement(self.free, self.how)
+    def trial(self, cluster: Cluster) -> TrialPlacement:
+        """What nobody has of some nodes, as a policy may play it through."""
+        return TrialPlacement(self.free, self.how, cluster.members[0])
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
@@ -136,12 +136,13 @@ class Allocator:
         noted = self._has_gangs or self.notes.spans is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
-    def apply(self, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
+    def apply(self, rows: Ints, allocation: Allocation, now_s: float, cluster: Cluster | None = None) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
 
         Parameters
         ----------
         rows : of the snapshot that the allocation is of.
+        cluster : the one that was decided on, with the nodes that it is about; by default all.
 
         Returns
         -------
@@ -152,16 +153,16 @@ class Allocator:
         FleetError
             If it gives jobs devices that they cannot have, or more of a device than there is.
         """
-        given = allocation.given
+        given, cluster = allocation.given, cluster or self.cluster
         assert not isinstance(given, TimeFractions), "rounds make a queue of them"
         for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
         if isinstance(given, Placed):
-            changed = self._as_placed(rows, given, now_s)
+            changed = self._as_placed(rows, given, now_s, cluster)
         elif self._is_at_once:
-            changed = self._at_once(rows, given, now_s)
+            changed = self._at_once(rows, given, now_s, cluster)
         else:
-            changed = self._step_by_step(rows, given, now_s)
+            changed = self._step_by_step(rows, given, now_s, cluster)
         self.leases.note(rows, given, now_s)
         return changed
 
@@ -172,13 +173,12 @@ class Allocator:
 
     def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
         """By which rules a queue is brought about."""
-        return QueueRules(
-            self.preempts, self.how, backfill, one_queue, (self.costs.start_s, self.costs.restart_s)
-        )
+        pauses_s = self.costs.start_s, self.costs.restart_s
+        return QueueRules(self.preempts, self.how, backfill, one_queue, pauses_s)
 
-    def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
+    def _at_once(self, rows: Ints, queue: Queue, now_s: float, cluster: Cluster) -> Ints:
         """The same as `_step_by_step`, in one call."""
-        state = self.state(num_given=self.cluster.num_devices)
+        state = self.state(num_given=self.cluster.num_devices).of(cluster)
         rules = self.queue_rules(queue.backfill, queue.one_queue)
         done = apply_queue(state, rows, QueueArrays.of(queue), rules, now_s)
         if len(done.leaving):
@@ -187,24 +187,24 @@ class Allocator:
         self._set_going(done.started, done.places, None, done.known)
         return done.started
 
-    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
+    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float, cluster: Cluster) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
         self._changed, asked, more = [], self._asked(rows, queue), (self.how, queue.backfill)
         if self.preempts:
-            done = assignment(self.state(), rows, asked, *more)
+            done = assignment(self.state().of(cluster), rows, asked, *more)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
             places, given = done.places, done.given
         else:
-            places, *laid_out = fill(self.state(), rows, asked, *more, queue.one_queue)
+            places, *laid_out = fill(self.state().of(cluster), rows, asked, *more, queue.one_queue)
             given = Laid(*laid_out)
         self._begin(rows[queue.order[places]], places, given, None, now_s)
         return self._all_changed(now_s)
 
-    def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
+    def _as_placed(self, rows: Ints, placed: Placed, now_s: float, cluster: Cluster) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
         self._changed = []
-        starting, stopping = changes(self.table, self.cluster, rows, placed, self._taken())
+        starting, stopping = changes(self.table, cluster, rows, placed, self._taken())
         wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)

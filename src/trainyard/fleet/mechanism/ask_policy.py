@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.jobs.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.hardware.cluster import Cluster
 
 
 def ask_policy(
@@ -23,6 +25,7 @@ def ask_policy(
     needs: frozenset[Need],
     decide: Callable[[Snapshot], tuple[Allocation, Any]],
     in_rounds: bool,
+    cluster: Cluster,
 ) -> tuple[Allocation, Any]:
     """What a policy decides on some jobs, and its state then.
 
@@ -30,14 +33,16 @@ def ask_policy(
     ----------
     needs : of the policy.
     in_rounds : whether the run is in rounds, which alone can give fractions of time.
+    cluster : with the nodes that the policy sees.
 
     Raises
     ------
     FleetError
         If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
     """
-    free, table = allocator.free.by_node.copy(), allocator.table
-    decided = decide(Snapshot(now_s, allocator.cluster, free, needs, rows, table, allocator.trial))
+    free, table = allocator.free.by_node * cluster.members[0], allocator.table
+    trial = partial(allocator.trial, cluster)
+    decided = decide(Snapshot(now_s, cluster, free, needs, rows, table, trial))
     table.decided()
     allocator.notes.num_decisions += 1
     _check(decided[0].given, rows, table, in_rounds)

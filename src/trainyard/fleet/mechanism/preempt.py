@@ -8,7 +8,7 @@ will do; and what is left over is for those after it.
 
 from __future__ import annotations
 
-from numpy import empty, int64, minimum, zeros
+from numpy import empty, int64, zeros
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.jobs.job_facts import needs_of_rows
@@ -30,11 +30,11 @@ from trainyard.fleet.place.find import (
     note_failed,
     nothing_failed,
     place_jobs,
-    pool_for,
     take,
     usable_nodes,
     without_nodes_of,
 )
+from trainyard.fleet.place.room import has_room, partitions_within, pool_with_room, take_room
 
 # What becomes of a job: it has no devices and gets none; it keeps those that it has; loses them; gets some or others.
 WAITS, KEEPS, LOSES, GETS = range(4)
@@ -58,8 +58,8 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     becomes of every job.
     """
     order, counts, kinds, hows = asked
-    table, free, room = state.table, state.free, state.room
-    starting, outcome = _walk(order, counts, kinds, rows, table, room, backfill)
+    table, free, is_one_pool = state.table, state.free, state.is_one_pool
+    starting, outcome = _walk(asked, rows, state, backfill)
     for number in range(len(rows)):
         if outcome[number] == LOSES:
             change_holding(rows[number], -1, state)
@@ -75,12 +75,12 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     for number in numbers:
         outcome[order[starting[number]]] = GETS
     num_placed, first = len(numbers), 0
-    # By number, a job may be counted on another type than it lies on, or on nodes that are not of its partition: then all
-    # are looked at once more.
-    if (len(room) == 1 and not has_partitions) or free[2].sum() == 0:
+    # By number, a job may be counted on another type than it lies on, or in a partition whose free nodes others took:
+    # then all are looked at once more.
+    if is_one_pool or (free[1][FREE] * free[4][0]).sum() == 0:
         if num_placed == len(starting):
             return starting, devices, sizes, outcome
-        first = starting[num_placed] if len(room) == 1 and not has_partitions else 0
+        first = starting[num_placed] if is_one_pool else 0
     found = starting[:num_placed], devices, sizes
     return _assign_one_by_one(first, found, outcome, asked, rows, state, how, backfill)
 
@@ -97,17 +97,20 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no-untyped-def]
+def _walk(requests, rows, state, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
+    (order, counts, kinds, _), table, room = requests, state.table, state.room
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
-    left, blocked = room.copy(), 0
-    total = left.sum()
+    within, left, idle = partitions_within(state.free[4]), room.copy(), room.copy()
+    blocked, total = zeros(len(left), int64), left[0].sum()
     starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
-    num_starting, idle = 0, room.copy()
+    num_starting, partition, num_types, is_divided = 0, 0, left.shape[1], len(left) > 1
     for number in range(len(rows)):
-        if held[rows[number]] > 0:
+        row = rows[number]
+        if held[row] > 0:
             outcome[number] = LOSES
-            idle[held_type[rows[number]]] -= held[rows[number]]
+            if num_types > 1:
+                take_room(idle, within, table.partition[row], held[row], held_type[row])
     for i in range(len(order)):
         if total == 0:
             break
@@ -116,27 +119,50 @@ def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no
         if n == 0:
             continue
         kind = kinds[i] if len(kinds) else -1
-        bits = (1 << kind if kind >= 0 else allowed[row]) & ~blocked
+        if is_divided:
+            partition = table.partition[row]
+        bits = (1 << kind if kind >= 0 else allowed[row]) & ~blocked[partition]
         pool = -1
-        if held[row] == n and (bits >> held_type[row]) & 1:
-            pool = pool_for(left, n, held_type[row], bits)
-        if pool < 0 and len(room) > 1:  # rather what nobody has than what others would lose
-            pool = pool_for(minimum(idle, left), n, -1, bits)
+        if held[row] == n:
+            pool = pool_with_room(left, within, partition, n, bits & (1 << held_type[row]))
+        if pool < 0 and num_types > 1:  # rather what nobody has than what others would lose
+            pool = _idle_pool(idle, left, within, partition, n, bits)
             if pool >= 0:
-                idle[pool] -= n
+                take_room(idle, within, partition, n, pool)
         if pool < 0:
-            pool = pool_for(left, n, -1, bits)
+            pool = pool_with_room(left, within, partition, n, bits)
         if pool >= 0:
-            left[pool] -= n
+            take_room(left, within, partition, n, pool)
             total -= n
             if held[row] == n and held_type[row] == pool:
                 outcome[order[i]] = KEEPS
             else:
                 starting[num_starting] = i
                 num_starting += 1
-        elif not backfill:
-            blocked |= bits
+        elif not backfill and bits:
+            _block(blocked, state.free[4], partition, bits)
     return starting[:num_starting], outcome
+
+
+@lean
+def _idle_pool(idle, left, within, partition, wanted, allowed):  # type: ignore[no-untyped-def]
+    """As `pool_with_room`, of devices that nobody has now."""
+    for kind in range(left.shape[1]):
+        if (
+            (allowed >> kind) & 1
+            and has_room(left, within, partition, wanted, kind)
+            and has_room(idle, within, partition, wanted, kind)
+        ):
+            return kind
+    return -1
+
+
+@compiled
+def _block(blocked, members, partition, bits):  # type: ignore[no-untyped-def]
+    """A job of a partition holds up, by device types, all partitions that share nodes with it."""
+    for row in range(len(blocked)):
+        if (members[row] * members[partition]).any():
+            blocked[row] |= bits
 
 
 @compiled
@@ -153,7 +179,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     """
     order, counts, kinds, hows = asked
     table, (_, per_node, by_type, aux, members) = state.table, state.free
-    places, given, sizes = empty(len(order), int64), empty(state.room.sum(), int64), empty(len(order), int64)
+    places, given, sizes = empty(len(order), int64), empty(state.num_devices, int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], sizes[:placed] = found
     available, num_left, last = _available(first, order, outcome, rows, state)
@@ -198,7 +224,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
         elif not backfill:
-            unblocked = without_nodes_of(bits, members[job.partition], unblocked, per_node)
+            unblocked = without_nodes_of(bits, job.partition, members, unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
 
 
@@ -215,13 +241,13 @@ def _take(taken, n, need, given, available, free):  # type: ignore[no-untyped-de
 @compiled
 def _available(first, order, outcome, rows, state):  # type: ignore[no-untyped-def]
     """What is free and what those have who keep it; how many devices that is; and the place of the last that waits."""
-    _, per_node, by_type, aux, _ = state.free
+    _, per_node, by_type, aux, members = state.free
     available, last = (per_node.copy(), by_type.copy(), aux.copy()), first
     _count_kept(order[first:], 1, outcome, rows, state, available)
     for i in range(first, len(order)):
         if outcome[order[i]] in (WAITS, LOSES):
             last = i
-    return available, available[1].sum(), last
+    return available, (available[0][FREE] * members[0]).sum(), last
 
 
 @lean

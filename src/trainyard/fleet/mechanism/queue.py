@@ -185,7 +185,7 @@ def fill(state, rows, asked, how, backfill, one_queue):  # type: ignore[no-untyp
     order, counts, kinds, hows = asked
     table, (_, _, by_type, aux, members) = state.table, state.free
     most, none, has_partitions = len(order), empty(0, int64), members.shape[0] > 1
-    if not backfill and len(counts) == 0 and len(state.room) == 1 and not has_partitions:
+    if not backfill and len(counts) == 0 and state.is_one_pool:
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         most = min(most, by_type.sum() + 1)
     wanted = rows[order[:most]]

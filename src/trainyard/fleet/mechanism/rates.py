@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.fleet.jobs.job_table import Ints, JobTable
+from trainyard.fleet.jobs.job_table import Bools, Ints, JobTable
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Fate
@@ -107,8 +107,12 @@ class Rates:
         left = max(0.0, job.work - rate.until)
         transitions.run_until(table.data, row, float(rate.work_per_s), left)
 
-    def hear(self, now_s: float) -> list[int]:
+    def hear(self, now_s: float, has: Bools) -> list[int]:
         """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
+
+        Parameters
+        ----------
+        has : by partition, whether its jobs are heard.
 
         Returns
         -------
@@ -116,7 +120,8 @@ class Rates:
         """
         if not self.adaptive:
             return []
-        rows = sorted(row for row in self.adaptive if self.table.since_s[row] < now_s)
+        since_s, partition = self.table.since_s, self.table.partition
+        rows = sorted(row for row in self.adaptive if since_s[row] < now_s and has[partition[row]])
         self.hear_from(rows, now_s)
         return rows
 

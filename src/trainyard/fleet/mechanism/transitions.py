@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import KIND
+from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,7 +54,10 @@ class FleetState(NamedTuple):
     table : a row for every job that is there, and rows for more.
     rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
-    free, room : the tables of `FreeDevices`, and how many devices of every type can be given out.
+    free : the tables of `FreeDevices`.
+    room, is_one_pool : how many devices jobs can have that are decided on, as `Cluster.devices_of_partition`, and whether
+        all of them can have all these.
+    num_devices : of the whole cluster, that can be used now.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
     """
@@ -63,9 +67,18 @@ class FleetState(NamedTuple):
     written: Ints
     free: tuple[Ints, Ints, Ints, Floats, Ints]
     room: Ints
+    is_one_pool: bool
+    num_devices: int
     counts: Records
     ended: Records
     used: Floats
+
+    def of(self, cluster: Cluster) -> FleetState:
+        """The same for a decision on some nodes only."""
+        if cluster.devices_of_partition is self.room:
+            return self
+        free = (*self.free[:4], cluster.members)
+        return self._replace(free=free, room=cluster.devices_of_partition, is_one_pool=cluster.is_one_pool)
 
 
 @lean
@@ -82,7 +95,8 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
     table[row] = coming[number]
     job = table[row]
     job.serial, job.best_rate, job.job_s = counts.entered, job.gang_rate, job_s
-    job.waiting_since_s, job.first_start_s, job.finish_s = now_s, np.nan, np.inf
+    job.waiting_since_s, job.first_start_s = now_s, np.nan
+    job.finish_s = job.lease_until_s = np.inf
     counts.active += 1
     counts.entered += 1
     counts.waiting += 1
@@ -141,7 +155,7 @@ def _remove(state, row):  # type: ignore[no-untyped-def]
 def note_use(state, now_s):  # type: ignore[no-untyped-def]
     """Devices in use and jobs that wait from now on; what did not change is not noted, and one moment is noted once."""
     counts, used = state.counts[0], state.used
-    in_use, last = state.room.sum() - state.free[2].sum(), counts.used - 1
+    in_use, last = state.num_devices - state.free[2].sum(), counts.used - 1
     if last >= 0 and used[1, last] == in_use and used[2, last] == counts.waiting:
         return
     if last < 0 or used[0, last] != now_s:
@@ -280,4 +294,5 @@ def _release(table, row, now_s):  # type: ignore[no-untyped-def]
     settle(table, row, now_s)
     job = table[row]
     job.held, job.rate = 0, 0.0
-    job.finish_s, job.waiting_since_s = np.inf, now_s
+    job.finish_s = job.lease_until_s = np.inf
+    job.waiting_since_s = now_s

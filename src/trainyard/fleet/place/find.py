@@ -6,7 +6,7 @@ long as its work on a job.
 
 from __future__ import annotations
 
-from numpy import empty, int64, ones, where, zeros
+from numpy import empty, int64, where, zeros
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.place.nodes import workers_for
@@ -75,7 +75,7 @@ def place_jobs(  # type: ignore[no-untyped-def]
         elif stops:
             break
         elif not goes_on:
-            unblocked = without_nodes_of(bits, members[partition], unblocked, per_node)
+            unblocked = without_nodes_of(bits, partition, members, unblocked, per_node)
             if (unblocked * per_node[FREE]).sum() == 0:
                 break
     return numbers[:placed], devices[:count], counts[:placed]
@@ -112,11 +112,11 @@ def usable_nodes(partition, members, unblocked):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def without_nodes_of(bits, members, unblocked, per_node):  # type: ignore[no-untyped-def]
+def without_nodes_of(bits, partition, members, unblocked, per_node):  # type: ignore[no-untyped-def]
     """Nodes that are not held up, when a job finds no place that could have those of its types and its partition."""
-    found = unblocked.copy() if len(unblocked) else ones(per_node.shape[1], int64)
+    found = unblocked.copy() if len(unblocked) else members[0].copy()
     for node in range(len(found)):
-        if (bits >> per_node[TYPE, node]) & 1 and members[node]:
+        if (bits >> per_node[TYPE, node]) & 1 and members[partition, node]:
             found[node] = 0
     return found
 

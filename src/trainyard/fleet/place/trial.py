@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from trainyard.fleet.place.auxiliary import Asking, needs_of
-from trainyard.fleet.place.find import are_in_racks, count_as_taken, find_place, usable_nodes
+from trainyard.fleet.place.find import FREE, TYPE, are_in_racks, count_as_taken, find_place, usable_nodes
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import WORKER, Ints
 
@@ -28,12 +28,16 @@ class TrialPlacement:
     ----------
     free : what nobody has now.
     how : number of the placement of the run.
+    inside : 1 for every node that the policy decides about, 0 for others.
     """
 
-    def __init__(self, free: FreeDevices, how: int) -> None:
+    def __init__(self, free: FreeDevices, how: int, inside: Ints) -> None:
         self._how = how
         _, nodes, by_type, auxiliary, self._members = free.tables
-        self._tables = nodes.copy(), by_type.copy(), auxiliary.copy()
+        nodes = nodes.copy()
+        nodes[FREE] *= inside
+        by_type = np.bincount(nodes[TYPE], nodes[FREE], len(by_type)).astype(np.int64)
+        self._tables = nodes, by_type, auxiliary.copy()
 
     def copy(self) -> TrialPlacement:
         """The same once more."""

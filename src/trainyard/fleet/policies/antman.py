@@ -46,7 +46,7 @@ class AntMan:
 
     quotas: tuple[tuple[str, int], ...] = ()
     busiest: float = 0.8
-    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    needs: frozenset[Need] = field(default=frozenset({"guaranteed"}), init=False)
     preempts: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:

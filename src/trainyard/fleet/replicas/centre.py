@@ -121,34 +121,40 @@ def _back(data, level, z):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _job(data, level, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyped-def]
-    """One job's part of the step: its fractions, into ``out``, and the price of its rate.
+def _job(data, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyped-def]
+    """One job's part of the step: its fractions, into ``out``, and the prices of its time and of its rate.
 
-    ``q`` is the right side of its columns; ``in_time`` and ``in_rate`` those of its two rows.
+    ``q`` is the right side of its columns; ``in_time`` and ``in_rate`` those of its two rows. All sums are of differences
+    between types, by Cramer's rule: where a job needs all its time on one type, its rows are parallel but for rounding,
+    and to subtract what each comes to would leave only that.
     """
     _, jobs, kinds = data.shape
-    at = jobs * kinds + kinds + i
-    a, b, ab, parallel = 0.0, 0.0, 0.0, 0.0
-    for j in range(kinds):
-        d = w2[i * kinds + j] / data[0, i, j] ** 2
-        t, r = data[2, i, j], data[3, i, j]
-        out[j] = q[j] * d
-        a += t * t * d
-        b += r * r * d
-        ab += t * r * d
-        in_time += t * out[j]
-        in_rate += r * out[j]
-        for other in range(j):
-            e = w2[i * kinds + other] / data[0, i, other] ** 2
-            parallel += d * e * (t * data[3, i, other] - r * data[2, i, other]) ** 2
+    t, r, at = data[2, i], data[3, i], jobs * kinds + kinds + i
     wt, wr = w2[at], w2[at + jobs]
-    # The determinant as a sum of squares: both rows may be nearly parallel.
-    det = parallel + a * wr + b * wt + wt * wr
-    u = ((b + wr) * in_time - ab * in_rate) / det
-    v = ((a + wt) * in_rate - ab * in_time) / det
+    d = w2[i * kinds : (i + 1) * kinds] / data[0, i] ** 2
+    det, u, v = wt * wr, wr * in_time, wt * in_rate
     for j in range(kinds):
-        out[j] -= w2[i * kinds + j] / data[0, i, j] ** 2 * (data[2, i, j] * u + data[3, i, j] * v)
-    return u, v
+        det += d[j] * (t[j] * t[j] * wr + r[j] * r[j] * wt)
+        u += d[j] * (t[j] * q[j] * wr + r[j] * (r[j] * in_time - t[j] * in_rate))
+        v += d[j] * (r[j] * q[j] * wt + t[j] * (t[j] * in_rate - r[j] * in_time))
+        out[j] = q[j] * wt * wr - t[j] * wr * in_time - r[j] * wt * in_rate
+    for j in range(kinds):
+        for k in range(j):
+            # Second minors of the columns q, t and r in the rows of both types.
+            tr, qr, qt = t[j] * r[k] - t[k] * r[j], q[j] * r[k] - q[k] * r[j], q[j] * t[k] - q[k] * t[j]
+            det += d[j] * d[k] * tr * tr
+            u += d[j] * d[k] * tr * qr
+            v -= d[j] * d[k] * tr * qt
+            both = in_time * r[k] - in_rate * t[k], in_time * r[j] - in_rate * t[j]
+            out[j] += d[k] * (wr * t[k] * qt + wt * r[k] * qr - tr * both[0])
+            out[k] -= d[j] * (wr * t[j] * qt + wt * r[j] * qr - tr * both[1])
+            for other in range(kinds):
+                if other not in (j, k):
+                    minor = q[other] * tr - t[other] * qr + r[other] * qt
+                    out[other] += d[j] * d[k] * tr * minor
+    for j in range(kinds):
+        out[j] *= d[j] / det
+    return u / det, v / det
 
 
 @compiled
@@ -163,7 +169,7 @@ def _coupling(data, level, w2, coupled):  # type: ignore[no-untyped-def]
         for column in range(kinds + 1):
             if column < kinds:
                 one[column] = -data[1, i, column]
-            _, v = _job(data, level, w2, i, one, 0.0, level[i] if column == kinds else 0.0, out)
+            _, v = _job(data, w2, i, one, 0.0, level[i] if column == kinds else 0.0, out)
             for j in range(kinds):
                 matrix[j, column] += data[1, i, j] * out[j]
             matrix[kinds, column] += level[i] * v
@@ -187,7 +193,7 @@ def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
         for j in range(kinds):
             k = i * kinds + j
             q[j] = bx[k] + data[0, i, j] * bz[k] / w2[k]
-        _, v = _job(data, level, w2, i, q, -bz[second + i], -bz[second + jobs + i], out)
+        _, v = _job(data, w2, i, q, -bz[second + i], -bz[second + jobs + i], out)
         for j in range(kinds):
             right[j] -= data[1, i, j] * out[j]
         right[kinds] -= level[i] * v
@@ -200,7 +206,7 @@ def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
             k = i * kinds + j
             q[j] = bx[k] + data[0, i, j] * bz[k] / w2[k] - data[1, i, j] * shared[j]
         in_rate = level[i] * x[first] - bz[second + jobs + i]
-        z[second + i], z[second + jobs + i] = _job(data, level, w2, i, q, -bz[second + i], in_rate, out)
+        z[second + i], z[second + jobs + i] = _job(data, w2, i, q, -bz[second + i], in_rate, out)
         for j in range(kinds):
             k = i * kinds + j
             x[k] = out[j]
@@ -278,6 +284,8 @@ def _solve(c, data, level, h, coupled):  # type: ignore[no-untyped-def]
             return best, False
         w2 = s / z
         matrix = _coupling(data, level, w2, coupled)
+        if not np.isfinite(matrix).all():
+            break
         x1, z1 = _refined(data, level, w2, matrix, -c, h)
         below = kappa / tau - (c * x1).sum() - (h * z1).sum()
         sigma, off, off_kappa = 0.0, s.copy(), kappa

@@ -8,15 +8,21 @@ from itertools import product
 import numpy as np
 
 from trainyard.fleet.policies.sia.assignment import Options, assigned
+from trainyard.fleet.policies.sia.policy import Sia
+from trainyard.fleet.replicas.sia import SiaProgram
 from trainyard.published import PaperTable, Row
 
 _ROOM = np.array([4, 8])
 _COUNTS = (1, 2, 4, 8)
 _NUM_JOBS = 5
-_POWER, _INCENTIVE = -0.5, 1.1
+_VARIANTS = (
+    ("", Sia()),
+    (", sum of goodputs", Sia(power=1.0)),
+    (", the authors' program", SiaProgram()),
+)
 
 
-def _options(seed: int) -> Options:
+def _options(seed: int, policy: Sia) -> Options:
     """Jobs that scale more or less well, and are faster on one of two types; every type and count is an option."""
     draw = np.random.default_rng(seed)
     job, kind, count = (
@@ -25,7 +31,7 @@ def _options(seed: int) -> Options:
     scaling, faster = draw.uniform(0.2, 1.0, _NUM_JOBS), draw.uniform(0.5, 4.0, (_NUM_JOBS, 2))
     goodput = faster[job, kind] * count ** scaling[job]
     least = np.array([goodput[job == j].min() for j in range(_NUM_JOBS)])
-    value = _INCENTIVE - (goodput / least[job]) ** _POWER
+    value = policy.value(goodput / least[job])
     fits = (count <= _ROOM[kind]) & (value > 0)
     return Options(job[fits], kind[fits], count[fits], value[fits], np.zeros(int(fits.sum()), np.bool_))
 
@@ -42,9 +48,11 @@ def _best(options: Options) -> float:
 
 
 def _rows() -> Iterator[Row]:
-    for seed in range(4):
-        options = _options(seed)
-        yield Row(f"draw {seed}", _best(options), float(options.value[assigned(options, _ROOM)].sum()))
+    for variant, policy in _VARIANTS:
+        for seed in range(4):
+            options = _options(seed, policy)
+            chosen = options.value[assigned(options, _ROOM)]
+            yield Row(f"draw {seed}{variant}", _best(options), float(chosen.sum()))
 
 
 TABLES = (

@@ -12,6 +12,7 @@ from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.domains import SchedulingDomain, SchedulingDomains
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.place.nodes import placement
@@ -83,9 +84,9 @@ class Driver:
         self.coordinator = Coordinator(self.allocator, rounds)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
-        self.state = policy.start(cluster.whole)
-        self.wake_s = 0.0
-        self._changed = False
+        self.domains = SchedulingDomains(self.allocator, policy, apart=rounds is None)
+        for domain in self.domains.current:
+            domain.wake_s = 0.0
         self.trouble, self.trouble_since_s = "", 0.0
         self._running = Running(backend, self.table, tell)
         self._departures, self.running = self._running.departures, self._running.grants
@@ -94,6 +95,11 @@ class Driver:
     def cluster(self) -> Cluster:
         """The cluster as it is now."""
         return self.allocator.cluster
+
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to decide next, if nothing happens before."""
+        return self.domains.wake_s
 
     @property
     def names(self) -> list[str]:
@@ -130,7 +136,7 @@ class Driver:
         """
         training_of(job)
         self.allocator.enter(job, now_s)
-        self._changed = True
+        self._touch(int(self.table.active[-1]))
         self.tell(Event(now_s, job, Happening.ARRIVES))
 
     def restore(self, job: Job, now_s: float, past: Past) -> None:
@@ -149,8 +155,8 @@ class Driver:
             self._departures.leave(job.name, self.backend.held(job.name))
         self.allocator.enter(job, now_s)
         self._departures.release(job.name)
-        self._changed = True
         row, table = int(self.table.active[-1]), self.table
+        self._touch(row)
         work, table.attained_s[row], table.attained_device_s[row], timings = past.done
         if timings:
             table.reports[row] = training_of(job).remembered(timings)
@@ -193,8 +199,13 @@ class Driver:
         row = next((r for r in self.table.active.tolist() if self.table.job(r).name == name), None)
         if row is None:
             raise FleetError(f"there is no job {name!r} that waits or runs")
+        self._touch(row)
         self._end(row, Happening.CANCELLED, "", now_s)
-        self._changed = True
+
+    def _touch(self, row: int) -> None:
+        """Something happens to a job, so that the policy is to be asked; in rounds, it is when the next one begins."""
+        if self.rounds is None:
+            self.domains.touch(int(self.table.partition[row]))
 
     def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
         """A job is out for good, which is told when nothing is left of it."""
@@ -212,54 +223,51 @@ class Driver:
         What goes wrong with a job fails that job; what all need and is not there is waited for, as ``trouble``.
         """
         before, self.trouble, self._running.trouble, self.given_up = self.trouble, "", "", {}
-        self._changed |= self._observe(now_s)
-        self._changed |= self._look_at_nodes(now_s)
-        self._changed |= self._end_leases(now_s)
+        self._observe(now_s)
+        self._look_at_nodes(now_s)
+        self._end_leases(now_s)
         self._departures.look()
         for row in sorted(self._running.waiting):
             self._start(row, now_s)
-        if (self._changed and self.rounds is None) or now_s >= self.wake_s:
-            self._changed = False
+        for domain in self.domains.due(now_s):
             try:
-                self._decide(now_s)
+                self._decide(domain, now_s)
             except UndecidedError as error:
                 for row, why in error.jobs.items():
                     self._give_up(row, why, now_s)
-                self._changed, self.wake_s = True, now_s
+                domain.wake_s = now_s
         self.trouble = self.trouble or self._running.trouble or self._departures.trouble
         if not before:
             self.trouble_since_s = now_s
 
-    def _look_at_nodes(self, now_s: float) -> bool:
-        """Take note of nodes that are lost or back; whether there are any."""
+    def _look_at_nodes(self, now_s: float) -> None:
+        """Take note of nodes that are lost or back."""
         before = self.cluster.away
         try:
             away = self.backend.away()
         except Exception as error:
             self.trouble = one_line(error)
-            return False
+            return
         if away == before:
-            return False
+            return
         lost, alone = self.coordinator.change_nodes(away, now_s)
         names = ", ".join(f"node {node}" for node in sorted(away - before))
         for row in lost:
             self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
             self._running.forget_failures(row)  # they were the node's
         self._note_alone(alone)
-        self.wake_s = now_s
-        return True
+        self.domains.change_nodes()
 
-    def _end_leases(self, now_s: float) -> bool:
-        """Take devices back whose leases end, unless the policy does that itself; whether there are any."""
-        ending = self.coordinator.end_leases(now_s)
-        for row in ending if not self.policy.preempts else ():
-            self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
-            self._part(row, now_s)
-        return bool(ending)
+    def _end_leases(self, now_s: float) -> None:
+        """Take devices back whose leases end, unless the policy does that itself."""
+        for row in self.coordinator.end_leases(now_s):
+            self._touch(row)
+            if not self.policy.preempts:
+                self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
+                self._part(row, now_s)
 
-    def _observe(self, now_s: float) -> bool:
-        """Take note of what the jobs did; whether one ended or failed."""
-        some = False
+    def _observe(self, now_s: float) -> None:
+        """Take note of what the jobs did."""
         for row in list(self.running):
             job, progress = self.table.job(row), self._running.progress(row)
             if progress is None:
@@ -274,17 +282,15 @@ class Driver:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
                 self._running.forget_failures(row)
+                self._touch(row)
                 self.allocator.finish(row, now_s)
                 self._part(row, now_s)
-                some = True
             elif progress.failure is not None:
                 self._again(row, progress, now_s)
-                some = True
-        return some
 
     def _again(self, row: int, progress: Progress, now_s: float) -> None:
         """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
-        self._changed = True
+        self._touch(row)
         if why := self._running.note_failure(row, progress, now_s, self.patience):
             self._give_up(row, why, now_s)
             return
@@ -308,42 +314,56 @@ class Driver:
                 assert grant is not None
                 self.running[row] = grant
 
-    def _decide(self, now_s: float) -> None:
-        self.wake_s = math.inf
+    def _decide(self, domain: SchedulingDomain, now_s: float) -> None:
+        domain.wake_s = math.inf
         if self.rounds is not None:
-            self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
-        rows = self.coordinator.rows()
+            domain.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
+        rows = self.domains.rows(domain, self.coordinator.rows())
         if not len(rows):
             return
-        if not self.cluster.num_devices:
-            self.waiting = dict.fromkeys(self.names, "no node of the cluster can be used now")
+        if not domain.cluster.num_devices:
+            where = "its partition" if self.cluster.num_devices else "the cluster"
+            self._note_waiting(
+                domain, dict.fromkeys(self._names(domain), f"no node of {where} can be used now")
+            )
             return
         if self.coordinator.rounds is not None:
             self.coordinator.rounds.close(now_s)
-        allocation = self.coordinator.decision(rows, now_s, partial(self._ask, now_s))
-        self.wake_s = min(self.wake_s, allocation.ask_again_s)
+        allocation = self.coordinator.decision(rows, now_s, partial(self._ask, domain, now_s))
+        domain.wake_s = min(domain.wake_s, allocation.ask_again_s)
         jobs = {row: self.table.job(row) for row in rows.tolist()}
         for number, why in allocation.refused.items():
             row = int(rows[number])
             if row in self.running:
                 self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
-        self.allocator.apply(rows, allocation, now_s)
+        self.allocator.apply(rows, allocation, now_s, domain.cluster)
         reasons = why_waiting(self.allocator, rows, allocation)
-        self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
+        self._note_waiting(
+            domain, {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
+        )
         for name in set(self._cancelled()).intersection(self.names):
             self.cancel(name, now_s)
         active = set(self.table.active.tolist())
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
-    def _ask(self, now_s: float, rows: Ints) -> Allocation:
-        allocation, self.state = ask_policy(
+    def _note_waiting(self, domain: SchedulingDomain, why: dict[str, str]) -> None:
+        """Note why jobs of a domain wait; of others that holds what was said of them."""
+        others = set(self.names).difference(self._names(domain))
+        self.waiting = {name: text for name, text in self.waiting.items() if name in others} | why
+
+    def _names(self, domain: SchedulingDomain) -> list[str]:
+        return [self.table.job(row).name for row in self.domains.rows(domain, self.table.active).tolist()]
+
+    def _ask(self, domain: SchedulingDomain, now_s: float, rows: Ints) -> Allocation:
+        allocation, domain.state = ask_policy(
             self.allocator,
             rows,
             now_s,
             self.policy.needs,
-            lambda snapshot: decide(self.policy, snapshot, self.state),
+            lambda snapshot: decide(self.policy, snapshot, domain.state),
             in_rounds=self.rounds is not None,
+            cluster=domain.cluster,
         )
         return allocation
 

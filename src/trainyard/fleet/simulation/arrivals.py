@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -19,7 +19,7 @@ class Arrivals:
     Parameters
     ----------
     round_s : length of the rounds in which decisions are made, or None.
-    strict : a job that can never run here is an error; else it is noted as left out.
+    strict : a job that can never run here is an error, at once if all jobs are there; else it is noted as left out.
 
     Attributes
     ----------
@@ -36,6 +36,9 @@ class Arrivals:
         self.bits = 0
         self.job: Job | None = None
         self.next_s = -_INF
+        if strict and isinstance(jobs, Sequence):
+            for job in jobs:
+                self._check_length(job, self._bits(job))
         self.read_on()
 
     def read_on(self) -> None:
@@ -64,8 +67,7 @@ class Arrivals:
         job, bits, allocator = self.job, self.bits, self._allocator
         assert job is not None
         try:
-            if not isinstance(job.profile, Adaptive):
-                check_duration(job, allocator.pending.fair.alone_s(job, bits), self._round_s)
+            self._check_length(job, bits)
         except UnfitJobError as error:
             self._leave_out(job, error)
         else:
@@ -75,11 +77,18 @@ class Arrivals:
     def _allowed(self, job: Job) -> int | None:
         """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
         try:
-            check_times(job)
-            return self._allocator.allowed(job)
+            return self._bits(job)
         except UnfitJobError as error:
             self._leave_out(job, error)
             return None
+
+    def _bits(self, job: Job) -> int:
+        check_times(job)
+        return self._allocator.allowed(job)
+
+    def _check_length(self, job: Job, bits: int) -> None:
+        if not isinstance(job.profile, Adaptive):
+            check_duration(job, self._allocator.pending.fair.alone_s(job, bits), self._round_s)
 
     def _leave_out(self, job: Job, error: UnfitJobError) -> None:
         if self._strict:

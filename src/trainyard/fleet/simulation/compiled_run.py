@@ -7,7 +7,6 @@ come, and its notes are taken; where it cannot go on, everything stands as if it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.jobs.job_table import ArrivalRows, rows_for
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.domains import SchedulingDomain
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
@@ -35,42 +35,39 @@ class Clock:
     Attributes
     ----------
     now_s : the last moment.
-    wake_s : when the policy wants to decide, if nothing happens before.
-    stands : whether its last decision holds for as long as nobody waits.
-    free_when_blocked : devices that were free after the last decision, if a job found no place that blocks all later
-        ones; else -1.
     num_moments : moments that are over.
-    state : of the policy.
     """
 
-    state: Any
     now_s: float = 0.0
-    wake_s: float = _INF
-    stands: bool = False
-    free_when_blocked: int = -1
     num_moments: int = 0
 
 
 def compiled_run_of(
-    policy: Policy, allocator: Allocator, arrivals: Arrivals, ends: Agenda
+    policy: Policy, allocator: Allocator, arrivals: Arrivals, ends: Agenda, domain: SchedulingDomain
 ) -> CompiledRun | None:
     """A run of what is there now in compiled code; None where it needs more than compiled code knows of.
 
-    Where nodes or jobs may fail, or decisions are made in rounds, it is not to be asked.
+    Where nodes or jobs may fail, decisions are made in rounds, or partitions are scheduled apart, it is not to be asked.
     """
     compiled, table = traits_of(policy).compiled, allocator.table
     if compiled is None or not allocator.is_plain or np.isnan(table.gang_rate[table.active]).any():
         return None
-    return CompiledRun(policy, compiled, allocator, arrivals, ends)
+    return CompiledRun(policy, compiled, allocator, arrivals, ends, domain)
 
 
 class CompiledRun:
     """Takes a simulation over, and gives it back."""
 
     def __init__(
-        self, policy: Policy, compiled: CompiledPolicy, allocator: Allocator, arrivals: Arrivals, ends: Agenda
+        self,
+        policy: Policy,
+        compiled: CompiledPolicy,
+        allocator: Allocator,
+        arrivals: Arrivals,
+        ends: Agenda,
+        domain: SchedulingDomain,
     ) -> None:
-        self.policy, self.compiled, self.allocator = policy, compiled, allocator
+        self.policy, self.compiled, self.allocator, self.domain = policy, compiled, allocator, domain
         self.arrivals, self.ends = arrivals, ends
         self.table, self.notes = allocator.table, allocator.notes
         rows = self.table.active.tolist()
@@ -94,7 +91,7 @@ class CompiledRun:
             why = self._run(clock, look_every)
             if why == loop.COMING and not self._read_ahead():
                 # The moment may not be over; then it is the next one.
-                clock.wake_s = min(clock.wake_s, self._moment_s)
+                self.domain.wake_s = min(self.domain.wake_s, self._moment_s)
                 return why
             if why == loop.ROWS:
                 self.allocator.grow()
@@ -130,11 +127,12 @@ class CompiledRun:
     def _run(self, clock: Clock, look_every: int) -> int:
         """Enter the loop once."""
         allocator, ends, notes, compiled = self.allocator, self.ends, self.notes, self.compiled
+        domain = self.domain
         ends.make_room(len(self.table.data))
         self.table.grants.forget_all()
         times = records(1, loop.CLOCK)
         times[0] = (
-            clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
+            clock.now_s, self._moment_s, domain.wake_s, domain.free_when_blocked, domain.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
         )  # fmt: skip
         state = allocator.state(num_given=len(allocator.cluster.node_of))
@@ -144,9 +142,9 @@ class CompiledRun:
             self.arrivals.job is None,
         )
         rules = loop.RunRules(queue_rules, compiled.stands, compiled.blocks, look_every, is_last)
-        why, clock.state = loop.run(compiled.decide, compiled.options, clock.state, rules, tables)
+        why, domain.state = loop.run(compiled.decide, compiled.options, domain.state, rules, tables)
         (
-            clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
+            clock.now_s, self._moment_s, domain.wake_s, domain.free_when_blocked, domain.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
         ) = times[0].tolist()  # fmt: skip
         self._look_at_jobs()

@@ -178,7 +178,7 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
     if not rules.queue.preempts:
         rows = np.empty(counts.active, np.int64)
         rows = rows[: waiting_rows(state.rows, counts.active, state.table.held, rows)]
-    seen = Seen(state.table, rows, now_s, state.room)
+    seen = Seen(state.table, rows, now_s, state.room[0])
     order, consolidate, clock.wake_s, policy_state = decide(options, policy_state, seen)
     counts.decided, clock.stands = counts.entered, int(rules.stands)
     clock.num_decisions += 1
@@ -191,6 +191,7 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
         finish_s = state.table.finish_s[row]
         clock.num_ends = expect(tables.when_s, tables.heap, tables.place, clock.num_ends, row, finish_s)
     note_use(state, now_s)
-    num_pools = len(state.room) * state.free[4].shape[0]
-    clock.free_when_blocked = free_while_blocked(rules.blocks, counts.waiting, num_pools, state.free[2].sum())
+    clock.free_when_blocked = free_while_blocked(
+        rules.blocks, counts.waiting, state.is_one_pool, state.free[2].sum()
+    )
     return policy_state

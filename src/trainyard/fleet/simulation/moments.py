@@ -44,10 +44,10 @@ def may_change(
     return num_waiting > 0 and num_free > 0 and num_free != free_when_blocked
 
 
-def free_while_blocked(blocks: bool, num_waiting: int, num_pools: int, num_free: int) -> int:
+def free_while_blocked(blocks: bool, num_waiting: int, is_one_pool: bool, num_free: int) -> int:
     """Devices that are free and that nobody is to have until there are others, or -1.
 
     That is so of one pool in which a job found no place and blocks all later ones; of several, jobs that come may have
     room in another.
     """
-    return num_free if blocks and num_waiting > 0 and num_pools == 1 else -1
+    return num_free if blocks and num_waiting > 0 and is_one_pool else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from trainyard.engine.agenda import Agenda
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.ask_policy import ask_policy
+from trainyard.fleet.mechanism.domains import SchedulingDomain, SchedulingDomains
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds.coordinator import Coordinator
@@ -58,7 +60,8 @@ class Simulator:
         self.node_events = NodeEvents(allocator.cluster, allocator.fate)
         if self.node_events.at_once:
             allocator.change_nodes(self.node_events.at_once, 0.0)
-        self.clock = Clock(policy.start(allocator.cluster.whole))
+        self.domains = SchedulingDomains(allocator, policy, apart=self.rounds is None)
+        self.clock = Clock()
         self.check = ProgressCheck(allocator)
 
     def run(self) -> None:
@@ -71,8 +74,9 @@ class Simulator:
         """
         while self.arrivals.job is not None or self.table.num_active:
             self._advance()
-            if self._may_change():
-                self._decide()
+            for domain in self.domains.due(self.clock.now_s):
+                if self._may_change(domain):
+                    self._decide(domain)
             self.clock.num_moments += 1
             if self.clock.num_moments % self.check.look_every == 0:
                 jobs_may_come = self.arrivals.job is not None
@@ -82,14 +86,15 @@ class Simulator:
 
     def _run_compiled(self) -> None:
         """Go on in compiled code for as long as that can."""
-        if self.rounds is not None or self.job_failures.may_be or self.node_events:
+        if self.rounds is not None or self.job_failures.may_be or self.node_events or self.domains.parts:
             return
-        run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends)
+        domain = self.domains.whole
+        run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends, domain)
         while run is not None and (why := run.run(self.clock, self.check.look_every)) != COMING:
             if why == STUCK:
                 self.check.refuse_to_wait()
             if why == EARLY:
-                self.check.refuse_early(self.clock.now_s, self.clock.wake_s)
+                self.check.refuse_early(self.clock.now_s, domain.wake_s)
             self.check.look(self.clock.now_s, False, run.jobs_may_come)
 
     def _advance(self) -> None:
@@ -105,7 +110,7 @@ class Simulator:
             next_s, self.node_events.next_s, finish_s, self.arrivals.next_s, self.job_failures.next_s
         ):
             if event == ARRIVAL:
-                self.arrivals.arrive()
+                self._arrive()
                 continue
             if event == END:
                 self._end(self.ends.pop(), finish_s)
@@ -117,16 +122,19 @@ class Simulator:
         self.clock.now_s = next_s
         if self.rounds is not None:
             self.rounds.close(next_s)
-        self.coordinator.end_leases(next_s)
-        if self.clock.wake_s <= next_s:
-            self.clock.wake_s = _INF
+        ending = self.coordinator.end_leases(next_s)
+        if self.domains.parts:
+            for row in ending:
+                self.domains.touch(self.table.partition[row])
+        else:
+            self.domains.touch_all()
 
     def _next_s(self) -> float:
         """The next moment at which the policy is asked, if nothing fails before."""
         next_s = min(
             self.arrivals.next_s,
             self.ends.next_s(self.table.finish_s),
-            self.clock.wake_s,
+            self.domains.wake_s,
             self.allocator.leases.next_s(),
         )
         if self.node_events and (next_s < _INF or self.node_events.may_come):
@@ -140,8 +148,17 @@ class Simulator:
         times_s = self.node_events.next_s, self.ends.next_s(self.table.finish_s), self.arrivals.next_s
         return next_event(next_s, *times_s, self.job_failures.next_s) == FAILURE
 
+    def _arrive(self) -> None:
+        """A job comes."""
+        job = self.arrivals.job
+        if self.domains.parts and job is not None:
+            self.domains.touch(self.allocator.cluster.partition_index(job.virtual_cluster))
+        self.arrivals.arrive()
+
     def _end(self, row: int, end_s: float) -> None:
         """A job has done its work, or changes its rate."""
+        if self.domains.parts:
+            self.domains.touch(self.table.partition[row])
         ended = self.allocator.finish(row, end_s)
         self._expect(self.coordinator.left(row, end_s) if ended else [row])
         self._crowd(end_s)
@@ -154,7 +171,7 @@ class Simulator:
         if lost or 0 < self.table.num_waiting == self.table.num_active:
             self.check.note_loss(now_s)
         self._crowd(now_s)
-        self.clock.stands, self.clock.free_when_blocked = False, -1
+        self.domains.change_nodes()
 
     def _fail(self) -> None:
         """Let the next failure happen; the policy is not asked, for no devices become free."""
@@ -165,21 +182,22 @@ class Simulator:
             self._expect([row])
             self.job_failures.draw(row, failure_s)
 
-    def _may_change(self) -> bool:
+    def _may_change(self, domain: SchedulingDomain) -> bool:
         """Whether a decision could have an effect."""
-        if not self.allocator.cluster.num_devices:
+        if not domain.cluster.num_devices:
             return False
-        table, clock, preempts = self.table, self.clock, self.policy.preempts
+        preempts = self.policy.preempts
         # Who takes devices away does not ask how many are free, which takes long to count.
-        counts = table.num_active, table.num_waiting, 0 if preempts else self.allocator.free.total
-        return may_change(preempts, *counts, clock.stands, clock.free_when_blocked)
+        num_free = 0 if preempts else self.domains.num_free(domain)
+        num_jobs = self.domains.num_jobs(domain)
+        return may_change(preempts, *num_jobs, num_free, domain.stands, domain.free_when_blocked)
 
-    def _decide(self) -> None:
-        now_s = self.clock.now_s
-        self._expect(self.allocator.rates.hear(now_s))
-        rows = self.coordinator.rows()
-        allocation = self.coordinator.decision(rows, now_s, self._ask, last=self.arrivals.job is None)
-        changed = self.allocator.apply(rows, allocation, now_s)
+    def _decide(self, domain: SchedulingDomain) -> None:
+        now_s, is_last = self.clock.now_s, self.arrivals.job is None
+        self._expect(self.allocator.rates.hear(now_s, domain.has))
+        rows = self.domains.rows(domain, self.coordinator.rows())
+        allocation = self.coordinator.decision(rows, now_s, partial(self._ask, domain), is_last)
+        changed = self.allocator.apply(rows, allocation, now_s, domain.cluster)
         self._expect(changed)
         self.job_failures.draw_for_moved(changed, now_s)
         self._crowd(now_s)
@@ -188,24 +206,26 @@ class Simulator:
         given = allocation.given
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
         blocks = isinstance(given, Queue) and given.blocks and not self.allocator.rates.adaptive
-        self.clock.free_when_blocked = -1
+        domain.free_when_blocked = -1
         if blocks and self.rounds is None:
-            counts = self.table.num_waiting, self.allocator.cluster.num_pools, self.allocator.free.total
-            self.clock.free_when_blocked = free_while_blocked(blocks, *counts)
+            _, num_waiting = self.domains.num_jobs(domain)
+            is_one_pool, num_free = domain.cluster.is_one_pool, self.domains.num_free(domain)
+            domain.free_when_blocked = free_while_blocked(blocks, num_waiting, is_one_pool, num_free)
 
-    def _ask(self, rows: Ints) -> Allocation:
+    def _ask(self, domain: SchedulingDomain, rows: Ints) -> Allocation:
         policy, clock = self.policy, self.clock
-        allocation, clock.state = ask_policy(
+        allocation, domain.state = ask_policy(
             self.allocator,
             rows,
             clock.now_s,
             policy.needs,
-            lambda snapshot: policy.decide(snapshot, clock.state),
+            lambda snapshot: policy.decide(snapshot, domain.state),
             in_rounds=self.rounds is not None,
+            cluster=domain.cluster,
         )
         if allocation.ask_again_s <= self.clock.now_s:
             self.check.refuse_early(clock.now_s, allocation.ask_again_s)
-        self.clock.wake_s, self.clock.stands = allocation.ask_again_s, allocation.stands
+        domain.wake_s, domain.stands = allocation.ask_again_s, allocation.stands
         return allocation
 
     def _crowd(self, now_s: float) -> None:

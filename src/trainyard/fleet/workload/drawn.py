@@ -118,7 +118,7 @@ def resampled(jobs: Sequence[Job], seed: int) -> Iterator[Job]:
         job = jobs[pick]
         deadline_s = None if job.deadline_s is None else job.deadline_s + there.arrival_s - job.arrival_s
         yield replace(
-            job, name=f"{number}~{job.name}", arrival_s=there.arrival_s, deadline_s=deadline_s, started_s=None
+            job, name=f"{number}~{job.name}", arrival_s=there.arrival_s, deadline_s=deadline_s, attempts=()
         )
 
 

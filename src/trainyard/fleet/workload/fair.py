@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 from trainyard.hardware.cluster import Cluster
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class FairTimes:
@@ -31,7 +37,12 @@ class FairTimes:
         alone_s = self.alone_s(job, allowed)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
-        return alone_s, alone_s * max(1.0, jobs * job.num_devices / self.cluster.num_devices)
+        return alone_s, float(self.shared_s(alone_s, job.num_devices, jobs))
+
+    def shared_s(self, alone_s: float | Floats, num_devices: int | Ints, jobs: float | Floats) -> Floats:
+        """How long jobs of so many devices take with an equal share, one of ``jobs``, if they take ``alone_s`` alone."""
+        found: Floats = alone_s * np.maximum(1.0, jobs * num_devices / self.cluster.num_devices)
+        return found
 
     def alone_s(self, job: Job, allowed: int) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""

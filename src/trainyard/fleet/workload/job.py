@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from trainyard.fleet.workload.attempts import Attempt
+
 
 class Grant(NamedTuple):
     """What a running job has.
@@ -160,27 +162,22 @@ class Declared(Placeless):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user asks for with a job, which every cluster knows of it.
+    """What every policy knows of a job.
 
     Attributes
     ----------
     name : unique in its workload.
-    arrival_s : when it is submitted.
+    arrival_s : when it is submitted, and could start.
     num_devices : that it asks for, as a gang.
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
-    weight : of its share in weighted fairness, above 0.
-    guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
     busy : share of a device that it keeps busy when it is alone, in (0, 1].
-    priority : among the jobs of its virtual cluster; the larger, the more urgent. Policies that know no such thing pass
-        over this and ``yields``.
     gang : devices of each of its workers, each of which lies on one node; by default as the placement has it. A policy
         that cannot heed this, or ``pinned_cell``, does not take the job.
     pinned_cell : name of the reserved part of the cluster that it must run in; anywhere if empty.
-    yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     """
 
     __slots__ = ()  # what a policy sees of a job refers to these, and has no room for its own
@@ -194,17 +191,13 @@ class JobRequest:
     user: str = ""
     account: str = ""
     virtual_cluster: str = ""
-    weight: float = 1.0
-    guaranteed: bool = True
     cpus: float = 0.0
     memory_bytes: float = 0.0
     model: str = ""
     batch_size: int = 0
     busy: float = 1.0
-    priority: int = 0
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
-    yields: bool = False
 
     @property
     def least_devices(self) -> int:
@@ -231,7 +224,12 @@ class Job(JobRequest):
     profile : how fast it runs.
     deadline_s : time by which it should end, counted as ``arrival_s``.
     limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
-    started_s : when it first had devices where it was recorded, counted as ``arrival_s``; None where that is not known.
+    weight : of its share in weighted fairness, above 0.
+    guaranteed : False for an opportunistic job, which runs on what the others leave.
+    priority : among the jobs of its virtual cluster; the larger, the more urgent.
+    yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
+    qos : its quality of service, by a name of its cluster.
+    attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     """
 
     work: float
@@ -239,13 +237,23 @@ class Job(JobRequest):
     _: KW_ONLY
     deadline_s: float | None = None
     limit_s: float | None = None
-    started_s: float | None = None
+    weight: float = 1.0
+    guaranteed: bool = True
+    priority: int = 0
+    yields: bool = False
+    qos: str = ""
+    attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:
         # What is compiled for numbers would be compiled for whole numbers once more.
         for name in ("arrival_s", "work", "weight"):
             if type(value := getattr(self, name)) is not float:
                 object.__setattr__(self, name, float(value))
+
+    @property
+    def started_s(self) -> float | None:
+        """When it first had devices where it was recorded; None where that is not known."""
+        return self.attempts[0].start_s if self.attempts else None
 
     @property
     def skew(self) -> float | None:

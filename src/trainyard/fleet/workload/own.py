@@ -7,7 +7,7 @@ A CSV file with a header, one job per line. Only the first three columns must be
 column              meaning                                                                          default
 =================== ================================================================================ =================
 name                of the job, unique
-arrival_s           when it is submitted, seconds
+arrival_s           when it is submitted and could start, seconds
 num_devices         of its gang
 length_s            seconds that it runs on its gang                                                 see work, steps
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
@@ -23,9 +23,12 @@ max_devices
 device_types        that it can run on, separated by spaces                                          all
 user, account       whose it is
 virtual_cluster     to which it belongs
+qos                 its quality of service, by name
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 started_s           when it really started, where that is known, counted as arrival_s                not known
+attempts            instead, where it was interrupted: when it really had devices, ``START:END``     not known
+                    separated by spaces; ``START:END*DEVICES`` where these were not num_devices
 limit_s             seconds that it was allowed to run, above 0                                      none
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
@@ -53,6 +56,7 @@ from typing import Any
 import yaml
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.workload.attempts import attempts_text, read_attempts
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.lengths import check_length
 from trainyard.fleet.workload.own_training import (
@@ -67,7 +71,7 @@ from trainyard.fleet.workload.readers.table import RowError, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
-from trainyard.reading.head import Head
+from trainyard.reading.head import HasColumns, Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 from trainyard.reading.rows import Row
@@ -76,12 +80,13 @@ _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
-    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "weight",
-    "deadline_s", "started_s", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus",
-    "memory_bytes", "busy", "model", "batch_size",
+    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "qos",
+    "weight", "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields",
+    "cpus", "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
-_TEXTS = ("name", "user", "account", "virtual_cluster", "pinned_cell", "model")
-_NUMBERS = ("deadline_s", "started_s", "cpus", "memory_bytes")
+_TEXTS = ("name", "user", "account", "virtual_cluster", "qos", "pinned_cell", "model")
+_NUMBERS = ("deadline_s", "cpus", "memory_bytes")
+_RECORDED = ("started_s", "attempts")
 _POSITIVE = ("weight", "limit_s")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
@@ -151,6 +156,7 @@ def _job(row: Row, arrival_s: float) -> Job:
         device_types=kinds,
         gang=_gang(row, size),
         busy=busy,
+        attempts=read_attempts(row, size),
         **rest,
     )
     if not job.least_devices <= size <= job.most_devices:
@@ -309,16 +315,22 @@ def values_of(job: Job) -> dict[str, Any]:
             "cluster, num_devices) instead"
         )
     for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
+        if name in _RECORDED:
+            continue
         value = getattr(job, name)
         if value != _DEFAULTS[name]:
             values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
-    return values
+    return values | attempts_text(job.attempts, job.num_devices)
 
 
-def _matches(head: Head) -> bool:
-    if head.path.suffix in (".yaml", ".yml"):
-        return any(line.startswith("jobs:") for line in head.text.splitlines())
-    return head.columns().issuperset(_NEEDED)
+def _is_yaml(head: Head) -> bool:
+    is_named_so = head.path.suffix in (".yaml", ".yml")
+    return is_named_so and any(line.startswith("jobs:") for line in head.text.splitlines())
 
 
-FORMAT = Format("trainyard", "Trainyard's own: CSV or YAML of everything a job can say", _matches, read_own)
+FORMAT = Format(
+    "trainyard",
+    "Trainyard's own: CSV or YAML of everything a job can say",
+    HasColumns((_NEEDED,), or_else=_is_yaml),
+    read_own,
+)

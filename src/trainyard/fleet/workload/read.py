@@ -15,6 +15,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload import own
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers import (
+    acme,
     alibaba,
     elasticflow,
     gavel,
@@ -36,7 +37,7 @@ FORMATS: dict[str, Format] = {
     entry.name: entry
     for entry in (
         own.FORMAT, tiresias.FORMAT, gavel.FORMAT, shockwave.FORMAT, pollux.FORMAT, pollux.PHILLY, elasticflow.FORMAT,
-        synergy.FORMAT, alibaba.FORMAT, philly.FORMAT, helios.FORMAT, slurm.FORMAT, swf.FORMAT,
+        synergy.FORMAT, alibaba.FORMAT, philly.FORMAT, helios.FORMAT, acme.FORMAT, slurm.FORMAT, swf.FORMAT,
     )
 }  # fmt: skip
 """All formats, by name."""
@@ -82,7 +83,7 @@ class Workload:
                     self.zero_s = job.arrival_s
                 job = _counted_from(job, self.zero_s)
             if job.started_s is not None and job.started_s < job.arrival_s:
-                job = replace(job, started_s=None)  # clocks that went wrong, or back
+                job = replace(job, attempts=())  # clocks that went wrong, or back
             self.left_out.num_used += 1
             yield job
             if self.left_out.num_used == limit:
@@ -95,8 +96,8 @@ class Workload:
 
 def _counted_from(job: Job, zero_s: float) -> Job:
     """The same job with its times counted from another moment."""
-    started_s = None if job.started_s is None else job.started_s - zero_s
-    return replace(job, arrival_s=job.arrival_s - zero_s, started_s=started_s)
+    attempts = tuple(attempt.shifted(-zero_s) for attempt in job.attempts)
+    return replace(job, arrival_s=job.arrival_s - zero_s, attempts=attempts)
 
 
 def recognise(path: Path) -> Format:

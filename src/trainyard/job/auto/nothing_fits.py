@@ -17,9 +17,8 @@ from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import Point
 from trainyard.job.auto.trials import Trials, failed_text
 from trainyard.job.plan import DoesNotFitError, PlanError
-from trainyard.job.setting import Setting
+from trainyard.job.setting import Setting, TaskLike
 from trainyard.job.sizes import size_text
-from trainyard.job.task import Task
 
 _MOST_TIMES = 16  # as many nodes are tried
 _DIMENSIONS: tuple[tuple[str, Callable[[Point], object]], ...] = (
@@ -94,7 +93,7 @@ def _ways_text(ways: Sequence[str]) -> str:
     return "Take devices with more memory, a smaller model or smaller rows: nothing else that was tried would fit."
 
 
-def _rows_text(task: Task) -> str:
+def _rows_text(task: TaskLike) -> str:
     """Return the number of rows as text, with the largest shape of what a row has."""
     tensors = [t for t in tree_leaves(task.model.batch) if isinstance(t, Tensor) and t.dim() > 1]
     shape = max((t.shape[1:] for t in tensors), key=math.prod, default=())

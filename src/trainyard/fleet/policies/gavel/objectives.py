@@ -48,6 +48,11 @@ CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 class MaxMinFairness(Gavel):
     """Max-min fairness, by weights."""
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Speeds, and weights."""
+        return frozenset({"speed", "weight"})
+
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
         rate = problem.scaled_throughputs / problem.weight[:, None]
         return solve(problem, rate, highest_level=True), None

@@ -184,7 +184,7 @@ class Gavel(ABC):
             self.seen_speed(speed),
             snapshot.num_devices[runs].astype(float),
             snapshot.cluster.devices_of_type,
-            snapshot.weight[runs],
+            snapshot.weight[runs] if "weight" in self.needs else np.ones(len(runs)),
             snapshot.serial[runs],
             snapshot.cluster.device_types,
             able=speed > 0,

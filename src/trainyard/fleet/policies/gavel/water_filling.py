@@ -26,6 +26,7 @@ from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver import Entities, fill_water
+from trainyard.fleet.snapshot import Need
 
 Inner = Literal["fairness", "fifo"]
 _INNERS = " or ".join(map(repr, get_args(Inner)))
@@ -34,6 +35,11 @@ _INNERS = " or ".join(map(repr, get_args(Inner)))
 @dataclass(frozen=True, kw_only=True)
 class WaterFilling(Gavel):
     """Water filling on one level: max-min fairness in which nobody can have more unless somebody poorer has less."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Speeds, and weights."""
+        return frozenset({"speed", "weight"})
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
         everybody = np.zeros(problem.num_jobs, np.int64)
@@ -60,6 +66,11 @@ class Hierarchical(Gavel):
     inners: tuple[tuple[str, Inner], ...] = ()
     weights: tuple[tuple[str, float], ...] = ()
     by_entity: bool = field(default=True, init=False)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Speeds, and weights."""
+        return frozenset({"speed", "weight"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,11 +11,13 @@ Fidelity: simplified
 Notes
 -----
 The scheduler inside a virtual cluster is the one of the authors' program, with its pinned cells, its gangs of workers,
-and jobs that go on without a guarantee when one of higher priority takes their cells ("lazy preemption"). Preemption
-takes no time here, so what the program does while it waits for jobs to stop has no counterpart. Cells of nodes that are
-away are not bound until these are back; which nodes a single job may have, as Kubernetes suggests to the program, nobody
-says here. A job that does not fit in its virtual cluster even when that is empty is refused; there it waits for ever. A
-job on a node that a new configuration no longer has starts anew; there it runs on, and is not counted.
+and jobs that go on without a guarantee when one of higher priority takes their cells ("lazy preemption"). As there, a job
+takes cells of jobs of lower priority in the order of the cells, whichever of these jobs is the least urgent; one that has
+to leave may take cells of a less urgent one, which leaves, too. Preemption takes no time here, so what the program does
+while it waits for jobs to stop has no counterpart. Cells of nodes that are away are not bound until these are back; which
+nodes a single job may have, as Kubernetes suggests to the program, nobody says here. A job that does not fit in its
+virtual cluster even when that is empty is refused; there it waits for ever. A job on a node that a new configuration no
+longer has starts anew; there it runs on, and is not counted.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class HiveD:
 
     layout: Layout | None = None
     quotas: Quotas = ()
-    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    needs: frozenset[Need] = field(default=frozenset({"guaranteed", "priority"}), init=False)
     preempts: bool = field(default=True, init=False)
 
     @property

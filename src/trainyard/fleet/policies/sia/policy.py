@@ -149,6 +149,14 @@ class Sia:
         found: Floats = goodput**self.power
         return found
 
+    def value(self, goodput: Floats) -> Floats:
+        """What normalized goodputs add to the objective; 0 where the goodput is 0."""
+        usable = goodput > 0
+        powers = np.zeros_like(goodput)
+        powers[usable] = self.powers(goodput[usable])
+        gain = self.incentive + (powers if self.power > 0 else -powers)
+        return np.where(usable, np.maximum(gain, 0.0), 0.0)
+
     def keeps(self, snapshot: Snapshot) -> Bools:
         """Of every job, whether it has to keep its configuration."""
         return np.zeros(snapshot.num_jobs, np.bool_)
@@ -160,11 +168,7 @@ class Sia:
         ----------
         goodput : [job, configuration], normalized; 0 where it cannot be.
         """
-        usable = goodput > 0
-        powers = np.zeros_like(goodput)
-        powers[usable] = self.powers(goodput[usable])
-        gain = self.incentive + (powers if self.power > 0 else -powers)
-        value = np.where(usable, np.maximum(gain, 0.0), 0.0)
+        value = self.value(goodput)
         job, config = np.nonzero(_undominated(value, configs.device_type))
         must = self.keeps(snapshot)[job]
         return Options(

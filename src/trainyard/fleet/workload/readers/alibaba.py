@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
@@ -56,7 +57,7 @@ def _pod(row: Row, arrival_s: float) -> Job:
         guaranteed=row.fields["qos"] != "BE",
         cpus=row.number("cpu_milli") / 1000,
         memory_bytes=row.number("memory_mib") * 2**20,
-        started_s=row.number("scheduled_time"),
+        attempts=(Attempt(row.number("scheduled_time"), row.count("num_gpu")),),
     )
 
 

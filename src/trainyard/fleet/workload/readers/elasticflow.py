@@ -24,7 +24,7 @@ from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import raised_as
-from trainyard.reading.head import Head
+from trainyard.reading.head import HasColumns, Head
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 
@@ -132,15 +132,10 @@ def _with_scaling(job: Job, row: Row, tables: Mapping[str, Mapping[str, Scaling]
     )  # fmt: skip
 
 
-def _matches(head: Head) -> bool:
-    columns = head.columns()
-    return columns.issuperset(_RAW) or columns.issuperset(_SIMULATED)
-
-
 FORMAT = Format(
     "elasticflow",
     "ElasticFlow: CSV, raw or with iterations, deadlines and batch sizes",
-    _matches,
+    HasColumns((_RAW, _SIMULATED)),
     read_elasticflow,
     profiles="a folder throughputs_<DEVICE>, or a folder of such folders",
 )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
@@ -38,16 +39,18 @@ def read_helios(
         return row.moment_s("submit_time", zone)
 
     def job(row: Row, arrival_s: float) -> Job:
-        began = row.fields.get("start_time", "") not in ("", "None", "NaT")
+        size, attempts = row.count("gpu_num"), tuple[Attempt, ...]()
+        if row.fields.get("start_time", "") not in ("", "None", "NaT"):
+            attempts = (Attempt(row.moment_s("start_time", zone, arrival_s), size),)
         return declared_job(
             row.fields["job_id"],
             arrival_s,
-            row.count("gpu_num"),
+            size,
             row.number("duration"),
             user=row.fields["user"],
             virtual_cluster=row.fields["vc"],
             cpus=row.number("cpu_num"),
-            started_s=row.moment_s("start_time", zone, arrival_s) if began else None,
+            attempts=attempts,
         )
 
     return Table(path, _NEEDED, left_out=left_out).in_order(submitted, job, "job_id")

@@ -5,11 +5,11 @@ msr-fiddle/philly-traces. One JSON list of jobs: status, vc, jobid, submitted_ti
 start_time, end_time and detail, a list of servers with the GPUs that it had there.
 
 What is read of it: a job asks for the GPUs of its last attempt that ended, and takes the time of all its attempts that
-ended, added up; it was started when the first was. An attempt without a start or an end was not recorded rightly, as the
-authors say, and counts for nothing; but if the last has no end, the job was not over, and is left out, as are jobs that
-never ran. Times are local and name no zone; the telemetry that was published with the log has that of
-the Pacific (PDT, PST), and clocks were put back on 5 November 2017, so they are read in that zone. Time 0 is the first
-submission. The list is read piece by piece, and since it is not sorted, one short record of every job is held.
+ended, added up; as recorded it had devices in these, and waited between them. An attempt without a start or an end was
+not recorded rightly, as the authors say, and counts for nothing; but if the last has no end, the job was not over, and is
+left out, as are jobs that never ran. Times are local and name no zone; the telemetry that was published with the log has
+that of the Pacific (PDT, PST), and clocks were put back on 5 November 2017, so they are read in that zone. Time 0 is the
+first submission. The list is read piece by piece, and since it is not sorted, one short record of every job is held.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.workload.attempts import Attempt, joined
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import RowError
@@ -51,7 +52,7 @@ def read_philly(
             record.length_s,
             user=record.user,
             virtual_cluster=record.virtual_cluster,
-            started_s=record.started_s,
+            attempts=record.attempts,
         )
 
 
@@ -76,7 +77,7 @@ class _Record(NamedTuple):
     arrival_s: float
     num_devices: int
     length_s: float
-    started_s: float
+    attempts: tuple[Attempt, ...]
     name: str
     user: str
     virtual_cluster: str
@@ -103,7 +104,10 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"jobid, user and vc are texts, and got {shown(texts)}")
         size = next(size for size in reversed(sizes) if size)
-        return _Record(arrival_s, size, length_s, spans[0][0], *texts)
+        attempts = joined(
+            [[(*span, own) for span, own in zip(spans, sizes, strict=True) if span[0] < span[1]]]
+        )
+        return _Record(arrival_s, size, length_s, attempts, *texts)
     except KeyError as error:
         said = f"a job without field {error}; every job of a Philly log has it"
         raise RowError(path, line, "a field is missing", said) from error

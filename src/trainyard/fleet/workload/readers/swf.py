@@ -11,7 +11,8 @@ started 3 later; 9 is its limit. Memory (10) is per processor. User (12), group 
 virtual cluster) are kept.
 
 A job that was checkpointed and went on has several lines: one of status 0, 1 or 5 for all of it, and one of status 2, 3
-or 4 for each of its parts. The one for all counts; where there is none, the parts together are the job. Jobs that never
+or 4 for each of its parts. The one for all counts; where there is none, the parts together are the job. The wait of a
+part after the first is from the end of the part before, and its submission may be -1. Jobs that never
 ran are left out, and so are those of which it is unknown how long they ran.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format
 from trainyard.fleet.workload.readers.table import Table
@@ -36,13 +38,22 @@ _PART_STATUS = (2, 3, 4)
 
 def read_swf(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs that ran."""
+    last_s = 0.0
+
+    def submitted(row: Row) -> float | str:
+        nonlocal last_s
+        found = _submitted(row, last_s)
+        last_s = last_s if isinstance(found, str) else found
+        return found
+
     table = Table(path, _COLUMNS, _COLUMNS, separator=None, comment=";", left_out=left_out)
     return table.merged_in_order(
-        _submitted, _job, lambda row: row.fields["job"], "a part of a job that has another line"
+        submitted, _job, lambda row: row.fields["job"], "a part of a job that has another line"
     )
 
 
-def _submitted(row: Row) -> float | str:
+def _submitted(row: Row, last_s: float) -> float | str:
+    """When a job was submitted, or why there is none; a further part of a job is where the line before it is."""
     run_s = row.number("run_s", -1)
     if run_s < 0:
         return "it is not known how long it ran, if it did"
@@ -50,16 +61,18 @@ def _submitted(row: Row) -> float | str:
         return "ran for no time"
     if not _size(row):
         return "no number of processors"
-    return row.number("submit_s")
+    is_part = row.count("status", -1) in _PART_STATUS
+    return last_s if is_part and row.number("submit_s", -1) < 0 else row.number("submit_s")
 
 
 def _job(rows: Sequence[Row], arrival_s: float) -> Job:
     whole = [row for row in rows if row.count("status", -1) not in _PART_STATUS]
     if len(whole) > 1:
         raise whole[1].error("job", "a number that no other job has")
+    parts = [row for row in rows if row.count("status", -1) in _PART_STATUS]
     rows = whole or rows
     first, size = rows[0], max(map(_size, rows))
-    wait_s, limit_s = first.number("wait_s", -1), first.number("requested_s", -1)
+    limit_s = first.number("requested_s", -1)
     return declared_job(
         first.fields["job"],
         arrival_s,
@@ -69,9 +82,23 @@ def _job(rows: Sequence[Row], arrival_s: float) -> Job:
         account=_name(first, "group"),
         virtual_cluster=_name(first, "queue"),
         memory_bytes=max(first.number("requested_kib", -1), 0.0) * 1024 * size,
-        started_s=arrival_s + wait_s if wait_s >= 0 else None,
+        attempts=_recorded(rows, parts, arrival_s),
         limit_s=limit_s if limit_s > 0 else None,
     )
+
+
+def _recorded(rows: Sequence[Row], parts: Sequence[Row], arrival_s: float) -> tuple[Attempt, ...]:
+    """The parts of a job, if they are all there, or the whole; empty where one does not say for how long it waited."""
+    lengths_s = [sum(row.number("run_s") for row in some) for some in (parts, rows)]
+    found, ended_s = list[Attempt](), arrival_s
+    for row in parts if lengths_s[0] == lengths_s[1] else rows:
+        wait_s = row.number("wait_s", -1)
+        if wait_s < 0:
+            return ()
+        start_s = ended_s + wait_s
+        ended_s = start_s + row.number("run_s")
+        found.append(Attempt(start_s, _size(row), ended_s))
+    return tuple(found)
 
 
 def _size(row: Row) -> int:

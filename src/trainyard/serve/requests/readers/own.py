@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.reading import raised_as
-from trainyard.reading.head import Head, has_columns, has_keys
+from trainyard.reading.head import HasColumns, Head, has_keys
 from trainyard.reading.left_out import LeftOut
 from trainyard.reading.rows import Row
 from trainyard.serve.errors import ServeError
@@ -55,7 +55,7 @@ _PREFIX = ("prefix_keys", "prefix_tokens_per_block")
 FIELDS = (*_NEEDED, "max_tokens", *_TEXTS, *_POSITIVE, "priority", "num_samples", "prompt_ids", *_PREFIX)
 _FARTHEST_PRIORITY = 2**53
 _DEFAULTS = {field.name: field.default for field in fields(Request)}
-_is_csv, _is_json = has_columns(*_NEEDED), has_keys(*_NEEDED)
+_is_json = has_keys(*_NEEDED)
 
 
 def read_own(path: Path, max_tokens: int, left_out: LeftOut | None = None) -> Iterator[TracedRequest]:
@@ -145,10 +145,9 @@ def _values_of(traced: TracedRequest) -> dict[str, Any]:
     return values
 
 
-def _matches(head: Head) -> bool:
-    return _is_csv(head) or _is_json(head)
-
-
 FORMAT = Format(
-    "trainyard", "Trainyard's own: JSON lines or CSV of everything a request can say", _matches, read_own
+    "trainyard",
+    "Trainyard's own: JSON lines or CSV of everything a request can say",
+    HasColumns((_NEEDED,), or_else=_is_json),
+    read_own,
 )
