@@ -67,7 +67,15 @@ def lean(function: _Function) -> _Function:
 def records(num: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """An array of records for compiled functions, all 0; where nothing is compiled, fields are attributes, too."""
     made, settings = np.zeros(num, dtype), cast(Any, config)
-    return made.view(np.recarray) if settings.DISABLE_JIT else made
+    return made.view(_FieldsFirst) if settings.DISABLE_JIT else made
+
+
+class _FieldsFirst(np.recarray[Any, Any]):
+    """Records whose fields are attributes, also a field that has the name of a method, such as ``partition``."""
+
+    def __getattribute__(self, name: str) -> Any:
+        fields = object.__getattribute__(self, "dtype").fields
+        return self[name] if fields and name in fields else super().__getattribute__(name)
 
 
 @contextmanager

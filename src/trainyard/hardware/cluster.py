@@ -240,7 +240,7 @@ class Cluster:
     def is_one_pool(self) -> bool:
         """Whether all jobs can have all devices: these are of one type, and no partition has but some of them."""
         inside, own = self.members[:, self.members[0] > 0], self.whole.devices_of_type
-        return np.count_nonzero(own) == 1 and all(row.all() or not row.any() for row in inside)
+        return bool(np.count_nonzero(own) == 1) and all(row.all() or not row.any() for row in inside)
 
     @cached_property
     def members(self) -> Ints:
