@@ -87,7 +87,7 @@ class HasColumns:
         layout = min(self.layouts, key=lambda names: len(set(names) - columns) / len(names))
         missing = [name for name in layout if name not in columns]
         foreign = [name for name in self.without if name in columns]
-        said = [f"also has {', '.join(missing)}"] * bool(missing) + [f"has no {', '.join(foreign)}"] * bool(
+        said = [f"needs {', '.join(missing)}"] * bool(missing) + [f"has no {', '.join(foreign)}"] * bool(
             foreign
         )
         return len(missing) / len(layout), " and ".join(said)

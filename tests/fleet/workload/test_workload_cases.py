@@ -306,9 +306,9 @@ def test_the_traces_of_acme(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ("job_id,user,gpu_num,cpu_num,kind,submit_time,start_time,end_time", "acme, which also has type"),
-        ("name,arrival_s,devices,length_s", "trainyard, which also has num_devices"),
-        ("job_id,submission_time,duration", "elasticflow, which also has num_gpu"),
+        ("job_id,user,gpu_num,cpu_num,kind,submit_time,start_time,end_time", "acme, which needs type"),
+        ("name,arrival_s,devices,length_s", "trainyard, which needs num_devices"),
+        ("job_id,submission_time,duration", "elasticflow, which needs num_gpu"),
         (
             "job_id,num_gpu,submit_time,model_name,duration,iterations,ddl",
             "tiresias, which has no ddl",
