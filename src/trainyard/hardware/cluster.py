@@ -251,10 +251,20 @@ class Cluster:
             found[row] = [node in nodes for node in range(len(self.nodes))]
         return found
 
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {name: row for row, (name, _) in enumerate(self.partitions, 1)}
+
     def partition_index(self, name: str) -> int:
         """Row of a partition among `members`; 0 for none, where there is none of that name."""
-        names = [each for each, _ in self.partitions]
-        return 1 + names.index(name) if name in names else 0
+        return self._rows.get(name, 0)
+
+    @cached_property
+    def partition_table(self) -> Ints:
+        """`devices_of_partition`, then for every two rows 2 if all nodes of the first are of the second, 1 if some."""
+        shared = self.members @ self.members.T
+        overlap = np.where(shared == shared.diagonal()[:, None], 2, shared.clip(max=1))
+        return np.hstack((self.devices_of_partition, overlap))
 
     def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
         """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
@@ -336,18 +346,9 @@ class Cluster:
     def describe(self) -> str:
         """A few lines for people: devices, nodes, links."""
         lines = [f"{self.name}: {self.num_devices} devices in {self.num_nodes} nodes"]
-        for device, count in Counter(d for node in self.nodes for d in node.devices).items():
-            lines.append(f"  {count} x {device.describe()}")
-        for (topology, num_devices), count in Counter(
-            (n.topology, n.num_devices) for n in self.nodes
-        ).items():
-            line = f"  {count} x node of {num_devices}"
-            if topology is not None:
-                slowest = min(topology.links, key=lambda link: link.bandwidth_bytes_per_s, default=None)
-                line += f": {topology.name}"
-                if slowest is not None:
-                    line += f", slowest link {slowest.name} {slowest.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-            lines.append(line)
+        devices = Counter(d for node in self.nodes for d in node.devices)
+        lines += [f"  {n} x {device.describe()}" for device, n in devices.items()]
+        lines += [f"  {n} x {text}" for text, n in Counter(node.describe() for node in self.nodes).items()]
         if self.fabric.links:
             lines.append(f"  fabric {self.fabric.name}: {len(self.fabric.links)} links")
         return "\n".join(lines)
@@ -369,10 +370,7 @@ class Cluster:
             of_node: dict[str, Any] = (
                 {} if node.topology is None else {"topology": topology_index[node.topology]}
             )
-            of_node |= {
-                "devices": [device_index[device] for device in node.devices],
-                "count": len(list(same)),
-            }
+            of_node |= {"devices": [device_index[d] for d in node.devices], "count": len(list(same))}
             host = {"cpus": node.cpus, "memory_bytes": node.memory_bytes, "rack": node.rack}
             nodes.append(of_node | {name: value for name, value in host.items() if value})
         plain: dict[str, Any] = {

@@ -112,7 +112,7 @@ class Allocator:
             self._state = None
         if self._state is None:
             devices, cluster, tables = table.grants.devices, self.cluster, self.free.tables
-            room = cluster.devices_of_partition, cluster.is_one_pool, cluster.num_devices
+            room = cluster.partition_table, cluster.is_one_pool, cluster.num_devices
             notes = table.counts, pending.ended, pending.used
             self._state = FleetState(table.data, table.rows, devices, tables, *room, *notes)
         return self._state

@@ -89,7 +89,8 @@ class SchedulingDomains:
     @property
     def wake_s(self) -> float:
         """When the policy wants to decide next, if nothing happens before."""
-        return min([domain.wake_s for domain in self.current])
+        first, *others = self.current
+        return min([first.wake_s, *(domain.wake_s for domain in others)]) if others else first.wake_s
 
     def touch(self, partition: int) -> None:
         """Something happens to a job of a partition, by its row in `Cluster.members`."""

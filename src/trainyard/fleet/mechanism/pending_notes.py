@@ -61,5 +61,5 @@ class PendingNotes:
             note.lost_device_s,
             note.num_preempted,
             note.num_starts,
-            *self.fair.times_s(job, note.allowed, note.job_s, note.end_s),
+            *self.fair.times_s(job, note.allowed, note.job_s, note.end_s, note.gang_rate),
         )

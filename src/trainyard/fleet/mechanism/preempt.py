@@ -34,7 +34,7 @@ from trainyard.fleet.place.find import (
     usable_nodes,
     without_nodes_of,
 )
-from trainyard.fleet.place.room import has_room, partitions_within, pool_with_room, take_room
+from trainyard.fleet.place.room import has_room, pool_with_room, take_room
 
 # What becomes of a job: it has no devices and gets none; it keeps those that it has; loses them; gets some or others.
 WAITS, KEEPS, LOSES, GETS = range(4)
@@ -59,7 +59,7 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     """
     order, counts, kinds, hows = asked
     table, free, is_one_pool = state.table, state.free, state.is_one_pool
-    starting, outcome = _walk(asked, rows, state, backfill)
+    starting, outcome = _walk(order, counts, kinds, rows, table, state.partitions, backfill)
     for number in range(len(rows)):
         if outcome[number] == LOSES:
             change_holding(rows[number], -1, state)
@@ -97,20 +97,21 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _walk(requests, rows, state, backfill):  # type: ignore[no-untyped-def]
+def _walk(order, counts, kinds, rows, table, partitions, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
-    (order, counts, kinds, _), table, room = requests, state.table, state.room
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
-    within, left, idle = partitions_within(state.free[4]), room.copy(), room.copy()
-    blocked, total = zeros(len(left), int64), left[0].sum()
+    num_types = partitions.shape[1] - len(partitions)
+    left, blocked = partitions[:, :num_types].copy(), zeros(len(partitions), int64)
+    idle = left if num_types == 1 else left.copy()
+    total = left[0].sum()
     starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
-    num_starting, partition, num_types, is_divided = 0, 0, left.shape[1], len(left) > 1
+    num_starting, partition, is_divided = 0, 0, len(left) > 1
     for number in range(len(rows)):
         row = rows[number]
         if held[row] > 0:
             outcome[number] = LOSES
             if num_types > 1:
-                take_room(idle, within, table.partition[row], held[row], held_type[row])
+                take_room(idle, partitions, table.partition[row], held[row], held_type[row])
     for i in range(len(order)):
         if total == 0:
             break
@@ -122,47 +123,41 @@ def _walk(requests, rows, state, backfill):  # type: ignore[no-untyped-def]
         if is_divided:
             partition = table.partition[row]
         bits = (1 << kind if kind >= 0 else allowed[row]) & ~blocked[partition]
-        pool = -1
-        if held[row] == n:
-            pool = pool_with_room(left, within, partition, n, bits & (1 << held_type[row]))
+        pool, own = -1, held_type[row]
+        if held[row] == n and (bits >> own) & 1 and has_room(left, partitions, partition, n, own):
+            pool = own
         if pool < 0 and num_types > 1:  # rather what nobody has than what others would lose
-            pool = _idle_pool(idle, left, within, partition, n, bits)
+            pool = _idle_pool(idle, left, partitions, partition, n, bits)
             if pool >= 0:
-                take_room(idle, within, partition, n, pool)
+                take_room(idle, partitions, partition, n, pool)
         if pool < 0:
-            pool = pool_with_room(left, within, partition, n, bits)
+            pool = pool_with_room(left, partitions, partition, n, bits)
         if pool >= 0:
-            take_room(left, within, partition, n, pool)
+            take_room(left, partitions, partition, n, pool)
             total -= n
-            if held[row] == n and held_type[row] == pool:
+            if held[row] == n and pool == own:
                 outcome[order[i]] = KEEPS
             else:
                 starting[num_starting] = i
                 num_starting += 1
         elif not backfill and bits:
-            _block(blocked, state.free[4], partition, bits)
+            for other in range(len(blocked)):  # all partitions that share nodes with this one
+                if partitions[other, num_types + partition]:
+                    blocked[other] |= bits
     return starting[:num_starting], outcome
 
 
 @lean
-def _idle_pool(idle, left, within, partition, wanted, allowed):  # type: ignore[no-untyped-def]
+def _idle_pool(idle, left, partitions, partition, wanted, allowed):  # type: ignore[no-untyped-def]
     """As `pool_with_room`, of devices that nobody has now."""
     for kind in range(left.shape[1]):
         if (
             (allowed >> kind) & 1
-            and has_room(left, within, partition, wanted, kind)
-            and has_room(idle, within, partition, wanted, kind)
+            and has_room(left, partitions, partition, wanted, kind)
+            and has_room(idle, partitions, partition, wanted, kind)
         ):
             return kind
     return -1
-
-
-@compiled
-def _block(blocked, members, partition, bits):  # type: ignore[no-untyped-def]
-    """A job of a partition holds up, by device types, all partitions that share nodes with it."""
-    for row in range(len(blocked)):
-        if (members[row] * members[partition]).any():
-            blocked[row] |= bits
 
 
 @compiled

@@ -25,7 +25,8 @@ class EndNote(NamedTuple):
 
     Attributes
     ----------
-    serial, allowed, num_preempted, num_starts, first_start_s, waited_s, lost_s, lost_device_s : as in `JobTable`.
+    serial, allowed, num_preempted, num_starts, gang_rate, first_start_s, waited_s, lost_s, lost_device_s : as in
+        `JobTable`.
     device_s : devices times time that it had.
     job_s : jobs times time, over all jobs, while it was there.
     """
@@ -34,6 +35,7 @@ class EndNote(NamedTuple):
     allowed: int
     num_preempted: int
     num_starts: int
+    gang_rate: float
     first_start_s: float
     end_s: float
     waited_s: float
@@ -55,8 +57,8 @@ class FleetState(NamedTuple):
     rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
     free : the tables of `FreeDevices`.
-    room, is_one_pool : how many devices jobs can have that are decided on, as `Cluster.devices_of_partition`, and whether
-        all of them can have all these.
+    partitions, is_one_pool : of the nodes that are decided on: `Cluster.partition_table` and `Cluster.is_one_pool`. One
+        array, because each makes every call of compiled code longer.
     num_devices : of the whole cluster, that can be used now.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
@@ -66,7 +68,7 @@ class FleetState(NamedTuple):
     rows: Ints
     written: Ints
     free: tuple[Ints, Ints, Ints, Floats, Ints]
-    room: Ints
+    partitions: Ints
     is_one_pool: bool
     num_devices: int
     counts: Records
@@ -74,11 +76,14 @@ class FleetState(NamedTuple):
     used: Floats
 
     def of(self, cluster: Cluster) -> FleetState:
-        """The same for a decision on some nodes only."""
-        if cluster.devices_of_partition is self.room:
+        """Return the same for a decision on some nodes only."""
+        if cluster.partition_table is self.partitions:
             return self
-        free = (*self.free[:4], cluster.members)
-        return self._replace(free=free, room=cluster.devices_of_partition, is_one_pool=cluster.is_one_pool)
+        return self._replace(
+            free=(*self.free[:4], cluster.members),
+            partitions=cluster.partition_table,
+            is_one_pool=cluster.is_one_pool,
+        )
 
 
 @lean
@@ -115,7 +120,7 @@ def end(state, row, now_s):  # type: ignore[no-untyped-def]
     counts.ended += 1
     note.serial, note.allowed, note.end_s = job.serial, job.allowed, now_s
     note.num_preempted, note.num_starts = job.num_preempted, job.num_starts
-    note.first_start_s, note.waited_s = job.first_start_s, job.waited_s
+    note.gang_rate, note.first_start_s, note.waited_s = job.gang_rate, job.first_start_s, job.waited_s
     note.lost_s, note.lost_device_s = job.lost_s, job.lost_device_s
     note.device_s, note.job_s = job.attained_device_s, _count(state, now_s) - job.job_s
     _remove(state, row)

@@ -178,7 +178,7 @@ def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-u
     if not rules.queue.preempts:
         rows = np.empty(counts.active, np.int64)
         rows = rows[: waiting_rows(state.rows, counts.active, state.table.held, rows)]
-    seen = Seen(state.table, rows, now_s, state.room[0])
+    seen = Seen(state.table, rows, now_s, state.partitions[0, : len(state.free[2])])
     order, consolidate, clock.wake_s, policy_state = decide(options, policy_state, seen)
     counts.decided, clock.stands = counts.entered, int(rules.stands)
     clock.num_decisions += 1

@@ -16,6 +16,7 @@ from trainyard.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_NAN = float("nan")
 
 
 class FairTimes:
@@ -25,7 +26,9 @@ class FairTimes:
         self.cluster = cluster
         self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
 
-    def times_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> tuple[float, float]:
+    def times_s(
+        self, job: Job, allowed: int, job_s: float, now_s: float, gang_rate: float = _NAN
+    ) -> tuple[float, float]:
         """Times of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.
 
         Its share is that of one of the jobs that there were in the mean while it was there.
@@ -34,8 +37,9 @@ class FairTimes:
         ----------
         allowed : device types that it can run on, as bits.
         job_s : jobs times time while it was there.
+        gang_rate : what `rate_anywhere` says of it, if that is known.
         """
-        alone_s = self.alone_s(job, allowed)
+        alone_s = self.alone_s(job, allowed, gang_rate)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
         return alone_s, alone_s * max(1.0, self._slower(job.num_devices, jobs))
@@ -49,10 +53,12 @@ class FairTimes:
         """Devices that a job asks for, or each of some, over those of its equal share; the result is of their type."""
         return jobs * num_devices / self.cluster.num_devices
 
-    def alone_s(self, job: Job, allowed: int) -> float:
+    def alone_s(self, job: Job, allowed: int, gang_rate: float = _NAN) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""
-        grant = _first(job.num_devices)
         spots = self._compact(job.num_devices, allowed)
+        if gang_rate > 0 and spots:
+            return job.work / gang_rate
+        grant = _first(job.num_devices)
         return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
 
     def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
@@ -65,11 +71,7 @@ class FairTimes:
 
 def alone_s(job: Job, cluster: Cluster) -> float:
     """How long a job takes in one piece on its gang, on the type where that is fastest; infinite if it runs on none."""
-    spots, grant = (
-        _compact(cluster, job.num_devices, cluster.type_bits(job.device_types)),
-        _first(job.num_devices),
-    )
-    return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+    return FairTimes(cluster).alone_s(job, cluster.type_bits(job.device_types))
 
 
 def _compact(cluster: Cluster, num_devices: int, allowed: int) -> tuple[Spot, ...]:
