@@ -141,7 +141,7 @@ def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedPro
         shell=True,
         executable="/bin/bash",
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "110"},
+        env={**os.environ, "PATH": path, "COLUMNS": "110", "TRAINYARD_PROGRESS": "off"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

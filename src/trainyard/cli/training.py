@@ -120,19 +120,21 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
 def _shown(
     screen: Screen, steps: int
 ) -> Iterator[tuple[Callable[[StepMetrics], None], Callable[[Restart], None]]]:
-    """A progress bar on a terminal, otherwise a line now and then; yields what to call with news."""
+    """Show a bar on a terminal, else lines now and then; yields what to call with news."""
 
     def on_restart(restart: Restart) -> None:
         screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")
 
     if not screen.messages.is_terminal:
-        every = max(1, -(-steps // _LOGGED_LINES))
+        with screen.waiting("starting the processes") as progress:
+            every = max(1, -(-steps // _LOGGED_LINES))
 
-        def on_step(metrics: StepMetrics) -> None:
-            if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
-                screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+            def on_step(metrics: StepMetrics) -> None:
+                progress("training", f"step {metrics.step + 1} of {steps}")
+                if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
+                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
 
-        yield on_step, on_restart
+            yield on_step, on_restart
         return
     columns = (
         TextColumn("training"),
