@@ -143,10 +143,10 @@ def _shown(
         TextColumn("{task.fields[said]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen.messages) as progress:
-        task = progress.add_task("", total=steps, said="starting the processes")
+    with Progress(*columns, console=screen.messages) as bar:
+        task = bar.add_task("", total=steps, said="starting the processes")
         yield (
-            lambda metrics: progress.update(task, completed=metrics.step + 1, said=_said(metrics)),
+            lambda metrics: bar.update(task, completed=metrics.step + 1, said=_said(metrics)),
             on_restart,
         )
 

@@ -154,7 +154,7 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 def make_setting(
-    task: Task, place: Cluster, progress: Progress | None = None, all_devices: bool = False
+    task: Task, place: Cluster, progress: Progress = no_progress, all_devices: bool = False
 ) -> SimulatedSetting:
     """Return the setting in which strategies decide.
 
