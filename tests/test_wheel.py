@@ -91,7 +91,7 @@ def test_links_of_the_description_lead_somewhere_without_the_repository(wheel: P
     assert isinstance(text, str)
     assert text.startswith("# Trainyard\n")
     assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target] == []
-    assert "From a model to a running plan (`docs/guide-job.md`): the whole way" in text
+    assert "From a model to a running plan (`docs/guide-job.md`): every step" in text
 
 
 FLEET = "fleet simulate --trace jobs.csv --cluster 4x4 --policy fifo,srtf"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,12 @@ def test_tables_and_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     said = " ".join(out.split())
     for part in ("2 models on 1x2xA100-80G", "policies, best first", "placed by nexus(headroom=2)"):
         assert part in said
-    assert "Devices and models: nexus(headroom=2)" in (folder / "p.html").read_text()
+    page = (folder / "p.html").read_text()
+    assert re.findall("<h2[^>]*>([^<]*)", page)[3:] == [
+        "Devices and models",
+        "Load of devices",
+        "On which devices: nexus(headroom=2)",
+    ]
 
 
 def test_requests_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
@@ -19,35 +20,9 @@ from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
 
-def simulate_fleet(
-    jobs: Iterable[Job],
-    cluster: Cluster,
-    policy: Policy,
-    *,
-    name: str = "",
-    place: str = "consolidated",
-    rounds: Rounds | None = None,
-    costs: Costs | None = None,
-    hazards: Hazards | None = None,
-    crowding: Crowding | None = None,
-    keep_spans: bool = False,
-    strict: bool = False,
-) -> FleetRun:
-    """Run a workload to its end; see `prepared_run`."""
-    prepared = prepared_run(
-        jobs,
-        cluster,
-        policy,
-        name=name,
-        place=place,
-        rounds=rounds,
-        costs=costs,
-        hazards=hazards,
-        crowding=crowding,
-        keep_spans=keep_spans,
-        strict=strict,
-    )
-    return prepared()
+def simulate_fleet(jobs: Iterable[Job], cluster: Cluster, policy: Policy, **conditions: Any) -> FleetRun:
+    """Run a workload to its end; ``conditions`` are the other parameters of `prepared_run`."""
+    return prepared_run(jobs, cluster, policy, **conditions)()
 
 
 def prepared_run(

@@ -89,18 +89,13 @@ class SchedulingDomains:
     @property
     def wake_s(self) -> float:
         """When the policy wants to decide next, if nothing happens before."""
-        return min([domain.wake_s for domain in self.current]) if self.parts else self.whole.wake_s
+        return min([domain.wake_s for domain in self.current])
 
     def touch(self, partition: int) -> None:
         """Something happens to a job of a partition, by its row in `Cluster.members`."""
         for domain in self.current:
             if domain.has[partition]:
                 domain.is_due = True
-
-    def touch_all(self) -> None:
-        """Something happens that concerns all jobs."""
-        for domain in self.current:
-            domain.is_due = True
 
     def change_nodes(self) -> None:
         """Nodes have gone away or come back."""
@@ -110,7 +105,7 @@ class SchedulingDomains:
             domain.cluster = domain.cluster.without(away)
         for domain in (self.whole, *self.parts):
             domain.forget_promises()
-        self.touch_all()
+            domain.is_due = True
 
     def due(self, now_s: float) -> Iterator[SchedulingDomain]:
         """Domains to decide on now; one that is not reached is still due next time."""

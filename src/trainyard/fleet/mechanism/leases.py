@@ -53,12 +53,16 @@ class Leases:
 
     def next_s(self) -> float:
         """When the next lease ends; infinite if there is none."""
+        if not self._rows:
+            return _INF
         ends = self._table.lease_until_s
         self._rows = {row for row in self._rows if ends[row] < _INF}
         return min((float(ends[row]) for row in self._rows), default=_INF)
 
     def ending(self, now_s: float) -> list[int]:
         """Rows of the jobs whose leases end now."""
+        if not self._rows:
+            return []
         ends = self._table.lease_until_s
         ending = sorted(row for row in self._rows if ends[row] <= now_s)
         self._rows.difference_update(ending)

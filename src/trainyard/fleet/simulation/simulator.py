@@ -127,7 +127,7 @@ class Simulator:
             for row in ending:
                 self.domains.touch(self.table.partition[row])
         else:
-            self.domains.touch_all()
+            self.domains.whole.is_due = True
 
     def _next_s(self) -> float:
         """The next moment at which the policy is asked, if nothing fails before."""

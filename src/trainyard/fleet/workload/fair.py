@@ -6,6 +6,7 @@ K. Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 202
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +38,16 @@ class FairTimes:
         alone_s = self.alone_s(job, allowed)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
-        return alone_s, float(self.shared_s(alone_s, job.num_devices, jobs))
+        return alone_s, alone_s * max(1.0, self._slower(job.num_devices, jobs))
 
-    def shared_s(self, alone_s: float | Floats, num_devices: int | Ints, jobs: float | Floats) -> Floats:
+    def shared_s(self, alone_s: Floats, num_devices: Ints, jobs: Floats) -> Floats:
         """How long jobs of so many devices take with an equal share, one of ``jobs``, if they take ``alone_s`` alone."""
-        found: Floats = alone_s * np.maximum(1.0, jobs * num_devices / self.cluster.num_devices)
+        found: Floats = alone_s * np.maximum(1.0, self._slower(num_devices, jobs))
         return found
+
+    def _slower(self, num_devices: Any, jobs: Any) -> Any:
+        """Devices that a job asks for, or each of some, over those of its equal share; the result is of their type."""
+        return jobs * num_devices / self.cluster.num_devices
 
     def alone_s(self, job: Job, allowed: int) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""

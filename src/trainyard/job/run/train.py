@@ -294,6 +294,7 @@ class _Recorder:
         """Raise the exception of a callback when the run has stopped for it, however that went."""
         try:
             yield
+            self.tell_of_stop()  # for a signal that came after the last step was told
         except Exception as error:
             if self.raised is not None:
                 raise self.raised from error
