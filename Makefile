@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE =
 INSTALLED = $(VENV)/.installed
 ON_PATH = @echo 'To have `trainyard` on the PATH of this shell: source $(VENV)/bin/activate'
 
-.PHONY: run test test-slow test-long lint docs install vllm clean
+.PHONY: run test test-slow test-long lint docs site install vllm clean
 
 run: $(INSTALLED)        ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60 --warmup-steps 10 --clip-norm 1
@@ -30,6 +30,9 @@ lint: $(INSTALLED)       ## format, lint, types, layers
 
 docs: $(INSTALLED)       ## rewrite the reference from the docstrings
 	$(BIN)/python docs/build_reference.py
+
+site: $(INSTALLED)       ## the documentation as web pages, in the folder site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # vLLM pins versions of its own. Its libraries for pictures and sound want CUDA, where PyTorch is one for processors.
 vllm:                    ## vLLM for this machine's processors, in .venv-vllm: for `trainyard serve run --engine vllm`

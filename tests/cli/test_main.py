@@ -11,6 +11,7 @@ import pytest
 from trainyard.cli import dispatch
 from trainyard.cli import main as cli
 from trainyard.cli.verbs import VERBS
+from trainyard.reading import visible
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
@@ -118,7 +119,7 @@ def test_help_of_a_level_lists_its_acts(level, rest, capsys):
 def test_a_level_is_no_verb(capsys):
     code, _, err = run("fleet", "--json", capsys=capsys)
     assert code == 2
-    assert err.startswith("error: fleet needs one of its acts: fleet simulate, ")
+    assert json.loads(err)["error"].startswith("fleet needs one of its acts: fleet simulate, ")
 
 
 def test_version(capsys):
@@ -152,6 +153,42 @@ def test_unknown_verb_names_the_closest_first(capsys):
     assert out == ""
     assert err.startswith("error: unknown verb 'simulte'; known: simulate, ")
     assert all(verb in err for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["simulte", "plan gpt2", "plan gpt2 --cluster nowhere\x1b", "simulate nowhere.yaml", "papers nobody"],
+)
+def test_with_json_an_error_is_a_document_on_stderr(command, capsys):
+    code, out, plain = run(*command.split(" "), capsys=capsys)
+    assert (code, out) == (2, "")
+    code, out, err = run(*command.split(" "), "--json", capsys=capsys)
+    assert (code, out) == (2, "")
+    (said,) = json.loads(err).values()
+    assert plain == f"error: {visible(said)}\n"
+    assert list(json.loads(err)) == ["error"]
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ("--dtype bf16", "--dtype bfloat16"),
+        ("--dtype=fp16 --json", "--dtype=float16 --json"),
+        ("--rows 2 --dtype fp32", "--rows 2 --dtype float32"),
+        ("bf16 --save fp16 --dtype", "bf16 --save fp16 --dtype"),
+        ("--dtype fp8", "--dtype fp8"),
+    ],
+)
+def test_short_names_of_types_are_those_of_dtype_alone(given, whole):
+    assert dispatch._with_whole_dtypes(given.split()) == whole.split()
+
+
+def test_a_verb_takes_short_names_of_types(capsys):
+    _, _, known = run("plan", "gpt2", "--cluster", "nowhere", "--dtype", "bf16", capsys=capsys)
+    assert "nowhere" in known
+    _, _, unknown = run("plan", "gpt2", "--cluster", "nowhere", "--dtype", "bf17", capsys=capsys)
+    assert "bfloat16" in unknown
 
 
 def test_interrupt_is_one_line(capsys, monkeypatch):

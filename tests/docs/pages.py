@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ FINAL = ("ended", "cancelled", "failed", "refused")
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
 _SHELL = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```bash\n(?P<body>.*?)^```$", re.M | re.S)
+_FILE = re.compile(r"^<!-- file: (?P<name>\S+) -->\n```\w+\n(?P<body>.*?)^```$", re.M | re.S)
 _PYTHON = re.compile(r"^```python\n(?P<body>.*?)^```$", re.M | re.S)
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 _MEASURES = re.compile(
@@ -69,8 +72,14 @@ def shell_blocks_of(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((match["mark"] or "", match["body"]) for match in _SHELL.finditer(text))
 
 
+def files_of(text: str) -> dict[str, str]:
+    """Files that the page tells its reader to write, by name."""
+    return {match["name"]: match["body"] for match in _FILE.finditer(text)}
+
+
 def scripts_of(text: str) -> tuple[str, ...]:
-    """The blocks of Python that are no dialogue: files, shown whole."""
+    """The blocks of Python that are no dialogue and no named file: scripts, shown whole."""
+    text = _FILE.sub("", text)
     return tuple(match["body"] for match in _PYTHON.finditer(text) if ">>>" not in match["body"])
 
 
@@ -133,15 +142,59 @@ def same_anywhere(expected: str, given: str) -> bool:
     return matches(only_local(expected), only_local(given)) and promised <= found and complete
 
 
+@contextmanager
+def folder_of_reader(text: str, folder: Path) -> Iterator[Callable[[str], subprocess.CompletedProcess[str]]]:
+    """Give a folder the examples and the files of a page, and run the page's commands there.
+
+    A command that ends with `&` runs until the page ends; nothing that it prints is returned.
+    """
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for name, body in files_of(text).items():
+        (folder / name).write_text(body)
+    with ExitStack() as background:
+
+        def run_command(command: str) -> subprocess.CompletedProcess[str]:
+            if not command.endswith(" &"):
+                return run(command, folder, timeout_s=500)
+            background.enter_context(_running(command.removesuffix(" &"), folder))
+            return subprocess.CompletedProcess(command, 0, stdout="")
+
+        yield run_command
+
+
+@contextmanager
+def _running(command: str, folder: Path) -> Iterator[None]:
+    """Run a program in the background, and end it with the block."""
+    process = subprocess.Popen(
+        f"exec {command}",
+        shell=True,
+        executable="/bin/bash",
+        cwd=folder,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=100)
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a reader who has the `trainyard` of this Python on the PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "COLUMNS": "110", "TRAINYARD_PROGRESS": "off"}
+
+
 def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a shell command as a reader would, with the `trainyard` of this Python."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,
         shell=True,
         executable="/bin/bash",
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "110"},
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

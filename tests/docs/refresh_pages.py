@@ -8,11 +8,13 @@ Look at the difference before committing it: a page says what a user is promised
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from pages import _BLOCK, ROOT, run
+from pages import _BLOCK, folder_of_reader, run
 from test_examples import EXPECTED, SCRIPTS
 
 # What launchers print before our program runs.
@@ -21,23 +23,26 @@ _NOISE = re.compile(r"^W\d{4} .*\n", re.M)
 
 def refreshed(text: str, folder: Path) -> str:
     """A page with the outputs of its commands, run in order; errors and `make` are left as they are."""
+    with folder_of_reader(text, folder) as run_command:
+        return _BLOCK.sub(lambda match: _refreshed_block(match, run_command), text)
 
-    def block(match: re.Match[str]) -> str:
-        if match["mark"] == "make":
-            return match[0]
-        parts = []
-        for part in re.split(r"^\$ ", match["body"], flags=re.M)[1:]:
-            command, _, expected = part.partition("\n")
-            if not expected.startswith("error:"):
-                done = run(command, folder, timeout_s=600)
-                print(f"$ {command}: exit code {done.returncode}")
-                lines = [line.rstrip() for line in _NOISE.sub("", done.stdout).rstrip().splitlines()]
-                part = "\n".join([command, *lines, ""])
-            parts.append(f"$ {part}")
-        mark = f"<!-- {match['mark']} -->\n" if match["mark"] else ""
-        return f"{mark}```console\n{''.join(parts)}```"
 
-    return _BLOCK.sub(block, text)
+def _refreshed_block(
+    match: re.Match[str], run_command: Callable[[str], subprocess.CompletedProcess[str]]
+) -> str:
+    if match["mark"] == "make":
+        return match[0]
+    parts = []
+    for part in re.split(r"^\$ ", match["body"], flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        if not expected.startswith("error:"):
+            done = run_command(command)
+            print(f"$ {command}: exit code {done.returncode}")
+            lines = [line.rstrip() for line in _NOISE.sub("", done.stdout).rstrip().splitlines()]
+            part = "\n".join([command, *lines, ""])
+        parts.append(f"$ {part}")
+    mark = f"<!-- {match['mark']} -->\n" if match["mark"] else ""
+    return f"{mark}```console\n{''.join(parts)}```"
 
 
 def main() -> None:
@@ -45,7 +50,6 @@ def main() -> None:
     for name in sys.argv[1:]:
         page = Path(name)
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "examples").symlink_to(ROOT / "examples")
             page.write_text(refreshed(page.read_text(), Path(folder)))
     if sys.argv[1:]:
         return

@@ -12,6 +12,8 @@ from pages import (
     ROOT,
     Block,
     blocks_of,
+    files_of,
+    folder_of_reader,
     matches,
     measures,
     run,
@@ -32,23 +34,23 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def follow(blocks: list[Block], folder: Path) -> None:
-    """Run blocks in order in a folder that has the examples."""
-    (folder / "examples").symlink_to(ROOT / "examples")
-    for block in blocks:
-        for command, expected in block.commands:
-            done = run(command, folder, timeout_s=500)
-            said = f"$ {command}\n{done.stdout}\n--- the page says ---\n{expected}"
-            assert done.returncode == (2 if expected.startswith("error:") else 0), said
-            if block.mark == "local":
-                assert same_anywhere(expected, done.stdout), said
-            else:
-                assert matches(expected, done.stdout, numbers=not measures(command)), said
+def follow(page: Path, folder: Path, *marks: str) -> None:
+    """Run the blocks of a page with any of the marks, in order, in a folder that has the examples."""
+    with folder_of_reader(page.read_text(), folder) as run_command:
+        for block in (block for block in BLOCKS[page] if block.mark in marks):
+            for command, expected in block.commands:
+                done = run_command(command)
+                said = f"$ {command}\n{done.stdout}\n--- the page says ---\n{expected}"
+                assert done.returncode == (2 if expected.startswith("error:") else 0), said
+                if block.mark == "local":
+                    assert same_anywhere(expected, done.stdout), said
+                else:
+                    assert matches(expected, done.stdout, numbers=not measures(command)), said
 
 
 @pytest.mark.parametrize("page", with_marks(""), ids=name)
 def test_commands(page, tmp_path):
-    follow([block for block in BLOCKS[page] if block.mark == ""], tmp_path)
+    follow(page, tmp_path, "")
 
 
 @pytest.mark.slow
@@ -60,14 +62,14 @@ def test_commands(page, tmp_path):
     ],
 )
 def test_slow_commands(page, tmp_path):
-    follow([block for block in BLOCKS[page] if block.mark in ("", "slow")], tmp_path)
+    follow(page, tmp_path, "", "slow")
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("page", with_marks("local"), ids=name)
 def test_commands_on_this_machine(page, tmp_path):
-    follow([block for block in BLOCKS[page] if block.mark in ("", "local")], tmp_path)
+    follow(page, tmp_path, "", "local")
 
 
 @pytest.mark.parametrize("page", with_marks("make"), ids=name)
@@ -184,6 +186,44 @@ def test_commands_that_measure_are_told_apart(command, does):
 def test_blocks_are_found():
     page = "<!-- slow -->\n```console\n$ a b\nout\n$ c\n```\ntext\n```console\n$ d\n```\n"
     assert blocks_of(page) == (Block("slow", (("a b", "out\n"), ("c", ""))), Block("", (("d", ""),)))
+
+
+PAGE_WITH_FILE = """<!-- file: jobs.txt -->
+```text
+night
+```
+
+```console
+$ cat jobs.txt
+night
+```
+
+<!-- file: model.py -->
+```python
+ROWS = 4
+```
+
+```python
+print(ROWS)
+```
+"""
+
+
+def test_files_of_a_page_are_written_and_are_no_scripts(tmp_path):
+    assert files_of(PAGE_WITH_FILE) == {"jobs.txt": "night\n", "model.py": "ROWS = 4\n"}
+    assert scripts_of(PAGE_WITH_FILE) == ("print(ROWS)\n",)
+    with folder_of_reader(PAGE_WITH_FILE, tmp_path) as run_command:
+        assert run_command("cat jobs.txt").stdout == "night\n"
+
+
+def test_a_program_in_the_background_ends_with_the_page(tmp_path):
+    with folder_of_reader("", tmp_path) as run_command:
+        assert run_command("sh -c 'echo $$ > pid && exec sleep 1000' &").returncode == 0
+        assert (
+            run_command("until kill -0 $(cat pid); do sleep 0.1; done 2> /dev/null; echo runs").stdout
+            == "runs\n"
+        )
+    assert run("kill -0 $(cat pid)", tmp_path, timeout_s=60).returncode == 1
 
 
 TABLE = """trainings under fifo

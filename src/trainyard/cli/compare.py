@@ -37,8 +37,10 @@ class Options(StepOptions, Common):
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.hardware import parse_cluster
-    from trainyard.job.catalog import parse_strategies
-    from trainyard.job.planning import compare, load_model
+
+    with screen.waiting("loading PyTorch"):
+        from trainyard.job.catalog import parse_strategies
+        from trainyard.job.planning import compare, load_model
     from trainyard.report.comparison_page import comparison_page
     from trainyard.report.league import league_table, ranked
     from trainyard.report.prediction import contender_of
@@ -52,10 +54,10 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     cluster = parse_cluster(options.cluster)
     cluster.require_known()
-    with screen.waiting(f"planning with {len(names)} strategies"):
+    with screen.waiting(f"planning with {len(names)} strategies") as progress:
         model = load_model(options.model, options.rows)
         optimizer = options.optimizer_config()
-        found = compare(model, cluster, names, options.dtype, options.statistics, optimizer)
+        found = compare(model, cluster, names, options.dtype, options.statistics, optimizer, progress)
     contenders = ranked([contender_of(name, each) for name, each in zip(names, found, strict=True)])
     title = f"{options.model} on {cluster.name}"
     if options.html is not None:

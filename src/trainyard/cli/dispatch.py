@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import json
 import os
 import sys
 import traceback
@@ -24,6 +25,7 @@ __all__ = ["UsageError", "dispatch", "help_text"]
 _FAILED, _USER_ERROR = 1, 2
 _MOST_ROWS = 4
 _HELP = ("-h", "--help", "help")
+_SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class UsageError(ValueError):
@@ -51,7 +53,7 @@ def dispatch(given: Sequence[str]) -> int:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
         said = fault or str(error) or type(error).__name__
-        print(f"error: {visible(_one_line(said))}", file=sys.stderr)
+        _tell_error(_one_line(said), as_json="--json" in given)
         return _FAILED if _has_failed(error) else _USER_ERROR
 
 
@@ -84,7 +86,7 @@ def _run(given: list[str]) -> int:
         return 0
     name, rest = _verb(given)
     module = importlib.import_module(VERBS[name].module)
-    options = _options(name, module, rest)
+    options = _options(name, module, _with_whole_dtypes(rest))
     if options is None:
         return 0
     check_bounds(options)
@@ -101,8 +103,13 @@ def _run(given: list[str]) -> int:
     screen.show(outcome)
     if not outcome.failure:
         return 0
-    print(f"error: {visible(outcome.failure)}", file=sys.stderr)
+    _tell_error(outcome.failure, as_json=options.json)
     return _FAILED
+
+
+def _tell_error(message: str, as_json: bool) -> None:
+    """Print an error as the last line of stderr, with ``--json`` as a document with one name, ``error``."""
+    print(json.dumps({"error": message}) if as_json else f"error: {visible(message)}", file=sys.stderr)
 
 
 def _verb(given: list[str]) -> tuple[str, list[str]]:
@@ -120,6 +127,18 @@ def _verb(given: list[str]) -> tuple[str, list[str]]:
     close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
     known = [*close, *(verb for verb in VERBS if verb not in close)]
     raise UsageError(f"unknown verb {shown(name)}; known: {', '.join(known)}; see trainyard --help")
+
+
+def _with_whole_dtypes(given: Sequence[str]) -> list[str]:
+    """Write out short names of types, such as ``--dtype bf16``; every verb that has the option takes them."""
+    whole = list(given)
+    for i, argument in enumerate(given):
+        option, sign, value = argument.partition("=")
+        if option == "--dtype" and sign:
+            whole[i] = f"{option}={_SHORT_DTYPES.get(value, value)}"
+        elif option == "--dtype" and i + 1 < len(given):
+            whole[i + 1] = _SHORT_DTYPES.get(given[i + 1], given[i + 1])
+    return whole
 
 
 def _acts(level: str) -> dict[str, Verb]:

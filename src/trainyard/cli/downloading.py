@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,7 @@ import tyro
 
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome
+from trainyard.progress import Progress
 
 if TYPE_CHECKING:
     from trainyard.reading.download import PublicFile
@@ -42,21 +43,21 @@ def listed(files: Mapping[str, PublicFile], verb: str) -> Outcome:
     return Outcome(document, (table, f"trainyard {verb} NAME fetches one; --json says from where"))
 
 
-def fetched(files: Mapping[str, PublicFile], name: str, folder: Path, change: Callable[[str], None]) -> Path:
+def fetched(files: Mapping[str, PublicFile], name: str, folder: Path, progress: Progress) -> Path:
     """Fetch a file; of an archive, the trace alone is unpacked.
 
     Parameters
     ----------
-    change : shows what is going on.
+    progress : hears what is going on.
     """
     from trainyard.reading.download import download, unpacked
     from trainyard.report.units import bytes_text, percent_text
 
     def tell(done: int, size: int) -> None:
-        change(f"fetching {name}, {percent_text(done / size)} of {bytes_text(size)}")
+        progress(f"fetching {name}", f"{percent_text(done / size)} of {bytes_text(size)}")
 
     path = download(files, name, folder, tell=tell)
     if not (inside := files[name].inside):
         return path
-    change(f"unpacking {inside}")
+    progress(f"unpacking {inside}", "")
     return unpacked(path, inside)

@@ -55,8 +55,8 @@ def _this_machine(screen: Screen) -> Outcome:
     from trainyard.hardware import DEVICES, local_profile
     from trainyard.report.tables import device_table, facts_table, machine_facts, measured_ops_table
 
-    with screen.waiting("measuring this machine") as change:
-        profile = local_profile(lambda what, fraction: change(f"measuring {what} ({fraction:.0%})"))
+    with screen.waiting("measuring this machine") as progress:
+        profile = local_profile(progress)
     entries, now_s = Measurements.read().entries, time.time()
     document = {
         "machine": profile.to_dict(),

@@ -45,8 +45,9 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     place = parse_cluster(options.cluster)  # before PyTorch is loaded, which takes seconds
     place.require_known()
-    from trainyard.job.plan import DoesNotFitError
-    from trainyard.job.planning import load_model, plan
+    with screen.waiting("loading PyTorch"):
+        from trainyard.job.plan import DoesNotFitError
+        from trainyard.job.planning import load_model, plan
     from trainyard.report.prediction import (
         does_not_fit,
         planned_document,
@@ -56,13 +57,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.tables import facts_table
 
     try:
-        with screen.waiting("planning") as change:
+        with screen.waiting("planning") as progress:
             found = plan(
                 load_model(options.model, options.rows),
                 place,
                 options.strategies,
                 options.dtype,
-                lambda what, done: change(f"{what} ({done:.0%})"),
+                progress,
                 options.statistics,
                 optimizer=options.optimizer_config(),
             )

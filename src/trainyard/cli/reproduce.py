@@ -86,12 +86,12 @@ def _cost(table: PaperTable) -> str:
 
 
 def _computed(table: PaperTable, folder: Path | None, screen: Screen) -> list[Row]:
-    """The rows; on a terminal it is seen how far they are."""
+    """Compute the rows, and show how far they are."""
     rows: list[Row] = []
-    with screen.waiting(table.source) as tell:
+    with screen.waiting(table.source) as progress:
         for row in table.computed(folder):
             rows.append(row)
-            tell(f"{table.source}: {row.label} is {row.ours:.4g}")
+            progress(table.source, f"{row.label} is {row.ours:.4g}")
     return rows
 
 

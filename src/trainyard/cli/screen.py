@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +14,8 @@ from typing import IO, Any
 from rich.console import Console, RenderableType
 
 from trainyard.cli.outputs import writing
+from trainyard.cli.progress import showing_progress
+from trainyard.progress import Progress
 from trainyard.reading import visible
 
 __all__ = ["Common", "Outcome", "Screen"]
@@ -71,17 +73,9 @@ class Screen:
             path.write_text(text)
         self.say(f"{what} written to {path}")
 
-    @contextmanager
-    def waiting(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show what is going on; yields a function that changes the text.
-
-        On a terminal this is a spinner that disappears; elsewhere nothing is printed: logs stay short.
-        """
-        if not self.messages.is_terminal:
-            yield lambda text: None
-            return
-        with self.messages.status(text) as status:
-            yield lambda text: status.update(text)
+    def waiting(self, stage: str) -> AbstractContextManager[Progress]:
+        """Show what runs until the end of the block; see `showing_progress`."""
+        return showing_progress(self.messages, stage)
 
     def show(self, outcome: Outcome) -> None:
         """Print what a verb found."""

@@ -40,14 +40,15 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
     model_for(plan, options.model)
-    from trainyard.job.planning import load_model, simulate_task, task_of
+    with screen.waiting("loading PyTorch"):
+        from trainyard.job.planning import load_model, simulate_task, task_of
     from trainyard.report.prediction import simulation_document, simulation_facts
     from trainyard.report.tables import facts_table
 
-    with screen.waiting("simulating"):
+    with screen.waiting("simulating") as progress:
         model = None if options.model is None else load_model(options.model)
         task = task_of(plan, model, options.optimizer_config())
-        simulation = simulate_task(plan, task, options.cluster)
+        simulation = simulate_task(plan, task, options.cluster, progress)
     if options.html is not None:
         from trainyard.report.plan_page import plan_page
 

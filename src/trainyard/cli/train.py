@@ -51,7 +51,8 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
-    from trainyard.cli.sources import file_data, file_model
+    with screen.waiting("loading PyTorch"):
+        from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
@@ -66,8 +67,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     options = settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
-    model = file_model(options.model, options.seed or 0)
-    data = file_data(options.model, options.steps or 0)
+    with screen.waiting(f"loading {options.model}"):
+        model = file_model(options.model, options.seed or 0)
+        data = file_data(options.model, options.steps or 0)
     screen.say(f"optimizer {optimizer_config(options)}")
     found = None
     if not is_silent():
@@ -100,8 +102,9 @@ def _as_before(
     run.check(plan, task)
     if not simulates:
         return None
-    with screen.waiting("simulating the plan"):
-        simulation = simulate_task(plan, task, this_machine(options.device, plan.num_ranks, screen.say))
+    with screen.waiting("simulating the plan") as progress:
+        place = this_machine(options.device, plan.num_ranks, screen.say)
+        simulation = simulate_task(plan, task, place, progress)
     return Planned(plan, simulation, task, (), 0.0)
 
 
@@ -115,22 +118,22 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
     if options.device == "cuda":
         most, place = most_gpus(), partial(this_machine, options.device, say=screen.say)
     else:
-        with screen.waiting("measuring this machine") as change:
-            profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
+        with screen.waiting("measuring this machine") as progress:
+            profile = local_profile(progress)
         most, place = profile.num_cores, partial(cluster_of_profile, profile)
     counts = [options.processes] if options.processes is not None else sorted({1, most})
     counts = [num_launched()] if is_launched() else counts
     model = load_model(options.model, options.rows) if model is None or options.rows is not None else model
     found: list[Planned] = []
     for count in counts:
-        with screen.waiting(f"planning for {_processes(count)}") as change:
+        with screen.waiting(f"planning for {_processes(count)}") as progress:
             try:
                 planned = plan(
                     model,
                     place(count),
                     str(options.strategies),
                     str(options.dtype),
-                    lambda what, done: change(f"{what} ({done:.0%})"),
+                    progress,
                     options.statistics or "batch",
                     all_devices=True,
                     optimizer=optimizer_config(options),

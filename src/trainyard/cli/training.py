@@ -120,19 +120,21 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
 def _shown(
     screen: Screen, steps: int
 ) -> Iterator[tuple[Callable[[StepMetrics], None], Callable[[Restart], None]]]:
-    """A progress bar on a terminal, otherwise a line now and then; yields what to call with news."""
+    """Show a bar on a terminal, else lines now and then; yields what to call with news."""
 
     def on_restart(restart: Restart) -> None:
         screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")
 
     if not screen.messages.is_terminal:
-        every = max(1, -(-steps // _LOGGED_LINES))
+        with screen.waiting("starting the processes") as progress:
+            every = max(1, -(-steps // _LOGGED_LINES))
 
-        def on_step(metrics: StepMetrics) -> None:
-            if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
-                screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+            def on_step(metrics: StepMetrics) -> None:
+                progress("training", f"step {metrics.step + 1} of {steps}")
+                if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
+                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
 
-        yield on_step, on_restart
+            yield on_step, on_restart
         return
     columns = (
         TextColumn("training"),
@@ -141,10 +143,10 @@ def _shown(
         TextColumn("{task.fields[said]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen.messages) as progress:
-        task = progress.add_task("", total=steps, said="starting the processes")
+    with Progress(*columns, console=screen.messages) as bar:
+        task = bar.add_task("", total=steps, said="starting the processes")
         yield (
-            lambda metrics: progress.update(task, completed=metrics.step + 1, said=_said(metrics)),
+            lambda metrics: bar.update(task, completed=metrics.step + 1, said=_said(metrics)),
             on_restart,
         )
 

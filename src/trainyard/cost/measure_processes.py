@@ -12,7 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from trainyard.cost.measurements import over_processes
 from trainyard.cost.trace import Trace
 from trainyard.processes import ExceededLimit, ProcessLimits, ProcessWatch, wait_for_all
 from trainyard.processes.heap import heap_environment
+from trainyard.progress import Progress, no_progress
 
 __all__ = ["ProcessResults", "measure_in_processes"]
 
@@ -79,6 +80,7 @@ def measure_in_processes(
     num_processes: int,
     num_threads: int,
     budget_s: float,
+    progress: Progress = no_progress,
 ) -> ProcessResults:
     """Measure the ops of traces; if a process dies of an op, go on behind it in new processes.
 
@@ -89,10 +91,11 @@ def measure_in_processes(
     failed : why an op is not tried, by signature.
     num_processes, num_threads : processes that run at the same time, and threads of each.
     budget_s : seconds for the repetitions of all groups. Every group runs a few times, even if that takes longer.
+    progress : hears which op is measured.
     """
     found = ProcessResults(failed=dict(failed))
     todo = [(group, text) for group in groups if (text := _pickled(group, found.failed)) is not None]
-    left_cpu_s = _CPU_S
+    left_cpu_s, at_op = _CPU_S, _counted([group for group, _ in todo], progress)
     request = {
         "num_threads": num_threads,
         "num_processes": num_processes,
@@ -102,7 +105,7 @@ def measure_in_processes(
     for start in range(_MAX_STARTS):
         asked = {"groups": [text for _, text in todo], "failed": found.failed, "cpu_s": left_cpu_s}
         results, crash = _run(
-            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}
+            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}, at_op
         )
         left_cpu_s = max(0.0, left_cpu_s - max((result["cpu_s"] for result in results), default=0.0))
         _add_results(results, found)
@@ -170,7 +173,20 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
         )
 
 
-def _run(request: dict[str, Any]) -> tuple[list[dict[str, Any]], _Crash | None]:
+def _counted(groups: Sequence[Group], progress: Progress) -> Callable[[str], None]:
+    """Return a function that takes the signature of the op that is measured, and tells its number."""
+    signatures = dict.fromkeys(s for group in groups for trace in group for s in trace.work)
+    numbers = {signature: number for number, signature in enumerate(signatures, 1)}
+    progress("measuring ops", f"0 of {len(numbers)}")
+
+    def at_op(signature: str) -> None:
+        if signature in numbers:
+            progress("measuring ops", f"{numbers[signature]} of {len(numbers)}")
+
+    return at_op
+
+
+def _run(request: dict[str, Any], at_op: Callable[[str], None]) -> tuple[list[dict[str, Any]], _Crash | None]:
     """Start the processes and wait for them: their results, and the crash if there was one."""
     ranks = range(request["num_processes"])
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
@@ -187,7 +203,7 @@ def _run(request: dict[str, Any]) -> tuple[list[dict[str, Any]], _Crash | None]:
                     )
                 )
         limits = ProcessLimits((request["cpu_s"] + _GRACE_CPU_S) * request["num_threads"])
-        crash = _wait_for(workers, folder, limits)
+        crash = _wait_for(workers, folder, limits, at_op)
         results = [
             json.loads((folder / f"result{r}.json").read_text())
             for r in ranks
@@ -196,12 +212,19 @@ def _run(request: dict[str, Any]) -> tuple[list[dict[str, Any]], _Crash | None]:
         return results, crash
 
 
-def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limits: ProcessLimits) -> _Crash | None:
+def _wait_for(
+    workers: list[subprocess.Popen[bytes]],
+    folder: Path,
+    limits: ProcessLimits,
+    at_op: Callable[[str], None],
+) -> _Crash | None:
     """Wait until all processes end. If one dies, or passes the limits, the others are killed."""
     watches = [ProcessWatch(worker.pid, limits) for worker in workers]
     late: list[int] = []
 
     def look(codes: Sequence[int | None]) -> ExceededLimit | None:
+        _, signature = _last_op(folder, 0)
+        at_op(signature)
         for rank, code in enumerate(codes):
             if code is None and (exceeded := watches[rank].look()):
                 late.append(rank)

@@ -23,6 +23,7 @@ from trainyard.hardware.busy import BUSY, OtherLoad, other_load_now
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.measure import free_memory_bytes
 from trainyard.hardware.remembered import measuring
+from trainyard.progress import Progress, no_progress
 from trainyard.reading import listed
 
 __all__ = ["Conditions", "MeasuredOps", "OpError", "measure_ops"]
@@ -133,7 +134,11 @@ class MeasuredOps(OpSeconds):
 
 
 def measure_ops(
-    groups: Iterable[Sequence[Trace]], conditions: Conditions, budget_s: float = 15.0, again: bool = False
+    groups: Iterable[Sequence[Trace]],
+    conditions: Conditions,
+    budget_s: float = 15.0,
+    again: bool = False,
+    progress: Progress = no_progress,
 ) -> MeasuredOps:
     """Seconds of the ops of some traces. What the cache lacks is measured.
 
@@ -145,6 +150,7 @@ def measure_ops(
     budget_s : seconds for the repetitions. Every group runs a few times, even if that takes longer, up to a limit for
         all groups together.
     again : whether to measure all groups, whatever the cache has.
+    progress : hears which op is measured.
     """
     limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
     whole: list[Group] = [tuple(group) for group in groups]
@@ -152,8 +158,8 @@ def measure_ops(
     left_out = _all_signatures(whole) - _all_signatures(asked)
     entry, not_tried = Measurements.read().of(conditions.key), ""
     if again or any(_missing(asked, entry, _to_repeat(asked, entry))):
-        with measuring():
-            entry, not_tried = _measured(asked, conditions, budget_s, again)
+        with measuring(lambda: progress("waiting for another process that measures this machine", "")):
+            entry, not_tried = _measured(asked, conditions, budget_s, again, progress)
     reasons = {signature: failure.why for signature, failure in entry.failed.items()}
     if not_tried:
         reasons = dict.fromkeys(_all_signatures(asked), not_tried) | reasons
@@ -198,7 +204,9 @@ def _missing(
     return missing, list(BUFFER_OPS) if disturbed or not entry.buffer_ops.keys() >= set(BUFFER_OPS) else []
 
 
-def _measured(groups: list[Group], conditions: Conditions, budget_s: float, again: bool) -> tuple[Entry, str]:
+def _measured(
+    groups: list[Group], conditions: Conditions, budget_s: float, again: bool, progress: Progress
+) -> tuple[Entry, str]:
     """Measure what is missing, and add it to the cache.
 
     The cache is read anew, because another process may have added to it.
@@ -225,7 +233,13 @@ def _measured(groups: list[Group], conditions: Conditions, budget_s: float, agai
         watch = OtherLoad()
         known_to_fail = {s: failure.why for s, failure in entry.failed.items()}
         found = measure_in_processes(
-            missing, buffer_ops, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
+            missing,
+            buffer_ops,
+            known_to_fail,
+            conditions.num_processes,
+            conditions.num_threads,
+            budget_s,
+            progress,
         )
         entry.add(_entry(found, missing, entry, watch.share()))
         cache.write()

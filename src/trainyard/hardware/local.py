@@ -7,23 +7,23 @@ from pathlib import Path
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.errors import HardwareError
-from trainyard.hardware.measure import Progress, machine_identity, measure_machine
+from trainyard.hardware.measure import machine_identity, measure_machine
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.remembered import damaged, measurements_file, measuring, recall, remember
 from trainyard.hardware.topology import MAX_NODE_DEVICES
+from trainyard.progress import Progress, no_progress
 
 __all__ = ["cluster_of_profile", "local_cluster", "local_profile", "remembered_cluster"]
 
 
-def local_profile(progress: Progress | None = None) -> MachineProfile:
+def local_profile(progress: Progress = no_progress) -> MachineProfile:
     """Measurements of this machine, from the cache where there are any.
 
     Parameters
     ----------
     progress
-        Called with what is being measured and the fraction done, or while another process measures; not called
-        where the cache has it.
+        Called with what is being measured, or while another process measures; not called if the cache has it.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
     path = measurements_file("machine")
     profile = _remembered(path)
     if profile is None:
-        with measuring(lambda: progress and progress("another process measures this machine", 0.0)):
+        with measuring(lambda: progress("waiting for another process that measures this machine", "")):
             profile = _remembered(path)
             if profile is None:
                 text = measure_machine(progress).to_json()
@@ -59,7 +59,7 @@ def _belongs(profile: MachineProfile) -> bool:
     return complete and all(getattr(profile, name) == value for name, value in machine_identity().items())
 
 
-def local_cluster(num_processes: int, progress: Progress | None = None) -> Cluster:
+def local_cluster(num_processes: int, progress: Progress = no_progress) -> Cluster:
     """This machine as `num_processes` devices.
 
     Parameters

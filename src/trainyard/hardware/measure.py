@@ -18,11 +18,9 @@ from trainyard.hardware.busy import OtherLoad
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
 from trainyard.processes import ProcessLimits, wait_for_all, watch_together
+from trainyard.progress import Progress, no_progress
 
-__all__ = ["Progress", "free_memory_bytes", "machine_identity", "measure_machine"]
-
-Progress = Callable[[str, float], None]
-"""Called with what is being measured and the fraction that is done."""
+__all__ = ["free_memory_bytes", "machine_identity", "measure_machine"]
 
 PROCESS_COUNTS = (2, 4)
 _MATMUL_SIZES = (64, 128, 256, 512, 1024)
@@ -87,13 +85,13 @@ def machine_identity() -> dict[str, str | int]:
     }
 
 
-def measure_machine(progress: Progress | None = None) -> MachineProfile:
+def measure_machine(progress: Progress = no_progress) -> MachineProfile:
     """Measure this machine, in less than 20 seconds.
 
     Parameters
     ----------
     progress
-        Called with what is being measured and the fraction done.
+        Called with what is being measured.
 
     Returns
     -------
@@ -105,19 +103,17 @@ def measure_machine(progress: Progress | None = None) -> MachineProfile:
     HardwareError
         If the processes of the communication measurement fail.
     """
-    report = progress or (lambda what, done: None)
     watch = OtherLoad()
     identity = machine_identity()
     num_cores = int(identity["num_cores"])
-    report("collectives between processes", 0.0)
+    progress("measuring collectives between processes", "")
     collectives = _measure_collectives()
-    report("matrix products", 0.7)
+    progress("measuring matrix products", "")
     matmul = _measure_matmul(_thread_counts(num_cores))
-    report("memory", 0.9)
+    progress("measuring memory", "")
     memory = _measure_memory(_thread_counts(num_cores))
-    report("overhead of an operation", 0.98)
+    progress("measuring the overhead of an operation", "")
     op_s = _measure_op()
-    report("done", 1.0)
     return MachineProfile(
         cpu=str(identity["cpu"]),
         num_cores=num_cores,

@@ -16,12 +16,13 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies, published_strategies
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError, Statistics, model_for
-from trainyard.job.setting import Progress, RunnerUp, apply
+from trainyard.job.setting import RunnerUp, apply
 from trainyard.job.simulate import Simulation
 from trainyard.job.simulated_setting import SimulatedSetting
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.tracing.conversions import HALF
+from trainyard.progress import Progress, no_progress
 from trainyard.reading import listed
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
@@ -78,7 +79,7 @@ def plan(
     cluster: Cluster | str,
     strategies: str = "auto",
     dtype: str = "float32",
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     statistics: Statistics = "batch",
     all_devices: bool = False,
     optimizer: OptimizerConfig | None = None,
@@ -110,7 +111,7 @@ def plan_task(
     task: Task,
     place: Cluster,
     strategies: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     all_devices: bool = False,
 ) -> Planned:
     """The same for a task, which keeps what was captured of it: to plan it in several places.
@@ -122,10 +123,12 @@ def plan_task(
     """
     started = time.perf_counter()
     setting = make_setting(task, place, progress, all_devices)
-    setting.progress(f"applying {strategies}", 0.0)
     with _collecting_rarely():
+        progress("capturing the model", "")
+        task.program(task.num_rows)
+        progress(f"applying {strategies}", "")
         chosen = apply(parse_strategies(strategies), setting)
-        setting.progress("simulating the plan", 0.9)
+        progress("simulating the plan", "")
         simulation = setting.simulate(chosen)
     seconds = time.perf_counter() - started
     chosen = _noted(chosen, task, simulation)
@@ -151,13 +154,13 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 def make_setting(
-    task: Task, place: Cluster, progress: Progress | None = None, all_devices: bool = False
+    task: Task, place: Cluster, progress: Progress = no_progress, all_devices: bool = False
 ) -> SimulatedSetting:
     """Return the setting in which strategies decide.
 
     Parameters
     ----------
-    progress : hears what they are doing, and how much of it is done.
+    progress : hears what they are doing.
     all_devices : see `Setting`.
 
     Raises
@@ -166,9 +169,8 @@ def make_setting(
         If it is not known how fast the cluster is.
     """
     place.require_known()
-    tell = progress or (lambda what, done: None)
     return SimulatedSetting(
-        task, place, published=published_strategies(), all_devices=all_devices, progress=tell
+        task, place, published=published_strategies(), all_devices=all_devices, progress=progress
     )
 
 
@@ -230,7 +232,9 @@ def task_of(plan: Plan, model: Model | None = None, optimizer: OptimizerConfig |
     return Task(whole, plan.dtype, plan.statistics, plan.num_rows, optimizer or OptimizerConfig())
 
 
-def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) -> Simulation:
+def simulate_task(
+    plan: Plan, task: Task, cluster: Cluster | str | None = None, progress: Progress = no_progress
+) -> Simulation:
     """The same for a task, which keeps what was captured of it.
 
     Raises
@@ -245,7 +249,7 @@ def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) 
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    return make_setting(task, place).simulate(plan)
+    return make_setting(task, place, progress).simulate(plan)
 
 
 def compare(
@@ -255,12 +259,13 @@ def compare(
     dtype: str = "float32",
     statistics: Statistics = "batch",
     optimizer: OptimizerConfig | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[Planned | Infeasible, ...]:
     """Plan with each of several strategies; those that have no plan say why."""
     found: list[Planned | Infeasible] = []
     for name in strategies:
         try:
-            found.append(plan(model, cluster, name, dtype, statistics=statistics, optimizer=optimizer))
+            found.append(plan(model, cluster, name, dtype, progress, statistics, optimizer=optimizer))
         except PlanError as error:
             found.append(Infeasible(name, str(error)))
     return tuple(found)

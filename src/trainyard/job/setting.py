@@ -25,10 +25,10 @@ from trainyard.job.schedules import make_schedule
 from trainyard.job.tables import Floats, LayerTable, OpTable, TensorTable
 from trainyard.program.model import Model
 from trainyard.program.program import Program
+from trainyard.progress import Progress
 
 __all__ = [
     "Prediction",
-    "Progress",
     "RunnerUp",
     "Setting",
     "Strategy",
@@ -37,9 +37,6 @@ __all__ = [
     "apply",
     "first_plan",
 ]
-
-Progress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, in [0, 1]."""
 
 
 class TaskLike(Protocol):
@@ -177,7 +174,7 @@ class Setting(ABC):
     op_seconds: OpSeconds = field(default_factory=Roofline)
     published: Mapping[str, Strategy] = field(default_factory=dict, repr=False)
     all_devices: bool = False
-    progress: Progress = lambda what, done: None
+    progress: Progress = lambda stage, part: None
 
     @cached_property
     def place(self) -> Cluster | None:

@@ -14,7 +14,6 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds, Roofline, collective_of
 from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
-from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
 from trainyard.job.lower.axes import shard_whole
@@ -63,10 +62,20 @@ class SimulatedSetting(Setting):
             if known == decision:
                 return simulation
         program = self.task.program(plan.rows_per_microbatch)
-        simulation = _simulate(lower(program, plan, self.task.optimizer), self.cluster)
+        simulation = self._simulate(lower(program, plan, self.task.optimizer))
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
+
+    def _simulate(self, lowered: Lowered) -> Simulation:
+        """Simulate a lowered plan; ops take what was measured if the cluster is this machine, else the roofline."""
+        cluster = self.cluster
+        op_seconds: OpSeconds = (
+            Roofline()
+            if cluster.profile is None
+            else measured_ops([lowered], cluster, progress=self.progress)
+        )
+        return simulate_plan(lowered, cluster, op_seconds)
 
     def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
         """The ops of a microbatch of the whole model."""
@@ -139,9 +148,3 @@ class SimulatedSetting(Setting):
     def report(self, runners_up: Sequence[RunnerUp]) -> None:
         """Keep what a search considered."""
         self.runners_up[:] = runners_up
-
-
-def _simulate(lowered: Lowered, cluster: Cluster) -> Simulation:
-    """Simulate what was lowered; ops take what was measured where the cluster is this machine, else the roofline."""
-    op_seconds: OpSeconds = Roofline() if cluster.profile is None else measured_ops([lowered], cluster)
-    return simulate_plan(lowered, cluster, op_seconds)

@@ -63,13 +63,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     drawn, facts, left_out = _workload(options, cluster)
     drawn, slack = _with_deadlines(options, cluster, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
-    with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as change:
+    with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as progress:
         found = study(
             options.policy,
             drawn,
             cluster,
             range(options.seeds),
-            lambda done, count: change(f"simulating, {done} of {count} runs done"),
+            lambda done, count: progress("simulating", f"{done} of {count} runs done"),
             baseline=options.baseline,
             place=options.placement,
             round_s=options.round_s,

@@ -25,10 +25,10 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     if not options.name:
         return listed(TRACES, "fleet download")
-    with screen.waiting("fetching") as change:
-        path = fetched(TRACES, options.name, options.folder, change)
+    with screen.waiting("fetching") as progress:
+        path = fetched(TRACES, options.name, options.folder, progress)
         trace = TRACES[options.name]
-        profiles = fetched(TRACES, trace.profiles, options.folder, change) if trace.profiles else None
+        profiles = fetched(TRACES, trace.profiles, options.folder, progress) if trace.profiles else None
     document = {"name": options.name, "path": str(path), "profiles_path": profiles and str(profiles)}
     return Outcome(document | asdict(trace), (f"{path}: {trace.about}", _next(path, trace.format, profiles)))
 

@@ -54,7 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.steps < 1:
         raise FleetError(f"a job has at least one step, got --steps {options.steps}")
     cluster, counts = parse_cluster(options.cluster), _numbers(options.devices)
-    with screen.waiting("predicting") as change:
+    with screen.waiting("predicting") as progress:
         model = load_model(options.model, options.rows)
         table = throughput_table(
             model,
@@ -62,7 +62,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             options.strategies,
             options.dtype,
             counts,
-            lambda done, count: change(f"predicting, {done} of {count} places done"),
+            lambda done, count: progress("predicting", f"{done} of {count} places done"),
         )
     job = predicted_job(Path(options.model).stem, model, options.steps, table)
     if options.out is not None:

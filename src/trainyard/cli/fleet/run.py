@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,8 +124,8 @@ def _with_speeds(
     backend.warm_up()
     if not measure:
         return tuple(on_places(job, backend.core_part) for job in jobs), costs
-    with screen.waiting("measuring") as tell:
-        return measured_alone(jobs, backend, tell=tell)
+    with screen.waiting("measuring") as progress:
+        return measured_alone(jobs, backend, tell=partial(progress, "measuring"))
 
 
 def _page(title: str, predicted: FleetRun, measured: FleetRun, facts: dict[str, str]) -> str:

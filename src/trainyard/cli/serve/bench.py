@@ -96,17 +96,18 @@ def _target(options: Options) -> Target:
 @contextmanager
 def _showing_progress(screen: Screen, num: int) -> Iterator[Callable[[BenchProgress], None]]:
     """Show how far a run is."""
-    with screen.waiting("asking the server what it takes") as change:
+    with screen.waiting("asking the server what it takes") as progress:
         shown_s = 0.0
 
-        def tell(progress: BenchProgress) -> None:
+        def tell(sent: BenchProgress) -> None:
             nonlocal shown_s
             now_s = time.monotonic()
             if now_s - shown_s >= _SHOWN_EVERY_S:
                 shown_s = now_s
-                failed = f", {progress.num_failed:,} failed" if progress.num_failed else ""
-                change(
-                    f"sent {progress.num_sent:,} of {num:,} requests, {progress.num_answered:,} answered{failed}"
+                failed = f", {sent.num_failed:,} failed" if sent.num_failed else ""
+                progress(
+                    "sending requests",
+                    f"{sent.num_sent:,} of {num:,}, {sent.num_answered:,} answered{failed}",
                 )
 
         yield tell

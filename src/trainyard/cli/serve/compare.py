@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,8 +62,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     with screen.waiting(f"loading {options.model}"):
         model = load_causal_model(options.model, spec.dtype, spec.device)
     requests = list(with_prompt_ids(given, model.vocabulary))
-    with screen.waiting("measuring steps") as change:
-        found = simulated_and_served(options.policy, requests, model, spec.options, change)
+    with screen.waiting("simulating and serving") as progress:
+        tell = partial(progress, "simulating and serving")
+        found = simulated_and_served(options.policy, requests, model, spec.options, tell)
     runs = [run for each in found for run in (each.simulated, each.served)]
     title = f"{given.title}; {model.name} on this machine"
     if options.html is not None:

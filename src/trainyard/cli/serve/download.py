@@ -25,8 +25,8 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     if not options.name:
         return listed(TRACES, "serve download")
-    with screen.waiting("fetching") as change:
-        path = fetched(TRACES, options.name, options.folder, change)
+    with screen.waiting("fetching") as progress:
+        path = fetched(TRACES, options.name, options.folder, progress)
     trace = TRACES[options.name]
     how = f"simulate it with `trainyard serve simulate --requests {quote(str(path))} --model M --cluster C`"
     document = {"name": options.name, "path": str(path), **asdict(trace)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -109,10 +110,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     device_bytes = _weight_bytes(options, cluster)
     models = _models(options, screen, asked, cluster)
     problem = PlacingProblem(models, cluster.num_devices, device_bytes, given.history)
-    with screen.waiting("placing") as change:
-        runs, cannot = compare_placements(
-            options.policy, problem, given.served, lambda name: change(f"placing by {name}")
-        )
+    with screen.waiting("placing") as progress:
+        runs, cannot = compare_placements(options.policy, problem, given.served, partial(progress, "placing"))
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
     title = f"{len(models)} model{'s' * (len(models) > 1)} on {options.cluster}: {given.title}"

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -207,7 +208,7 @@ def _planned(
             block_tokens=options.block_tokens,
         )
 
-    with screen.waiting("planning") as change:
+    with screen.waiting("planning") as progress:
         return plan_serving(
             tuple(given),  # a search goes through them many times
             split,
@@ -218,7 +219,7 @@ def _planned(
             router=options.router,
             block_tokens=options.block_tokens,
             max_model_len=options.max_model_len,
-            tell=lambda what: change(f"simulating {what}"),
+            tell=partial(progress, "simulating"),
         )
 
 

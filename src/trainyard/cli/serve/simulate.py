@@ -137,11 +137,11 @@ def _simulated(
 ) -> tuple[Sequence[PolicyRun], Sequence[CannotRun]]:
     from trainyard.serve.compare import compare_policies
 
-    with screen.waiting("simulating") as change:
+    with screen.waiting("simulating") as progress:
 
         def tell(name: str, num: int) -> None:
             if num % _SHOWN_EVERY == 0:
-                change(f"simulating {name}, {num:,} of {given.num:,} requests")
+                progress(f"simulating {name}", f"{num:,} of {given.num:,} requests")
 
         return compare_policies(
             options.policy,

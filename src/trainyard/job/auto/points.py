@@ -77,10 +77,10 @@ class _Points:
         # Where nothing fits, the estimates say what is short.
         kept = set(fitting or able)
         found: list[Estimate] = []
+        self.setting.progress("estimating plans", "")
         for pipeline, data, sharding in self._grid():
             if sharding in kept:
                 found += self._estimates(pipeline, data, sharding)
-        self.setting.progress(f"{len(found)} plans estimated", 0.6)
         return Estimates(tuple(found), tuple(self._left_out(failed, len(able) - len(kept))))
 
     def leanest(self) -> Iterator[Estimate]:
@@ -125,21 +125,21 @@ class _Points:
             shardings = [replace(kind, rows=r) for r in rungs]
             first += [*shardings[:2], *shardings[2:][-1:]]
             between += shardings[2:-1]
-        self._probe_in_parallel(first, 0.0)
-        self._probe_in_parallel([s for s in between if self._can_fit(s)], 0.4)
+        self._probe_in_parallel(first)
+        self._probe_in_parallel([s for s in between if self._can_fit(s)])
 
-    def _probe_in_parallel(self, shardings: Sequence[Sharding], done: float) -> None:
+    def _probe_in_parallel(self, shardings: Sequence[Sharding]) -> None:
         """Processes share the work by what they capture."""
         groups = self.probes.groups(shardings)
+        self.setting.progress("probing the blocks of the model", f"0 of {len(groups)}")
         parts = (
             map_forked(self.probes.probe, groups, self.setting.load)
             if can_differentiate()
             else map(self.probes.probe, groups)
         )
-        self.setting.progress("probing the blocks of the model", done)
         for i, part in enumerate(parts, 1):
             self.probes.learn(part)
-            self.setting.progress("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
+            self.setting.progress("probing the blocks of the model", f"{i} of {len(groups)}")
 
     def _can_fit(self, sharding: Sharding) -> bool:
         """Return whether some mesh has the memory for such microbatches, with all ways to save memory."""

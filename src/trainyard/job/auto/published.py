@@ -29,11 +29,12 @@ def try_published(setting: Setting, trials: Trials) -> None:
     task = setting.task
     known_rows = {t.plan.rows_per_microbatch for t in trials.found} or {task.num_rows}
     whole, num_ops = len(task.program(min(known_rows)).nodes), 0
-    for name, strategy in setting.published.items():
+    for i, (name, strategy) in enumerate(setting.published.items(), 1):
         # A system may need a program of its own, and its lowering.
         if num_ops + 2 * whole > _MAX_OPS:
             trials.untried.append(name)
             continue
+        setting.progress("simulating published systems", f"{name}, {i} of {len(setting.published)}")
         plan = trials.make(name, partial(apply, ((name, strategy),), setting))
         if plan is None:
             continue

@@ -46,7 +46,6 @@ def search(setting: Setting) -> Plan:
     trials = Trials(setting)
     _simulate(setting, fitting, trials)
     failures, num_own = tuple(trials.failures), len(trials.found)
-    setting.progress("simulating published systems", 0.9)
     try_published(setting, trials)
     best = trials.best
     if best is None:
@@ -86,7 +85,9 @@ def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials) -> 
             _try(setting, min(fitting[i:], key=lambda e: e.memory_bytes), trials)
             break
         if candidate.memory_bytes * trials.memory_ratio <= capacity:
-            setting.progress(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
+            setting.progress(
+                "simulating the best plans", f"{len(trials.found) + 1} of at most {_MAX_SIMULATED}"
+            )
             _try(setting, candidate, trials)
 
 

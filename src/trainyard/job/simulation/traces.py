@@ -11,6 +11,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.schedule import Kind
+from trainyard.progress import Progress, no_progress
 
 _ORDER: tuple[Kind, ...] = ("F", "I", "B", "W")
 
@@ -35,6 +36,7 @@ def measured_ops(
     num_threads: int | None = None,
     budget_s: float = 15.0,
     again: bool = False,
+    progress: Progress = no_progress,
 ) -> MeasuredOps:
     """Seconds of the ops of plans on this machine, as they are when all processes of a plan compute.
 
@@ -43,7 +45,7 @@ def measured_ops(
     lowered : plans of the same number of ranks.
     cluster : ``local_cluster(n)``.
     num_threads : of each process; by default an even share of the cores, as the runtime takes.
-    budget_s, again : see `measure_ops`.
+    budget_s, again, progress : see `measure_ops`.
 
     Raises
     ------
@@ -62,4 +64,4 @@ def measured_ops(
     conditions = Conditions.of(ranks.pop(), cluster.num_cores)
     if num_threads is not None:
         conditions = replace(conditions, num_threads=num_threads)
-    return measure_ops(groups, conditions, budget_s, again)
+    return measure_ops(groups, conditions, budget_s, again, progress)

@@ -1,0 +1,90 @@
+"""Show the progress of a verb: one line that is rewritten on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from trainyard.progress import Progress, no_progress, progress_text
+from trainyard.reading import visible
+
+__all__ = ["ProgressLines", "showing_progress"]
+
+_LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 10.0
+_saying = threading.Lock()
+# A process that is forked in the middle of a line would inherit the locks of stderr.
+os.register_at_fork(before=_saying.acquire, after_in_parent=_saying.release, after_in_child=_saying.release)
+
+
+class ProgressLines:
+    """Lines of progress for logs: one for each new stage, else one every ten seconds.
+
+    Parameters
+    ----------
+    stage : the first one.
+    say : takes a line.
+    clock : gives seconds.
+    """
+
+    def __init__(self, stage: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self._at, self._say, self._clock = (stage, ""), say, clock
+        self._said: set[str] = set()
+        self._began_s = self._said_s = clock()
+
+    def report(self, stage: str, part: str) -> None:
+        """Note what runs now; nothing is printed."""
+        self._at = stage, part
+
+    def look(self) -> None:
+        """Print a line if the stage is new, or the last line is ten seconds old."""
+        (stage, part), now_s = self._at, self._clock()
+        if stage not in self._said or now_s >= self._said_s + _SAY_EVERY_S:
+            self._said.add(stage)
+            self._said_s = now_s
+            self._say(f"[{now_s - self._began_s:.0f} s] {progress_text(stage, part)}")
+
+
+@contextmanager
+def showing_progress(console: Console, stage: str) -> Iterator[Progress]:
+    """Show what runs until the end of the block; yields a function that takes news.
+
+    Where no terminal rewrites the line, work that takes less than a second prints nothing. A quiet console, and
+    ``TRAINYARD_PROGRESS=off``, show nothing at all.
+    """
+    if console.quiet or os.environ.get("TRAINYARD_PROGRESS") == "off":
+        yield no_progress
+    elif console.is_terminal:
+        with console.status(Text(visible(stage))) as status:
+            yield lambda stage, part: status.update(Text(visible(progress_text(stage, part))))
+    else:
+        with _looking(ProgressLines(stage, lambda line: _print(console, line))) as lines:
+            yield lines.report
+
+
+@contextmanager
+def _looking(lines: ProgressLines) -> Iterator[ProgressLines]:
+    """Look every second, in a thread: the work itself may be silent for minutes."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(_LOOK_EVERY_S):
+            with _saying:
+                lines.look()
+
+    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
