@@ -43,14 +43,14 @@ _POLICIES: dict[str, tuple[tuple[str, ...], JobsInSeconds]] = {
         ((1, 2, 132), (2, 1, 140), (5, 1, 32), (10, 2, 21), (12, 1, 120), (15, 2, 23), (30, 1, 56), (64, 1, 55)),
     ),
     "gandiva(quantum_s=60.0)": (
-        ("--round-s", "60"),
+        ("--round", "1min"),
         ((1, 2, 90), (2, 1, 109), (5, 1, 25), (10, 2, 25), (11, 1, 65), (17, 2, 34), (43, 1, 66), (82, 1, 41)),
     ),
     # Rounds are short against every job: where they take 30 s, one that ends a second late costs the next job a quarter
     # of its time. Restarts are expected to take longer than they do, so that it resizes only where that gains beyond
     # doubt; and fewer jobs are there at once, so that there are devices to grow to.
     "pollux(interval_s=3.0, restart_s=12.0)": (
-        ("--round-s", "3"),
+        ("--round", "3s"),
         ((1, 2, 61), (53, 1, 75), (70, 1, 40), (137, 2, 56), (190, 1, 58), (206, 2, 51), (271, 1, 52), (329, 1, 56)),
     ),
     "antman": (

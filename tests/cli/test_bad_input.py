@@ -105,12 +105,12 @@ CASES = {
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
     "negative time to start": (
-        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--start-s", "-1"),
-        ("--start-s -1.0", "0 to 1e+09"),
+        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--start=-1s"),
+        ("--start: '-1s' is not a time", "such as 500ms"),
     ),
     "time to restart that is no number": (
-        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--restart-s", "nan"),
-        ("--restart-s nan", "0 to 1e+09"),
+        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--restart", "nan"),
+        ("--restart: 'nan' is not a time", "such as 500ms"),
     ),
 }
 
@@ -142,10 +142,10 @@ CASES |= {
         fleet("weight.csv", "--policy", "gavel_max_min", "--strict"),
         ("weight.csv, line 2, field 'weight'", "above 0"),
     ),
-    "rounds that never end": (fleet("jobs.csv", "--round-s", "1e-300"), ("--round-s 1e-300", "0.001 to 1e+09")),
+    "rounds that never end": (fleet("jobs.csv", "--round", "1us"), ("--round 1e-06s", "0.001s to 1e+09s")),
     "rounds of a daemon that never end": (
-        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--round-s", "1e-300"),
-        ("--round-s 1e-300", "0.001 to 1e+09"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--round", "1us"),
+        ("--round 1e-06s", "0.001s to 1e+09s"),
     ),
     "slices of a daemon that never end": (
         ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--policy", "gandiva(quantum_s=1e-300)"),
@@ -153,8 +153,8 @@ CASES |= {
     ),
     "quanta that never end": (under("las(quantum_s=1e-9)"), ("a quantum of las lasts from 0.001 s", "1e-09")),
     "a search that never ends": (under("pollux(population=100000000)"), ("1 to 10,000", "100,000,000")),
-    "failures without end": (fleet("jobs.csv", "--failure-every-s", "1e-9"), ("1e-09", "or inf for never")),
-    "repairs without end": (fleet("jobs.csv", "--node-repair-s", "1e300"), ("1e+300", "0.001 to 1e+09")),
+    "failures without end": (fleet("jobs.csv", "--failure-every", "1us"), ("1e-06s", "or never")),
+    "repairs without end": (fleet("jobs.csv", "--node-repair", "999999999h"), ("3.6e+12s", "0.001s to 1e+09s")),
     "jobs without end": (compared("--jobs", "99999999999"), ("--jobs 99999999999", "1 to 1,000,000")),
     "a load that is no number": (compared("--load", "nan"), ("--load nan", "0.001 to 1000")),
     "one seed": (compared("--seeds", "1"), ("--seeds 1", "2 to 10,000")),
@@ -166,7 +166,7 @@ CASES |= {
     "long cluster": (fleet("jobs.csv", "--cluster", "4x4@" + "1cpu," * 1000), ("1cpu,1cpu", "...", "something twice")),
     "nodes without processors": (fleet("jobs.csv", "--cluster", "4x4@0cpu"), ("'0cpu'", "24cpu", "numbers above 0")),
     "patience of no step": (
-        ("train", "gpt-tiny", "--stall-s", "1e-300"), ("--stall-s 1e-300", "1 to 1e+09, or inf for never"),
+        ("train", "gpt-tiny", "--stall", "1ms"), ("--stall 0.001s", "1s to 1e+09s, or never"),
     ),
     "port": (
         ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
@@ -205,7 +205,7 @@ OUTPUTS = {
     "plan in no folder": (plan_to("nowhere/x"), ("--save nowhere/x", "there is no folder nowhere; give another file")),
     "plan in a file": (plan_to("jobs.csv/x"), ("--save jobs.csv/x", "there is no folder jobs.csv")),
     "job in no folder": (
-        ("fleet", "profile", "gpt-tiny", "--cluster", "1x1xT4", "--out", "nowhere/x"), ("--out nowhere/x", "no folder"),
+        ("fleet", "profile", "gpt-tiny", "--cluster", "1x1xT4", "--save", "nowhere/x"), ("--save nowhere/x", "no folder"),
     ),
     "checkpoints in a device": (
         ("train", "gpt-tiny", "--checkpoint", "/dev/null"), ("--checkpoint /dev/null", "it is no folder; give another"),
@@ -231,7 +231,7 @@ def test_bad_input(case, folder, capsys):
 
 
 def test_more_rounds_than_end_refuse_the_policy(folder, capsys):
-    code = cli.main(fleet("slow.csv", "--round-s", "0.001"))
+    code = cli.main(fleet("slow.csv", "--round", "1ms"))
     out, err = capsys.readouterr()
     assert code == 1
     assert "fifo refused: job 'a' takes 100000 s" in out

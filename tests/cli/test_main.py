@@ -1,5 +1,6 @@
 """The command line: what it offers, how it reports errors, that its output is what it says."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -10,34 +11,37 @@ import pytest
 
 from trainyard.cli import dispatch
 from trainyard.cli import main as cli
+from trainyard.cli.option_help import options_of
 from trainyard.cli.verbs import VERBS
 from trainyard.reading import visible
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
     "--processes --strategies --rows --dtype --statistics --momentum",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device "
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
     "--model --momentum",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
+    "doctor": "--json",
+    "completion": "{bash,zsh,fish} --json",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --strict --timezone --placement "
-    "--baseline --round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s "
-    "--checkpoint-every-s --stragglers --crowding --seed --html --csv",
+    "--baseline --round --start --restart --failure-every --node-failure-every --node-repair "
+    "--checkpoint-every --stragglers --crowding --seed --html --csv",
     "fleet compare": "--json --cluster --format --profiles --limit --strict --timezone --placement --baseline "
-    "--round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s "
+    "--round --start --restart --failure-every --node-failure-every --node-repair --checkpoint-every "
     "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html",
-    "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",
+    "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --save",
     "fleet download": "[NAME] --json --folder",
-    "fleet run": "--json --cluster --folder --policy --backend --placement --round-s --stall-s "
-    "--max-checkpoint-gb --trace --limit --start-s --restart-s --measure --html",
-    "fleet daemon": "--json --cluster --folder --policy --backend --placement --round-s --stall-s --max-checkpoint-gb "
+    "fleet run": "--json --cluster --folder --policy --backend --placement --round --stall "
+    "--max-checkpoint-size --trace --limit --start --restart --measure --html",
+    "fleet daemon": "--json --cluster --folder --policy --backend --placement --round --stall --max-checkpoint-size "
     "--idle-limit --state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",
@@ -89,14 +93,18 @@ def test_verbs_are_frozen():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_flags_are_frozen(verb, capsys):
-    listed = re.findall(r"^(?:[│|] |  )(--[a-z0-9-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
+    listed = re.findall(r"^  (--[a-z0-9-]+|\[?[A-Z]+\]?|{[a-z,]+})(?: |$)", help_of(verb, capsys), re.M)
     assert sorted(listed) == sorted(INTERFACE[verb].split())
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_flag_is_explained(verb, capsys):
+def test_every_flag_is_explained_and_needed_or_has_a_default(verb, capsys):
+    module = importlib.import_module(VERBS[verb].module)
+    for option in options_of(module.Options):
+        assert option.text or option.choices, option.flag
     text = help_of(verb, capsys)
-    assert text.count("(required)") + text.count("(default:") >= len(INTERFACE[verb].split())
+    assert "None" not in text
+    assert all(len(line) <= 110 for line in text.splitlines())
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])

@@ -51,7 +51,7 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert train_config(found, Path("f"), RUN).optimizer == OptimizerConfig(
         lr=0.02, betas=(0.8, 0.9), clip_norm=0.5
     )
-    given = settled(Options(model="gpt-tiny", max_checkpoint_gb=2.5), None, said.append)
+    given = settled(Options(model="gpt-tiny", max_checkpoint_size=2_500_000_000), None, said.append)
     assert train_config(given, Path("f"), None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
     assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 0.0, None, 100)

@@ -171,7 +171,7 @@ def test_comparison_of_numbers(expected, given, same):
 @pytest.mark.parametrize(
     ("command", "does"),
     [
-        ("trainyard fleet profile gpt2 --cluster 2x4xV100-32G --out gpt2.csv", False),
+        ("trainyard fleet profile gpt2 --cluster 2x4xV100-32G --save gpt2.csv", False),
         ("trainyard simulate plan.yaml", False),
         ("trainyard train gpt-tiny --steps 2", True),
         ("trainyard plan gpt-tiny --cluster local:2", True),

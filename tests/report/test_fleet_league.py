@@ -85,7 +85,7 @@ nonsense,20,one,30,ann,y,200
 def test_counts_add_up_and_every_job_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that were read are jobs and rows left out; jobs are those that ended, were refused, or can never run."""
     table = tmp_path / "found.csv"
-    policies = ("--restart-s", "300", "--baseline", "as recorded", "--csv", str(table), "--json")
+    policies = ("--restart", "5min", "--baseline", "as recorded", "--csv", str(table), "--json")
     found = json.loads(simulated(tmp_path, "las,srtf,fifo", capsys, *policies, jobs=_RECORDED))
     rows, baseline = found["rows"], found["baseline"]
     assert rows["num_rows"] == rows["num_jobs"] + sum(each["num_rows"] for each in rows["left_out"]) == 5
@@ -156,7 +156,7 @@ def test_one_job_without_measure_stops_nothing(tmp_path: Path, capsys: pytest.Ca
 
 def test_what_was_left_out_and_who_loses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "league.html"
-    options = ("--restart-s", "300", "--html", str(page))
+    options = ("--restart", "5min", "--html", str(page))
     text = simulated(tmp_path, "fifo,srtf,las", capsys, *options, jobs=_RECORDED)
     for said in (
         "las refused: 2 jobs were started",
@@ -175,7 +175,7 @@ def test_status_tells_whether_any_policy_ran(tmp_path: Path, capsys: pytest.Capt
     trace = tmp_path / "jobs.csv"
     trace.write_text(_RECORDED)
     to = ("fleet", "simulate", "--trace", str(trace), "--cluster", "1x2", "--policy")
-    assert main((*to, "las", "--restart-s", "300")) == 1
+    assert main((*to, "las", "--restart", "5min")) == 1
     said = capsys.readouterr()
     assert "las refused: 2 jobs were started" in said.out
     assert "\nerror: no policy could run: las refused: 2 jobs were started" in said.err

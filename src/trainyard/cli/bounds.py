@@ -30,11 +30,13 @@ class Bounds:
     ----------
     least, most : both are allowed.
     or_never : whether infinity is, too.
+    unit : of both.
     """
 
     least: float
     most: float
     or_never: bool = False
+    unit: str = ""
 
     def allow(self, value: float) -> bool:
         """Whether a value is allowed."""
@@ -44,7 +46,7 @@ class Bounds:
         least, most = (
             f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most)
         )
-        return f"{least} to {most}{', or inf for never' if self.or_never else ''}"
+        return f"{least}{self.unit} to {most}{self.unit}{', or never' if self.or_never else ''}"
 
 
 ROWS = Bounds(1, MOST_ROWS)
@@ -54,12 +56,12 @@ PROCESSES = Bounds(1, 256)
 SEED = Bounds(0, 2**63 - 1)
 QUANTITY = Bounds(0.0, LARGEST_NUMBER)
 FRACTION = Bounds(0.0, 1.0)
-DURATION = Bounds(0.0, LONGEST_S)
-PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S)
-PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True)
+DURATION = Bounds(0.0, LONGEST_S, unit="s")
+PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S, unit="s")
+PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True, unit="s")
 JOBS = Bounds(1, 1_000_000)
 SEEDS = Bounds(2, 10_000)
-STALL = Bounds(1.0, LONGEST_S, or_never=True)
+STALL = Bounds(1.0, LONGEST_S, or_never=True, unit="s")
 LOAD = Bounds(0.001, 1000.0)
 PORT = Bounds(0, 65535)
 RATE = Bounds(1e-6, 1e6)
@@ -83,4 +85,5 @@ def check_bounds(options: Any) -> None:
             values = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(bounds, Bounds) and not all(map(bounds.allow, values)):
                 option = "--" + name.replace("_", "-")
-                raise ValueError(f"{option} {shown(value)}: allowed is {bounds}; give such a number")
+                given = f"{value:g}{bounds.unit}" if bounds.unit else shown(value)
+                raise ValueError(f"{option} {given}: allowed is {bounds}; give such a number")

@@ -8,12 +8,16 @@ import importlib
 import io
 import json
 import os
+import re
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.option_help import options_help
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 from trainyard.distribution import VERSION
@@ -26,6 +30,18 @@ _FAILED, _USER_ERROR = 1, 2
 _MOST_ROWS = 4
 _HELP = ("-h", "--help", "help")
 _SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_REWORDED = MappingProxyType(
+    {
+        r" Argument helptext: .*?(?= For full helptext|$)": "",
+        r" For full helptext, (?:see|run) (.*) --help": r"; see \1 --help",
+        r"(Unrecognized options: .*?) Perhaps you meant:": r"\1. Perhaps you meant:",
+        r"Error parsing (\S+): ": r"\1: ",
+        r"invalid literal for int\(\) with base 10: (.*?)(?=;|$)": r"\1 is not a whole number; give one",
+        r"could not convert string to float: (.*?)(?=;|$)": r"\1 is not a number; give one",
+        r"invalid choice (.*?) for argument '(.*?)'. Expected one of \((.*?)\)\.?": r"\2: \1 is not known; known are \3",
+    }
+)
+"""How tyro says what is wrong, and how we do."""
 
 
 class UsageError(ValueError):
@@ -86,9 +102,10 @@ def _run(given: list[str]) -> int:
         return 0
     name, rest = _verb(given)
     module = importlib.import_module(VERBS[name].module)
-    options = _options(name, module, _with_whole_dtypes(rest))
-    if options is None:
+    if "-h" in rest or "--help" in rest:
+        print(options_help(name, module.Options, shutil.get_terminal_size((110, 24)).columns))
         return 0
+    options = _options(name, module, _with_whole_dtypes(rest))
     check_bounds(options)
     check_outputs(options)
     from trainyard.cli.launcher import is_silent
@@ -147,28 +164,32 @@ def _acts(level: str) -> dict[str, Verb]:
 
 
 def _options(name: str, module: Any, given: list[str]) -> Any:
-    """Read the verb's options; None where help was asked for and printed."""
+    """Read the verb's options."""
     import tyro
+
+    from trainyard.cli.optional_values import without_none
 
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), without_none():
             return tyro.cli(
                 module.Options,
                 prog=f"trainyard {name}",
                 args=given,
                 config=(tyro.conf.FlagCreatePairsOff,),
+                add_help=False,
             )
-    except SystemExit as leaving:
-        if leaving.code in (0, None):
-            return None
+    except SystemExit:
         raise UsageError(_without_box(said.getvalue())) from None
 
 
 def _without_box(text: str) -> str:
-    """Return the sentences in the boxes that tyro draws around errors."""
+    """Return the sentences in the boxes that tyro draws around errors, without the help of the option."""
     rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
-    return " ".join(row for row in rows if row).replace(" :", ":")
+    told = " ".join(row for row in rows if row).replace(" :", ":")
+    for pattern, words in _REWORDED.items():
+        told = re.sub(pattern, words, told)
+    return told
 
 
 def _is_users(error: Exception) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
+
+from tyro.constructors import PrimitiveConstructorSpec
 
 from trainyard.reading import ReadingError
+from trainyard.reading.quantities import bytes_as_given, parse_bytes, parse_seconds, seconds_as_given
 
-__all__ = ["quantity"]
+__all__ = ["Duration", "DurationOrNever", "DurationOrZero", "Size", "quantity"]
 
 T = TypeVar("T")
+_NEVER = "never"
 
 
 def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
@@ -24,3 +28,36 @@ def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
         return parse(text)
     except ReadingError as error:
         raise ReadingError(f"{option}: {error}") from None
+
+
+def _option(metavar: str, parse: Callable[[str], float], text: Callable[[Any], str]) -> Any:
+    """Return how the command line reads a quantity, and how help shows its default."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda given: parse(given[0]),
+        is_instance=lambda value: isinstance(value, float | int),
+        str_from_instance=lambda value: [text(value)],
+    )
+
+
+def _or_never(text: str) -> float:
+    return float("inf") if text == _NEVER else parse_seconds(text)
+
+
+def _or_never_text(seconds: float) -> str:
+    return _NEVER if seconds == float("inf") else seconds_as_given(seconds)
+
+
+def _or_zero(text: str) -> float:
+    return 0.0 if text in ("0", "0s") else parse_seconds(text)
+
+
+Duration = Annotated[float, _option("TIME", parse_seconds, seconds_as_given)]
+"""Seconds, given with a unit, such as ``6min``."""
+DurationOrNever = Annotated[float, _option("TIME", _or_never, _or_never_text)]
+"""The same, or ``never``, which is infinity."""
+DurationOrZero = Annotated[float, _option("TIME", _or_zero, seconds_as_given)]
+"""The same, or 0."""
+Size = Annotated[int, _option("SIZE", parse_bytes, bytes_as_given)]
+"""Bytes, given with a unit, such as ``40GB``."""

@@ -27,6 +27,7 @@ _WIDTH = 110  # of a line where no terminal says otherwise
 class Common:
     """Options that every verb has."""
 
+    heading = "output"
     json: bool = False
     """Print one JSON document instead of text."""
 

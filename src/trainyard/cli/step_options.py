@@ -20,6 +20,7 @@ Precision = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(h
 class OptimizerOptions:
     """What the optimizer keeps in memory."""
 
+    heading = "training step"
     optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
     """How parameters are updated."""
     momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
@@ -34,6 +35,7 @@ class OptimizerOptions:
 class StepOptions(OptimizerOptions):
     """What a step is."""
 
+    heading = OptimizerOptions.heading
     statistics: Literal["batch", "microbatch"] = "batch"
     """batch: microbatches are made only where they train the same as the whole batch. microbatch: also where rows depend
     on each other (batch statistics, pairs of rows, places of experts): each microbatch is computed by itself and the loss

@@ -109,8 +109,8 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
         folder,
         resume=options.resume,
         log=folder / "log",
-        stall_s=options.stall_s,
-        max_checkpoint_bytes=options.max_checkpoint_gb * 1e9,
+        stall_s=options.stall,
+        max_checkpoint_bytes=options.max_checkpoint_size or float("inf"),
         **how,
         **keep,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,10 +12,11 @@ import tyro
 
 from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, SEED, STALL, STEPS
 from trainyard.cli.outputs import Output
+from trainyard.cli.quantities import DurationOrNever, Size
 from trainyard.cli.screen import Common
 from trainyard.job.optimizer import OptimizerConfig
 
-__all__ = ["DEFAULTS", "OPTIMIZER_OPTIONS", "TrainingOptions", "usual", "value_text"]
+__all__ = ["DEFAULTS", "OPTIMIZER_OPTIONS", "CheckpointOptions", "TrainingOptions", "usual", "value_text"]
 
 OPTIMIZER_OPTIONS = tuple(f.name for f in fields(OptimizerConfig) if f.name != "name")
 """Fields of `OptimizerConfig` that are options of the same name; ``--optimizer`` is its name."""
@@ -56,9 +56,32 @@ def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(Common):
+class CheckpointOptions:
+    """Where checkpoints are, and when a run starts again from one."""
+
+    heading = "checkpoints"
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
+    """Folder of checkpoints and logs; by default a new one in runs/."""
+    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
+    """Steps between checkpoints; 0 writes one at the end."""
+    resume: bool = False
+    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
+    may not change is refused, and processes and strategies may."""
+    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
+    """How often to start again from the newest checkpoint when a process dies."""
+    stall: Annotated[DurationOrNever, STALL] = 1800.0
+    """A process that lives and does no further step for this long counts as dead; its first step may take half an
+    hour."""
+    max_checkpoint_size: Size | None = None
+    """All checkpoints together take no more of the disk; a run that would need more is refused. By default
+    there is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(CheckpointOptions, Common):
     """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
 
+    heading = "training"
     steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
     """End after this many steps, counted from the first one ever, not from a resumption."""
     lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
@@ -81,23 +104,5 @@ class TrainingOptions(Common):
     """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
-    """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
-    """Steps between checkpoints; 0 writes one at the end."""
-    resume: bool = False
-    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
-    may not change is refused, and processes and strategies may."""
-    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
-    """How often to start again from the newest checkpoint when a process dies."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
-    """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
-    hour."""
-    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
-    """All checkpoints together take no more of the disk; a run that would need more is refused."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
     """What the processes compute on. With cuda each has a GPU of its own, and what is planned for is these GPUs."""
-
-    def __post_init__(self) -> None:
-        if not self.max_checkpoint_gb > 0.0:
-            raise ValueError(f"--max-checkpoint-gb takes a number above 0, got {self.max_checkpoint_gb:g}")

@@ -38,6 +38,10 @@ VERBS = MappingProxyType(
         "hardware": Verb("trainyard.cli.hardware", "describe a cluster; measure this machine"),
         "papers": Verb("trainyard.cli.papers", "list the published systems, or tell about one"),
         "reproduce": Verb("trainyard.cli.reproduce", "print a paper's headline result next to ours"),
+        "doctor": Verb(
+            "trainyard.cli.doctor", "tell what is installed, measured or missing, and for which verb"
+        ),
+        "completion": Verb("trainyard.cli.completion", "print a script that completes words in a shell"),
         "fleet simulate": Verb(
             "trainyard.cli.fleet.simulate", "run a trace of jobs under one or more policies"
         ),

@@ -174,14 +174,16 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
 
 
 def _counted(groups: Sequence[Group], progress: Progress) -> Callable[[str], None]:
-    """Return a function that takes the signature of the op that is measured, and tells its number."""
+    """Return a function that takes the signature of the op that is measured, and tells the furthest one so far."""
     signatures = dict.fromkeys(s for group in groups for trace in group for s in trace.work)
     numbers = {signature: number for number, signature in enumerate(signatures, 1)}
+    furthest = 0  # all ops are measured several times, in turn
     progress("measuring ops", f"0 of {len(numbers)}")
 
     def at_op(signature: str) -> None:
-        if signature in numbers:
-            progress("measuring ops", f"{numbers[signature]} of {len(numbers)}")
+        nonlocal furthest
+        furthest = max(furthest, numbers.get(signature, 0))
+        progress("measuring ops", f"{furthest} of {len(numbers)}")
 
     return at_op
 

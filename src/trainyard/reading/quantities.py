@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from trainyard.reading.errors import ReadingError, shown
 
-__all__ = ["BYTES", "parse_bytes", "parse_seconds"]
+__all__ = ["BYTES", "bytes_as_given", "parse_bytes", "parse_seconds", "seconds_as_given"]
 
 BYTES: Mapping[str, float] = MappingProxyType(
     {
@@ -41,6 +41,22 @@ def parse_bytes(text: str) -> int:
         If it is none, or is 0.
     """
     return round(_parsed(text, BYTES, "a size", "40GB"))
+
+
+def seconds_as_given(seconds: float) -> str:
+    """Return a time in the form that `parse_seconds` reads, in the largest unit of which it is a whole number."""
+    return _as_given(seconds, _SECONDS, "s")
+
+
+def bytes_as_given(num_bytes: float) -> str:
+    """Return a size in the form that `parse_bytes` reads, in the largest unit of which it is a whole number."""
+    return _as_given(num_bytes, BYTES, "kB")
+
+
+def _as_given(value: float, units: Mapping[str, float], usual: str) -> str:
+    whole = [unit for unit, size in units.items() if value and (value / size).is_integer()]
+    unit = max(whole, key=units.__getitem__, default=usual)
+    return f"{value / units[unit]:.15g}{unit}"
 
 
 def _parsed(text: str, units: Mapping[str, float], what: str, example: str) -> float:

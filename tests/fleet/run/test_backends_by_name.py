@@ -167,7 +167,7 @@ def test_a_file_of_trainings_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         "fifo",
     )
     with usual_umask():
-        assert cli.main(("fleet", "run", *to, "--start-s", "5", "--html", str(page), "--json")) == 0
+        assert cli.main(("fleet", "run", *to, "--start", "5s", "--html", str(page), "--json")) == 0
     assert not wrong_modes(tmp_path / "jobs")
     assert page.stat().st_mode & 0o777 == 0o644
     out, err = capsys.readouterr()

@@ -152,13 +152,13 @@ def test_the_command_compares_on_a_trace(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "condition",
     [
-        ("--restart-s", "300"),
-        ("--start-s", "300"),
+        ("--restart", "5min"),
+        ("--start", "5min"),
         ("--stragglers", "0.5"),
-        ("--failure-every-s", "20000"),
-        ("--node-failure-every-s", "20000"),
+        ("--failure-every", "20000s"),
+        ("--node-failure-every", "20000s"),
         ("--crowding", "1"),
-        ("--round-s", "3600"),
+        ("--round", "1h"),
     ],
     ids=lambda condition: condition[0],
 )

@@ -91,7 +91,7 @@ def simulated(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--trace", str(workload), "--profiles", str(profiles), "--policy", POLICY)
-    code, out, err = simulated(*given, "--restart-s", "3", "--start-s", "2", capsys=capsys)
+    code, out, err = simulated(*given, "--restart", "3s", "--start", "2s", capsys=capsys)
     assert code == 0, err
     (found,) = json.loads(out)["runs"]
     jobs = list(read_workload(workload, profiles=profiles))[:10]

@@ -100,7 +100,7 @@ def own(tmp_path: Path) -> Path:
 def test_the_command_writes_a_trace(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = tmp_path / "jobs.csv"
     cluster = "2x2xV100-32G"
-    command = ("fleet", "profile", str(own), "--cluster", cluster, "--steps", "500", "--out", str(jobs))
+    command = ("fleet", "profile", str(own), "--cluster", cluster, "--steps", "500", "--save", str(jobs))
     assert cli.main((*command, "--json")) == 0
     said = capsys.readouterr()
     assert f"job own written to {jobs}" in said.err

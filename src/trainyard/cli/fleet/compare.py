@@ -72,7 +72,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             lambda done, count: progress("simulating", f"{done} of {count} runs done"),
             baseline=options.baseline,
             place=options.placement,
-            round_s=options.round_s,
+            round_s=options.round,
             strict=options.strict,
             **options.conditions(0),
         )

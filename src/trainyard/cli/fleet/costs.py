@@ -7,18 +7,17 @@ from typing import Annotated
 import tyro
 
 from trainyard.cli.bounds import DURATION
+from trainyard.cli.quantities import DurationOrZero
 
-__all__ = ["RestartS", "StartS"]
+__all__ = ["Restart", "Start"]
 
-StartS = Annotated[
-    float,
+Start = Annotated[
+    DurationOrZero,
     DURATION,
-    tyro.conf.arg(metavar="S", help="Predicted time that a job needs to start before its first step."),
+    tyro.conf.arg(help="Predicted time that a job needs to start before its first step."),
 ]
-RestartS = Annotated[
-    float,
+Restart = Annotated[
+    DurationOrZero,
     DURATION,
-    tyro.conf.arg(
-        metavar="S", help="Predicted time that a job loses when it gets other devices, or devices again."
-    ),
+    tyro.conf.arg(help="Predicted time that a job loses when it gets other devices, or devices again."),
 ]

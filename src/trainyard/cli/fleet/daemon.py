@@ -12,7 +12,7 @@ import tyro
 from trainyard.cli.bounds import PORT
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.fleet.running import RunningOptions
-from trainyard.cli.quantities import quantity
+from trainyard.cli.quantities import Duration
 from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -38,7 +38,7 @@ class Options(RunningOptions):
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
     this machine."""
-    idle_limit: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
+    idle_limit: Duration = 600.0
     """How long the process that measures a new job may use no CPU, because it is stopped or this machine is busy. Then it
     is ended, and the job is measured again later."""
 
@@ -58,16 +58,15 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
-    from trainyard.reading.quantities import parse_seconds
 
     cluster, scheduler = (
         parse_cluster(options.cluster),
-        scheduler_of(options.policy, options.placement, options.round_s),
+        scheduler_of(options.policy, options.placement, options.round),
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     state = state_address(options.state, folder)
-    ask_through(Level1Processes(idle_s=quantity("--idle-limit", options.idle_limit, parse_seconds)))
+    ask_through(Level1Processes(idle_s=options.idle_limit))
     with only_for_user(), only_scheduler(folder, folder / "jobs"):
         log_to(folder / "daemon.log")
         how = BackendOptions(shares=scheduler.shares, limits=options.limits)

@@ -38,8 +38,8 @@ class Options(Common):
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = ""
     """Numbers of devices to ask for; by default all over which the rows divide, and powers of two."""
     steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 1000
-    """Steps of the job that --out writes."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Steps of the job that --save writes."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a job with these speeds, CSV or YAML: a trace for `fleet simulate`, or a line to copy into yours."""
 
 
@@ -65,10 +65,10 @@ def act(options: Options, screen: Screen) -> Outcome:
             lambda done, count: progress("predicting", f"{done} of {count} places done"),
         )
     job = predicted_job(Path(options.model).stem, model, options.steps, table)
-    if options.out is not None:
-        with writing("job", options.out):
-            write_jobs([job], options.out)
-        screen.say(f"job {job.name} written to {options.out}")
+    if options.save is not None:
+        with writing("job", options.save):
+            write_jobs([job], options.save)
+        screen.say(f"job {job.name} written to {options.save}")
     document = {
         "model": model.name,
         "cluster": cluster.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from trainyard.cli.fleet.costs import RestartS, StartS
+from trainyard.cli.fleet.costs import Restart, Start
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
@@ -31,8 +31,8 @@ class Options(RunningOptions):
     """Jobs with steps, model and batch_size, in Trainyard's own form (see the guide)."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
-    start_s: StartS = 0.0
-    restart_s: RestartS = 0.0
+    start: Start = 0.0
+    restart: Restart = 0.0
     measure: bool = False
     """Before, let every training run alone for some seconds on the backend; predict with the speeds and times found."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -55,7 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
     cluster = parse_cluster(options.cluster)
-    scheduler = scheduler_of(options.policy, options.placement, options.round_s)
+    scheduler = scheduler_of(options.policy, options.placement, options.round)
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
     check_runnable(jobs, cluster, scheduler.policy, options.limits)
@@ -106,10 +106,10 @@ def _costs(options: Options) -> Costs:
     from trainyard.fleet.errors import FleetError
     from trainyard.fleet.mechanism.costs import Costs
 
-    costs = Costs(options.restart_s, options.start_s)
+    costs = Costs(options.restart, options.start)
     if options.measure and costs != Costs():
         raise FleetError(
-            "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
+            "--measure finds out what starts take; leave --start and --restart out, or --measure"
         )
     return costs
 

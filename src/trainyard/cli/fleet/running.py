@@ -10,6 +10,7 @@ import tyro
 
 from trainyard.cli.bounds import PERIOD, STALL
 from trainyard.cli.outputs import Output
+from trainyard.cli.quantities import Duration, DurationOrNever, Size
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ class RunningOptions(Common):
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does. Not for policies that choose them themselves."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
-    """Decide every so many seconds, instead of as often as the policy does by its own options."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
-    """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""
-    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = 100.0
+    round: Annotated[Duration | None, PERIOD] = None
+    """Decide this often, instead of as often as the policy does by its own options."""
+    stall: Annotated[DurationOrNever, STALL] = 1800.0
+    """A job that lives and does no further step for this long fails; its first step may take half an hour."""
+    max_checkpoint_size: Size = 100 * 10**9
     """The checkpoints of one job take no more of the disk; a job that would need more is refused."""
 
     @property
@@ -45,4 +46,4 @@ class RunningOptions(Common):
         """What every job may do at most."""
         from trainyard.fleet.run.backend import JobLimits
 
-        return JobLimits(stall_s=self.stall_s, max_checkpoint_bytes=self.max_checkpoint_gb * 1e9)
+        return JobLimits(stall_s=self.stall, max_checkpoint_bytes=self.max_checkpoint_size)

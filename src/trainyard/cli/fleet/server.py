@@ -23,6 +23,7 @@ _TOKEN_FILE = "TRAINYARD_TOKEN_FILE"
 class ServerOptions(Common):
     """Which daemon is asked, and as whom."""
 
+    heading = "daemon"
     server: Annotated[str, tyro.conf.arg(metavar="URL")] = "http://127.0.0.1:8470"
     """Address of the daemon."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None

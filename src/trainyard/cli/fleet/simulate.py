@@ -125,7 +125,7 @@ def _simulated(
     from trainyard.fleet.recorded import recorded_run
     from trainyard.fleet.scheduler import CannotRun, ignored_by, schedulers_of
 
-    schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
+    schedulers, cannot = schedulers_of(options.policy, options.placement, options.round)
     conditions = options.conditions(options.seed) | {
         "keep_spans": options.html is not None,
         "strict": options.strict,

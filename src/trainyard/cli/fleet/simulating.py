@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import PERIOD, PERIOD_OR_NEVER
-from trainyard.cli.fleet.costs import RestartS, StartS
+from trainyard.cli.fleet.costs import Restart, Start
+from trainyard.cli.quantities import Duration, DurationOrNever
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ def none_ran(cannot: Sequence[CannotRun]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatingOptions(Common):
-    """Where jobs are simulated, and under which conditions."""
+class TraceOptions:
+    """How a trace is read."""
 
-    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
-    16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
+    heading = "trace"
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
@@ -46,30 +45,6 @@ class SimulatingOptions(Common):
     default these are left out, and counted."""
     timezone: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a trace with dates that name none, such as Europe/Berlin; by default UTC, for Philly that of its cluster."""
-    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
-    paper does, mostly consolidated, where a job waits for as few nodes as can hold it; packed takes more nodes rather
-    than let it wait. That can weigh more than the policy (see the guide). Not for policies that choose devices
-    themselves."""
-    baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """Policy with which the others are compared, by whose jobs; by default the first. Of a trace that says when jobs
-    really started it may be 'as recorded'."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
-    """Decide every so many seconds, instead of as often as the policy does by its own options."""
-    start_s: StartS = 0.0
-    restart_s: RestartS = 0.0
-    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
-    """Mean time between failures of one device; its job goes back to its last checkpoint."""
-    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
-    """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
-    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD] = 3600.0
-    """Mean time until such a node is back."""
-    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = 600.0
-    """Time between checkpoints of a job."""
-    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
-    """Share of all starts of jobs that are half as fast as they should be."""
-    crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
-    """Devices of a node that work at full speed beside each other; more of them share what the node has."""
 
     def read(self, trace: Path, cluster: Cluster) -> Workload:
         """The jobs of a trace."""
@@ -85,6 +60,27 @@ class SimulatingOptions(Common):
             timezone=self.timezone,
         )
 
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOptions:
+    """What changes of devices cost, and what goes wrong."""
+
+    heading = "costs and failures"
+    start: Start = 0.0
+    restart: Restart = 0.0
+    failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")
+    """Mean time between failures of one device; its job goes back to its last checkpoint."""
+    node_failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")
+    """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
+    node_repair: Annotated[Duration, PERIOD] = 3600.0
+    """Mean time until such a node is back."""
+    checkpoint_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = 600.0
+    """Time between checkpoints of a job."""
+    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
+    """Share of all starts of jobs that are half as fast as they should be."""
+    crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
+    """Devices of a node that work at full speed beside each other; more of them share what the node has."""
+
     def conditions(self, seed: int) -> dict[str, Any]:
         """What things cost and what goes wrong, as a simulation takes it."""
         from trainyard.fleet.mechanism.costs import Costs
@@ -92,12 +88,31 @@ class SimulatingOptions(Common):
         from trainyard.fleet.mechanism.hazards import Hazards
 
         hazards = Hazards(
-            failure_every_s=self.failure_every_s,
-            checkpoint_every_s=self.checkpoint_every_s,
-            node_failure_every_s=self.node_failure_every_s,
-            node_repair_s=self.node_repair_s,
+            failure_every_s=self.failure_every,
+            checkpoint_every_s=self.checkpoint_every,
+            node_failure_every_s=self.node_failure_every,
+            node_repair_s=self.node_repair,
             straggler_share=self.stragglers,
             seed=seed,
         )
-        costs = Costs(self.restart_s, self.start_s)
+        costs = Costs(self.restart, self.start)
         return {"costs": costs, "hazards": hazards, "crowding": Crowding(self.crowding)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatingOptions(TraceOptions, ConditionOptions, Common):
+    """Where jobs are simulated, and under which conditions."""
+
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
+    16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does, mostly consolidated, where a job waits for as few nodes as can hold it; packed takes more nodes rather
+    than let it wait. That can weigh more than the policy (see the guide). Not for policies that choose devices
+    themselves."""
+    baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
+    """Policy with which the others are compared, by whose jobs; by default the first. Of a trace that says when jobs
+    really started it may be 'as recorded'."""
+    round: Annotated[Duration | None, PERIOD] = None
+    """Decide this often, instead of as often as the policy does by its own options."""

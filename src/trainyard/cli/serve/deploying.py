@@ -21,6 +21,7 @@ __all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
 class DeployOptions:
     """A model on a cluster."""
 
+    heading = "model and cluster"
     model: Annotated[str, tyro.conf.arg(metavar="M")]
     """A language model: its name, such as llama3-8b, a Python file, or a config.json of Hugging Face."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]

@@ -29,6 +29,7 @@ _CACHE_SHARE = 0.25
 class LocalEngineOptions:
     """Options of every command that computes a model for real."""
 
+    heading = "engine"
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and KV cache."""
     device: Literal["cpu", "cuda"] = "cpu"

@@ -33,6 +33,7 @@ __all__ = [
 class ReplicaOptions:
     """Options that say how many engines each model has, and over how many devices each is split."""
 
+    heading = "replicas"
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
     """Tensor parallelism: processes of this machine, or devices of a simulated engine, that share each layer."""
     replicas: Annotated[int, tyro.conf.arg(metavar="N"), PROCESSES] = 1

@@ -109,13 +109,12 @@ class GivenRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions(Common):
-    """Which requests are served, and their latency objectives."""
+class TracedOptions:
+    """Requests of a trace."""
 
+    heading = "requests of a trace"
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """A trace of requests: your own, or one of the public formats (see the guide)."""
-    rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
-    """Instead of a trace: draw requests at random, R per second."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -124,6 +123,15 @@ class RequestOptions(Common):
     """Multiply the trace's arrival times: 0.5 is twice the load."""
     strict: bool = False
     """Stop at the first row of the file that cannot be read; by default such rows are left out and counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOptions:
+    """Requests drawn at random."""
+
+    heading = "drawn requests"
+    rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
+    """Instead of a trace: draw requests at random, R per second."""
     num: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
     """Number of requests to draw; by default 1000."""
     prompt_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
@@ -146,6 +154,13 @@ class RequestOptions(Common):
     """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
     """Random seed of drawn requests; by default 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(TracedOptions, DrawnOptions, Common):
+    """Which requests are served, and their latency objectives."""
+
+    heading = "limits and objectives of requests"
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = MAX_TOKENS
     """The client's limit on output tokens, where the trace has none. Policies see this limit, not the true length."""
     ttft: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None

@@ -174,7 +174,7 @@ def test_checkpoints_are_as_large_as_said(tmp_path: Path) -> None:
     assert checkpoint_bytes(model.module, OptimizerConfig("sgd")) == one - 2 * 4 * numbers
     # With the one that is being written, there are three.
     with pytest.raises(
-        QuotaError, match=r"takes 0\.\d+ GB, and 3 of them .* that --max-checkpoint-gb allows"
+        QuotaError, match=r"takes 0\.\d+ GB, and 3 of them .* that --max-checkpoint-size allows"
     ):
         train(
             model,

@@ -47,7 +47,7 @@ def check_quota(one_bytes: int, keep: int, most_bytes: float) -> None:
     if (keep + 1) * one_bytes > most_bytes:
         raise QuotaError(
             f"a checkpoint of this model takes {_gb_text(one_bytes)}, and {keep + 1} of them are there at once: more "
-            f"than the {_gb_text(most_bytes)} that --max-checkpoint-gb allows; allow more, or train a smaller model"
+            f"than the {_gb_text(most_bytes)} that --max-checkpoint-size allows; allow more, or train a smaller model"
         )
 
 
