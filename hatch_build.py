@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)]+)\)")
+_LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]+)\]\((?P<target>[^)]+)\)")
 
 
 class LongDescription(MetadataHookInterface):
@@ -21,7 +21,7 @@ class LongDescription(MetadataHookInterface):
 
 
 def without_file_links(text: str) -> str:
-    """Return a page whose links to files are their text, followed by the file's path where the text is no path."""
+    """Return a page without its pictures, whose links to files are their text, followed by the path if the text is none."""
     return _LINK.sub(_unlinked, text)
 
 
@@ -29,4 +29,6 @@ def _unlinked(link: re.Match[str]) -> str:
     text, target = link["text"], link["target"]
     if "://" in target or target.startswith("#"):
         return link[0]
+    if link["picture"]:
+        return ""
     return text if text == f"`{target}`" else f"{text} (`{target}`)"

@@ -1,6 +1,7 @@
 """Every command and every Python line of the documentation runs, and prints what the page says."""
 
 import doctest
+import os
 import re
 import subprocess
 import sys
@@ -105,6 +106,30 @@ def test_the_readme_puts_the_command_on_the_path_before_it_shows_it(tmp_path):
         text=True,
     )
     assert done.stdout.strip() == str(Path(sys.prefix) / "bin/trainyard"), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_newcomer_copies_the_lines_of_the_readme_into_a_shell(tmp_path):
+    """All but `make test` in one shell, in a fresh clone without an environment."""
+    subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "trainyard"], check=True)
+    commands = [command for block in BLOCKS[ROOT / "README.md"] for command, _ in block.commands]
+    lines = [command for command in commands if not command.startswith("make test")]
+    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if not p.startswith(sys.prefix))
+    environment = {name: os.environ[name] for name in os.environ if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(
+        ["/bin/bash", "-e", "-c", "\n".join(lines)],
+        cwd=tmp_path / "trainyard",
+        env={**environment, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "loss " in done.stdout
+    assert "srtf" in done.stdout
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text()], ids=name)
