@@ -21,7 +21,7 @@ class LongDescription(MetadataHookInterface):
 
 
 def without_file_links(text: str) -> str:
-    """Return a page without its pictures, whose links to files are their text, followed by the path if the text is none."""
+    """Return a page without pictures, whose links to files are their text, followed by the path if the text is none."""
     return _LINK.sub(_unlinked, text)
 
 
