@@ -57,7 +57,7 @@ def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-    """Where checkpoints are, and when a run starts again from one."""
+    """The folder of checkpoints, and when a run starts again from one."""
 
     heading = "checkpoints"
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None

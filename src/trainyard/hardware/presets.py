@@ -96,7 +96,7 @@ def _overhead(name: str, memory_bytes: int) -> MemoryOverhead:
 
 
 def gpu_overhead(channels: int = _PCIE_CHANNELS[0], peer_channels: int = _PCIE_CHANNELS[1]) -> MemoryOverhead:
-    """What PyTorch's allocator and NCCL hold on a GPU, beside driver and context.
+    """Memory that PyTorch's allocator and NCCL hold on a GPU, beside driver and context.
 
     Parameters
     ----------

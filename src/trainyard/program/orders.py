@@ -19,7 +19,7 @@ _KEY = "order"
 
 @dataclass(frozen=True)
 class OrderMark:
-    """What a node has to do with a sort that each part of the rows may do by itself.
+    """Relation of a node to a sort that each part of the rows may do by itself.
 
     Attributes
     ----------

@@ -147,5 +147,5 @@ def _beside(runs: Sequence[PlacementRun], num_devices: int, what: str) -> dict[s
 
 
 def _axis(letter: str, place: int) -> str:
-    """What the axis of a plot is called in the layout of a figure."""
+    """Return the name of the axis of a plot in the layout of a figure."""
     return f"{letter}axis{place + 1 if place else ''}"

@@ -63,7 +63,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOptions:
-    """What changes of devices cost, and what goes wrong."""
+    """Costs of changing devices, and failures."""
 
     heading = "costs and failures"
     start: Start = 0.0
@@ -101,7 +101,7 @@ class ConditionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatingOptions(TraceOptions, ConditionOptions, Common):
-    """Where jobs are simulated, and under which conditions."""
+    """The cluster and the conditions of a simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:

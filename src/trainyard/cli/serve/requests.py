@@ -158,7 +158,7 @@ class DrawnOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(TracedOptions, DrawnOptions, Common):
-    """Which requests are served, and their latency objectives."""
+    """Requests that are served, and their latency objectives."""
 
     heading = "limits and objectives of requests"
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = MAX_TOKENS

@@ -123,7 +123,7 @@ class Allocator:
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
     def trial(self, cluster: Cluster) -> TrialPlacement:
-        """What nobody has of some nodes, as a policy may play it through."""
+        """Return the free devices of some nodes, in a form that a policy may change to try decisions."""
         return TrialPlacement(self.free, self.how, cluster.members[0])
 
     def allowed(self, job: Job) -> int:

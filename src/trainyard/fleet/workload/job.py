@@ -162,7 +162,7 @@ class Declared(Placeless):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What every policy knows of a job.
+    """Attributes of a job that every policy knows.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where the rows of each group end, as models compute it of the group of each row.
+"""Ends of the rows of each group, as models compute them from the group of each row.
 
 The groups are numbered from 0. The rows of a group end where those of it and of all groups before it are counted.
 """

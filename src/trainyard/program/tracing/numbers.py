@@ -1,4 +1,4 @@
-"""What the whole numbers in a graph are: copies of others, numbers in order, or places where something was found."""
+"""Kinds of whole numbers in a graph: copies of others, numbers in order, or places where something was found."""
 
 from __future__ import annotations
 

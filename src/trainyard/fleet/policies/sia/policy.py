@@ -150,7 +150,7 @@ class Sia:
         return found
 
     def value(self, goodput: Floats) -> Floats:
-        """What normalized goodputs add to the objective; 0 where the goodput is 0."""
+        """Return the terms of normalized goodputs in the objective; 0 where the goodput is 0."""
         usable = goodput > 0
         powers = np.zeros_like(goodput)
         powers[usable] = self.powers(goodput[usable])

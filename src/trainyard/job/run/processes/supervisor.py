@@ -144,7 +144,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
 
 
 def _advice(work: WorkerInput, error: Exception) -> str:
-    """What to write instead of a model or data that cannot be pickled."""
+    """Return what to write instead of a model or data that cannot be pickled."""
     try:
         pickle.dumps(work.data)
     except Exception:
