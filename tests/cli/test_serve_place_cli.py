@@ -124,7 +124,7 @@ def test_no_placement_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     models = "gpt-tiny:100/s:100us"
     assert cli.main(("serve", "place", models, "--cluster", "1x1xA100-80G", "--policy", "nexus")) == 1
     out, err = capsys.readouterr()
-    assert err.startswith("error: no policy could place the models: nexus: session 'gpt-tiny'")
+    assert json.loads(err)["error"].startswith("no policy could place the models: nexus: session 'gpt-tiny'")
     assert "cannot place" in out
 
 
@@ -133,14 +133,16 @@ def test_models_that_fit_nowhere_are_told(capsys: pytest.CaptureFixture[str]) ->
     small = ("serve", "place", *models, "--num", "100", "--weight-memory")
     assert cli.main((*small, "20kB", "--json")) == 1
     out, err = capsys.readouterr()
-    assert err == (
-        "error: no policy has a place for gpt-tiny; give devices with more memory, or more of them\n"
-    )
+    assert json.loads(err) == {
+        "error": "no policy has a place for gpt-tiny; give devices with more memory, or more of them"
+    }
     (run,) = json.loads(out)["runs"]
     assert {each["model"] for each in run["replicas"]} == {"resnet-tiny"}
     assert cli.main((*small, "1kB", "--json")) == 1
     out, err = capsys.readouterr()
-    assert err.startswith("error: no policy could place the models: replicate: no model fits on any group")
+    assert json.loads(err)["error"].startswith(
+        "no policy could place the models: replicate: no model fits on any group"
+    )
     assert json.loads(out)["runs"] == []
 
 
@@ -164,7 +166,7 @@ def test_requests_that_are_all_late_are_told(folder: Path, capsys: pytest.Captur
     assert cli.main(("serve", "place", *late, "--json", "--save", "placement.json")) == 1
     assert not (folder / "placement.json").exists()
     out, err = capsys.readouterr()
-    assert err.startswith("error: no request meets its objective under any policy; give longer objectives")
+    assert json.loads(err)["error"].startswith("no request meets its objective under any policy; give longer")
     (run,) = json.loads(out)["runs"]
     assert (run["slo_attainment"], run["mean_latency_s"]) == (0.0, None)
     assert cli.main(("serve", "place", *late)) == 1

@@ -136,8 +136,8 @@ def test_a_model_that_fits_nowhere_is_a_result(
     )
     assert cli.main((*PLAN, *DRAWN, *WANTED, "--json")) == 1
     out, err = capsys.readouterr()
-    assert err.startswith(
-        "error: the model fits nowhere: tp 1: made with tp 1 does not fit: a device has 1 GB"
+    assert json.loads(err)["error"].startswith(
+        "the model fits nowhere: tp 1: made with tp 1 does not fit: a device has 1 GB"
     )
     found = json.loads(out)
     assert (found["fits"], found["is_met"], found["model"]) == (False, False, "llama3-8b")

@@ -69,7 +69,7 @@ def test_a_plan_that_does_not_fit_fails(strategies, small_cluster, capsys):
     assert cli.main(arguments) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["fits"] is False
-    assert re.search(r"error: .*does not fit.*MiB", err)
+    assert re.search(r"does not fit.*MiB", json.loads(err)["error"])
 
 
 def test_compare_says_what_is_short_in_a_row(small_cluster, capsys):
