@@ -109,7 +109,7 @@ def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.Ca
 def test_without_measurements(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = simulated("--trace", str(workload), capsys=capsys)
     assert (code, out) == (2, "")
-    assert err.startswith("error: a pollux trace gives work, not time; give `--profiles`")
+    assert json.loads(err)["error"].startswith("a pollux trace gives work, not time; give `--profiles`")
     assert "a folder with a folder per application, which has placements.csv, scalability.csv and" in err
 
 
