@@ -20,6 +20,8 @@ __all__ = ["AccessMiddleware"]
 _LOG = logging.getLogger("trainyard.server")
 _WITHOUT_KEY = frozenset({"/health", "/ready"})
 _WHILE_DRAINING = _WITHOUT_KEY | {"/metrics", "/version"}
+_POLLED = _WITHOUT_KEY | {"/metrics"}
+"""Paths that probes and Prometheus ask for all the time; successful answers are not logged."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _RETRY_AFTER_S = 5
 
@@ -65,17 +67,18 @@ class AccessMiddleware:
         except ApiError as error:
             await error.response()(scope, receive, send_with_id)
         finally:
-            # Paths are quoted, so that none makes a line of its own.
-            took_s = time.monotonic() - began_s
-            _LOG.info(
-                "%s %r %s %.3f s id=%s client=%r",
-                scope["method"],
-                scope["path"],
-                status,
-                took_s,
-                request_id,
-                client,
-            )
+            if scope["path"] not in _POLLED or not 200 <= status < 300:
+                # Paths are quoted, so that none makes a line of its own.
+                took_s = time.monotonic() - began_s
+                _LOG.info(
+                    "%s %r %s %.3f s id=%s client=%r",
+                    scope["method"],
+                    scope["path"],
+                    status,
+                    took_s,
+                    request_id,
+                    client,
+                )
 
     def _client(self, path: str, headers: Headers) -> str:
         """Who asks.
