@@ -65,7 +65,7 @@ class AccessMiddleware:
             scope.setdefault("state", {}).update(client=client, request_id=request_id)
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
-            await error.response()(scope, receive, send_with_id)
+            await error.response(scope["path"])(scope, receive, send_with_id)
         finally:
             if scope["path"] not in _POLLED or not 200 <= status < 300:
                 # Paths are quoted, so that none makes a line of its own.
@@ -92,11 +92,16 @@ class AccessMiddleware:
             return ""
         if not self._keys.by_key:
             _require_loopback(headers.get("host", ""))
-        client = self._keys.of(headers.get("authorization", ""))
+        client = self._keys.of(headers.get("authorization") or _bearer(headers.get("x-api-key", "")))
         if self.is_draining and path not in _WHILE_DRAINING:
             told = "the server is stopping and takes no more requests; send the request to another one"
             raise ApiError(503, told, code="stopping", retry_after_s=_RETRY_AFTER_S)
         return client
+
+
+def _bearer(key: str) -> str:
+    """A key as `Authorization` has it, where it is in the header of Anthropic's clients."""
+    return f"Bearer {key}" if key else ""
 
 
 def _require_loopback(named: str) -> None:

@@ -166,8 +166,8 @@ def _save_tokenizer(lm: PreTrainedModel, given: Any, name: str, folder: Path) ->
         given = source
     if given is None and vocabulary not in (BYTE_END, BYTE_VOCABULARY):
         raise ServeError(
-            f"{name} has no tokenizer, and its model knows {vocabulary} tokens, which are not bytes; define `{_TOKENIZER}` "
-            "in the file: a tokenizer of transformers, or the path of its folder"
+            f"{name} has no tokenizer, and its model knows {vocabulary} tokens, which are not bytes; define "
+            f"`{_TOKENIZER}` in the file: a tokenizer of transformers, or the path of its folder"
         )
     if given is None:
         save_byte_tokenizer(folder, vocabulary)

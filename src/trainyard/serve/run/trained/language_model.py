@@ -135,8 +135,8 @@ def require_equal_logits(expected: Tensor, logits: Tensor, what: str, other: str
     difference = float((expected.reshape(logits.shape) - logits).abs().max())
     if not difference <= _MOST_DIFFERENCE * max(1.0, float(expected.abs().max())):
         raise ServeError(
-            f"{what} computes logits that differ by up to {difference:.3g} from those of {other}; what is served would be "
-            "another model than was trained"
+            f"{what} computes logits that differ by up to {difference:.3g} from those of {other}; what is served would "
+            "be another model than was trained"
         )
 
 
