@@ -148,7 +148,7 @@ class ApiServer:
         }
         self._bodies = BodyReader(self._limits.max_body_bytes)
         self.num_open = 0
-        self.metrics = Metrics({name: model.engine for name, model in models.items()})
+        self.metrics = Metrics({name: model.engine for name, model in models.items()}, self._queues)
         self.app = AccessMiddleware(self._routes(), keys or ApiKeys())
 
     async def drain(self, within_s: float) -> bool:

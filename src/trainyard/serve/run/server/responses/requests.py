@@ -16,7 +16,7 @@ from trainyard.serve.run.server.request_body import Name, NullableBody
 
 __all__ = ["ResponsesRequest"]
 
-_MOST_TOKENS = 2**31 - 1
+_MOST_TOKENS, _MOST_METADATA = 2**31 - 1, 16
 _ASKS_FOR_NOTHING = Literal[
     "reasoning.encrypted_content"
 ]  # there is none, as answers have no items of reasoning
@@ -100,6 +100,13 @@ class _TextConfig(NullableBody):
     format: _Format = Field(default_factory=lambda: _Format.model_validate({"type": "text"}))
 
 
+def _few(given: Any) -> Any:
+    """Refuse metadata with many fields, before each of them is looked at."""
+    if isinstance(given, dict) and len(given) > _MOST_METADATA:
+        raise ValueError(f"allowed are {_MOST_METADATA} fields")
+    return given
+
+
 class _StreamOptions(NullableBody):
     include_obfuscation: Literal[False] = False
 
@@ -125,7 +132,7 @@ class ResponsesRequest(TranslatedRequest):
     stream_options: _StreamOptions | None = None
     store: bool = False
     previous_response_id: Name | None = None
-    metadata: dict[Name, Name] = Field(default_factory=dict, max_length=16)
+    metadata: Annotated[dict[Name, Name], BeforeValidator(_few)] = Field(default_factory=dict)
     include: list[_ASKS_FOR_NOTHING] = Field(default_factory=list, max_length=16)
     background: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
