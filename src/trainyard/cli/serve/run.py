@@ -1,4 +1,4 @@
-"""`trainyard serve run`: serve models on this machine, by the API of OpenAI."""
+"""`trainyard serve run`: serve models on this machine, by the APIs of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
-    """Serve models on this machine, by the API of OpenAI, until interrupted; running requests are then finished.
+    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running requests are finished.
 
     With --json, the first line of the output is a document with the address, printed when all models are ready.
     """

@@ -181,10 +181,10 @@ def test_metrics_count_texts_and_their_tokens(words):
 
     text = call_api(words, FakeEngine([], embedding_form=_FORM), work)
     for line in (
-        'vllm:prompt_tokens_total{model_name="tiny"} 4.0',
-        'vllm:generation_tokens_total{model_name="tiny"} 0.0',
+        'vllm:prompt_tokens_total{engine="0",model_name="tiny"} 4.0',
+        'vllm:generation_tokens_total{engine="0",model_name="tiny"} 0.0',
         'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 2.0',
-        'vllm:e2e_request_latency_seconds_count{model_name="tiny"} 2.0',
+        'vllm:e2e_request_latency_seconds_count{engine="0",model_name="tiny"} 2.0',
     ):
         assert line in text
 

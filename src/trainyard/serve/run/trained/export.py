@@ -92,7 +92,7 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
             f"{checkpoint} was trained from {plan.model}, a Python file, which is run to make its model; give "
             f"--model-file {plan.model} if you trust it"
         )
-    torch.manual_seed(int(about.settings["seed"]))
+    torch.manual_seed(_seed(about))
     model = load_model(plan.model if file is None else str(file), None if file else plan.num_rows)
     _require_same_model(checkpoint, model, plan)
     _load_weights(model.module, checkpoint)
@@ -105,6 +105,12 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
         logits = served(expected.tokens).logits
     require_equal_logits(logits, expected.logits, f"the module of {plan.model}", "the model to be served")
     return Trained(folder, f"step {about.step} of {plan.model}, {tokens}")
+
+
+def _seed(about: About) -> int:
+    """The seed of a run, before which its file was loaded."""
+    found = about.settings.get("seed")
+    return found if type(found) is int else 0
 
 
 def _require_same_model(checkpoint: Path, model: Model, plan: Plan) -> None:
