@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.serve.run.trained_runs import FILE, LLAMA, greedy_tokens, trained, trained_module
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from trainyard.cli.main import main
 from trainyard.job.run.errors import CheckpointError
@@ -76,12 +78,35 @@ def test_tokens_and_logits_are_those_of_the_trained_module(checkpoint, name, fol
     torch.testing.assert_close(served, own, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_file_may_have_a_tokenizer(tmp_path):
+    """The end of answers is that of the tokenizer, not the usual one of the kind of model."""
+    tokens = {"a": 0, "b": 1, "the": 2, "<end>": 3}
+    tokenizer = Tokenizer(models.WordLevel(tokens, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(tmp_path / "words")
+    sizes = "vocab_size=150, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2"
+    of_llama = f"LlamaForCausalLM(LlamaConfig({sizes}))"
+    text = FILE.replace("GPT2Config, GPT2LMHeadModel", "LlamaConfig, LlamaForCausalLM")
+    start = text.index("GPT2LMHeadModel(")
+    text = text[:start] + of_llama + text[text.index("\n", start) :]
+    file = tmp_path / "own.py"
+    file.write_text(f"{text}\ntokenizer = {str(tmp_path / 'words')!r}\n")
+    found = save_trained_model(trained(str(file), tmp_path / "run"), tmp_path / "served", file)
+    assert found.note.endswith("with the tokenizer of its file")
+    served = ModelTokenizer(found.folder)
+    assert served.encode("the b") == (2, 1)
+    assert served.stop_token_ids == {3}
+
+
 def test_bytes_are_tokens_as_they_were_in_the_training(tmp_path):
     whole = ModelTokenizer(save_byte_tokenizer(tmp_path / "whole", 256))
     text = "def f():\n\tgrün"
     assert whole.encode(text) == tuple(text.encode())
     assert whole.decode(whole.encode(text)) == text
     assert whole.stop_token_ids == frozenset()
+    with pytest.raises(ServeError, match="JSON schemas cannot be used"):
+        whole.structured_outputs  # noqa: B018  # nothing would end an answer
     ascii_only = ModelTokenizer(save_byte_tokenizer(tmp_path / "ascii", 128))
     assert ascii_only.encode(text) == tuple(min(byte, 127) for byte in text.encode())
 

@@ -40,7 +40,7 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
-    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running requests are finished.
+    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running ones are finished.
 
     With --json, the first line of the output is a document with the address, printed when all models are ready.
     """
