@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import inf
 
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.run.server.served_api import COMPLETION, FakeEngine, call_api
 
+from trainyard.serve.run.outputs import STEP_TOKENS
 from trainyard.serve.run.server.api_server import ServerLimits
+from trainyard.serve.run.step_counts import StepCounts
 
 _COUNTERS = {
     "prompt_tokens", "prompt_tokens_cached", "prompt_tokens_by_source", "generation_tokens", "prefix_cache_queries",
@@ -102,3 +105,12 @@ def test_refusals_of_the_queue_are_counted_by_the_limit(tokenizer):
     labels = 'engine="0",model_name="tiny"'
     assert f'vllm:admission_rejections_total{{{labels},reason="max_num_queued_reqs"}} 1.0' in text
     assert f'vllm:admission_rejections_total{{{labels},reason="max_num_queued_tokens"}} 0.0' in text
+
+
+def test_steps_are_counted_up_to_and_with_each_bound():
+    counts = StepCounts()
+    for num in (1, 8, 9, 20_000):
+        counts.add(num)
+    found = dict(zip((*STEP_TOKENS, inf), counts.cumulative, strict=True))
+    assert [found[most] for most in (1, 8, 16, 16_384, inf)] == [1, 2, 3, 3, 4]
+    assert counts.num_tokens == 20_018
