@@ -58,6 +58,11 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
         sys.path.remove(str(file.parent))
 
 
+def loaded_file(path: str | Path) -> ModuleType | None:
+    """The module of a Python file that `user_module` ran; None if it did not."""
+    return sys.modules.get(f"{_PREFIX}{Path(path).stem}")
+
+
 def named_in_file(
     spec: str, advice: str, is_meant: Callable[[Any], bool], error: type[Exception]
 ) -> Callable[..., Any]:

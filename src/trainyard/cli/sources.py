@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from trainyard.job.planning import load_model
 from trainyard.job.run.step.data import DataError, FixedData, by_path, example_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
-from trainyard.user_file import is_file
+from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo import build, load_model_file
 
 if TYPE_CHECKING:
@@ -47,10 +46,9 @@ class FileData:
 
 def _function(path: str) -> Callable[[int], Any] | None:
     """The file's ``data``; the file is run if it was not yet."""
-    name = f"trainyard_user_{Path(path).stem}"
-    if name not in sys.modules:
+    if loaded_file(path) is None:
         load_model_file(path)
-    found = getattr(sys.modules[name], "data", None)
+    found = getattr(loaded_file(path), "data", None)
     return found if callable(found) else None
 
 

@@ -73,7 +73,9 @@ VERBS = MappingProxyType(
         "serve place": Verb(
             "trainyard.cli.serve.place", "place many models on a cluster by one or more policies"
         ),
-        "serve run": Verb("trainyard.cli.serve.run", "serve models on this machine, by the API of OpenAI"),
+        "serve run": Verb(
+            "trainyard.cli.serve.run", "serve models on this machine, by the APIs of OpenAI and Anthropic"
+        ),
         "serve compare": Verb(
             "trainyard.cli.serve.compare", "simulate requests and serve them on this machine, side by side"
         ),

@@ -30,6 +30,8 @@ _LLAMA = LlamaConfig(*_SIZES)
 _CONFIGS = {
     "llama": _LLAMA,
     "gpt2": GPTConfig(300, 64, 2, 64, 4),
+    "qwen2": LlamaConfig(*_SIZES, qkv_bias=True),
+    "mistral": LlamaConfig(*_SIZES, window=8),
     "qwen3": LlamaConfig(*_SIZES, head_width=32, qk_norm="head"),
     "mixtral": DecoderConfig(*_SIZES, mixture=MixtureConfig(4, 2, 96)),
     "qwen3_moe": DecoderConfig(*_SIZES, qk_norm="head", mixture=MixtureConfig(4, 2, 40, normalised=False)),
@@ -100,7 +102,7 @@ def test_models_are_of_the_kind_and_size_of_the_zoo(kind: str, tmp_path: Path):
     ("config", "says"),
     [
         (LlamaConfig(256), "257 or more"),
-        (LlamaConfig(window=8), "not of its kind"),
+        (LlamaConfig(rotary=8), "not of its kind"),
         (DecoderConfig(mixture=MixtureConfig(4, 2, 96, shared=8)), "not of its kind"),
         (registry.ENTRIES["moe"].config, "not of its kind"),
         (registry.ENTRIES["bert-base"].config, "not of its kind"),

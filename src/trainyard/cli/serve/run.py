@@ -1,4 +1,4 @@
-"""`trainyard serve run`: serve models on this machine, by the API of OpenAI."""
+"""`trainyard serve run`: serve models on this machine, by the APIs of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from trainyard.cli.serve.replica_engines import (
     simulation_notes,
 )
 from trainyard.cli.serve.requests import quantity
+from trainyard.cli.serve.trained_models import with_trained_models
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
@@ -39,15 +40,18 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
-    """Serve models on this machine, by the API of OpenAI, until interrupted; running requests are then finished.
+    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running ones are finished.
 
     With --json, the first line of the output is a document with the address, printed when all models are ready.
     """
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS")]
     """Folders of models in Hugging Face form, with weights as safetensors. Requests name a model by its folder, or by the
-    NAME of NAME=FOLDER. A folder in the form of sentence-transformers (with modules.json) gives embeddings. A name that
-    is no folder is a model of the zoo, such as gpt2, with random weights and one token per byte."""
+    NAME of NAME=FOLDER. A folder in the form of sentence-transformers (with modules.json) gives embeddings. A folder of
+    `trainyard train --checkpoint` is the model at its newest step, and FOLDER/step-00000020 at that one. A name that is
+    no folder is a model of the zoo, such as gpt2, with random weights and one token per byte."""
+    model_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Python file of the models of runs that were trained from one; it is run."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model that generates text, as in `trainyard serve simulate`, such as sarathi or vllm+vtc.
     Models that give embeddings have turbotransformers."""
@@ -104,7 +108,7 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
     with needing_extra("serve run", "server"):
-        from trainyard.serve.run.server.server import serve
+        import trainyard.serve.run.server.server  # noqa: F401
     from trainyard.serve.catalog import parse_policies
     from trainyard.serve.policy import check_no_oracle
 
@@ -119,6 +123,19 @@ def act(options: Options, screen: Screen) -> Outcome:
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
 
+    models = _models(options)
+    with tempfile.TemporaryDirectory(prefix="trainyard-trained-") as folder:
+        if options.engine != "simulated":
+            models = with_trained_models(models, options.model_file, Path(folder), screen.say)
+        return _served(options, models, server_options, screen)
+
+
+def _served(
+    options: Options, models: Mapping[str, str], server_options: ServerOptions, screen: Screen
+) -> Outcome:
+    """Serve models of folders and of the zoo."""
+    from trainyard.serve.run.server.server import serve
+
     def on_ready(address: str, lengths: Mapping[str, int]) -> None:
         if options.json:
             print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
@@ -127,7 +144,6 @@ def act(options: Options, screen: Screen) -> Outcome:
         if drawn:
             screen.say(f"random weights, so that answers mean nothing: {', '.join(drawn)}")
 
-    models = _models(options)
     drawn, placement = _drawn(options, models), options.placed(models)
     if options.lora_modules is not None or options.lora_root is not None:
         if options.engine != "torch" or any(len(group.devices) > 1 for group in placement.groups):

@@ -74,6 +74,10 @@ class EmbeddingEngine:
         self._next_number = 0
 
     @property
+    def options(self) -> None:
+        """It has no cache."""
+
+    @property
     def embedding_form(self) -> EmbeddingForm:
         """What its embeddings are."""
         return self._model.form

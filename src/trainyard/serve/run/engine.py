@@ -15,9 +15,11 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy, StoppingPolicy, check_no_oracle
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord
+from trainyard.serve.run.engine_adapters import adapters_of
+from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord, TokenTimes
 from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, seed_of
 from trainyard.serve.run.served_request import ServedRequest
+from trainyard.serve.run.step_counts import StepCounts
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.structured_outputs import TokenConstraint
 from trainyard.serve.run.token_chooser import TokenChooser
@@ -60,6 +62,10 @@ class Engine:
     finished : is told of every request that ended with all of its tokens.
     constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
 
+    Attributes
+    ----------
+    options : cache and limits.
+
     Raises
     ------
     ServeError
@@ -96,6 +102,7 @@ class Engine:
         self._entries: dict[int, ServedRequest] = {}
         self._next_number, self._num_preemptions, self._batch = 0, 0, Batch()
         self._adapters: dict[str, bool] = {}  # whether it is still loaded
+        self.options, self._counts = options, StepCounts()
 
     @property
     def embedding_form(self) -> None:
@@ -123,6 +130,10 @@ class Engine:
             1 - cache.num_free / cache.num_blocks,
             self._num_preemptions,
             "" if reason is None or not queues.waiting else str(reason),
+            self._counts.cumulative,
+            self._counts.num_tokens,
+            adapters_of(queues.running.values()),
+            adapters_of((*queues.waiting.values(), *queues.swapped.values())),
         )
 
     @property
@@ -274,6 +285,7 @@ class Engine:
         self._model.apply(batch.cache_ops)
         found: list[NewToken | Refused] = [Refused(*each) for each in self._forget_refused()]
         if batch.items:
+            self._counts.add(batch.num_tokens)
             found += self._compute(batch)
         elif not found and not batch.cache_ops:
             raise ServeError(
@@ -311,6 +323,7 @@ class Engine:
         chosen = self._chooser.choose([running[items[i].request] for i in ends], self._entries, logits)
         found: list[NewToken | Refused] = []
         without = dict[int, Refused]()
+        now_s = self._clock()
 
         def generated(state: RequestState) -> tuple[int | None, bool]:
             token, logprobs = chosen[state.number]
@@ -324,12 +337,15 @@ class Engine:
                 self._entries[first].checked.add(other)
             self._checker.generate(state.number, token)
             reason = self._finish_reason(state, token)
+            times = TokenTimes(state.arrival_s, state.sequences[0].scheduled_s, now_s)
             found.append(
-                NewToken(first, state.number - first, token, logprobs, reason, state.num_cached_tokens)
+                NewToken(
+                    first, state.number - first, token, logprobs, reason, state.num_cached_tokens, times=times
+                )
             )
             return token, bool(reason)
 
-        for state in self._instance.complete(batch, self._clock(), generated):
+        for state in self._instance.complete(batch, now_s, generated):
             self._leave(state)
         for number in without:
             self.cancel(number)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.request_state import RequestState
 
 __all__ = [
     "AdapterStatus",
@@ -18,6 +19,8 @@ __all__ = [
     "EngineLostError",
     "LoadAdapter",
     "UnloadAdapter",
+    "adapter_name",
+    "adapters_of",
     "unique_adapter",
 ]
 
@@ -40,6 +43,16 @@ def unique_adapter(name: str, number: int) -> str:
     number : of adapters that were loaded before.
     """
     return f"{name}#{number}"
+
+
+def adapters_of(states: Iterable[RequestState]) -> tuple[str, ...]:
+    """The adapters that requests have, in order."""
+    return tuple(sorted({state.request.adapter for state in states} - {""}))
+
+
+def adapter_name(adapter: str) -> str:
+    """The name of an adapter that engines know by a `unique_adapter`."""
+    return adapter.rpartition("#")[0]
 
 
 class LoadAdapter(NamedTuple):

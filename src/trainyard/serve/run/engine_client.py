@@ -21,6 +21,7 @@ from trainyard.processes import ProcessLimits, kill_tree
 from trainyard.serve.errors import ModelFaultError, ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
+from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_adapters import (
     AdapterStatus,
     EngineAdapters,
@@ -92,6 +93,7 @@ class EngineClient:
     Attributes
     ----------
     num_stuck : how often the process did no step and was ended.
+    options : of its engine, once it has been ready; None for embeddings.
     """
 
     def __init__(self, make_engine: Callable[[], ServingEngine], limits: ProcessLimits = STEP_LIMITS) -> None:
@@ -105,6 +107,7 @@ class EngineClient:
         self._adapters = EngineAdapters(self._send_if_ready)
         self.max_model_len = 0
         self.embedding_form: EmbeddingForm | None = None
+        self.options: EngineOptions | None = None
         self.num_restarts = self.num_stuck = 0
         self.state = EngineState()
 
@@ -318,7 +321,7 @@ class EngineClient:
             self._failure = message.why
             self._ready.set()
         elif isinstance(message, EngineReady):
-            self.max_model_len, self.embedding_form = message.max_model_len, message.embedding_form
+            self.max_model_len, self.embedding_form, self.options = message
             self._is_starting = False
             self._ready.set()
             self._adapters.begin_anew()

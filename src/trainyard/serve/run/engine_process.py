@@ -57,6 +57,9 @@ class ServingEngine(Protocol):
     def embedding_form(self) -> EmbeddingForm | None: ...
 
     @property
+    def options(self) -> EngineOptions | None: ...
+
+    @property
     def max_model_len(self) -> int: ...
 
     @property
@@ -200,10 +203,12 @@ class StopEngine(NamedTuple):
 
 
 class EngineReady(NamedTuple):
-    """The engine can serve: sequences of at most so many tokens. It gives embeddings of a form, or generates text."""
+    """The engine can serve: sequences of at most so many tokens. It gives embeddings of a form, or generates text with a
+    cache."""
 
     max_model_len: int
     embedding_form: EmbeddingForm | None
+    options: EngineOptions | None
 
 
 class EngineFailed(NamedTuple):
@@ -237,7 +242,7 @@ def engine_main(
         engine = make_engine()
         with closing(engine):
             engine.report_progress(progress.advance)
-            connection.send(EngineReady(engine.max_model_len, engine.embedding_form))
+            connection.send(EngineReady(engine.max_model_len, engine.embedding_form, engine.options))
             is_ready = True
             _Loop(connection, engine, progress).run()
     except ServeError as error:

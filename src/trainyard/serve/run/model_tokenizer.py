@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from trainyard.reading import shortened, shown
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.byte_tokenizer import byte_of_char
 from trainyard.serve.run.decoder_check import check_decoder
 from trainyard.serve.run.folder_files import check_files, read_json
 from trainyard.serve.run.structured_outputs import StructuredOutputs
@@ -225,8 +226,8 @@ class ModelTokenizer:
             return b""
         if token in self._pretrained.added_tokens_decoder:
             return str(piece).encode()
-        if self._is_byte_level and all(char in _byte_of_char() for char in piece):
-            return bytes(_byte_of_char()[char] for char in piece)
+        if self._is_byte_level and all(char in byte_of_char() for char in piece):
+            return bytes(byte_of_char()[char] for char in piece)
         if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             return bytes.fromhex(piece[3:5])
         return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
@@ -277,14 +278,6 @@ class Detokenizer:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, self._shown)
-
-
-@cache
-def _byte_of_char() -> Mapping[str, int]:
-    """The characters by which byte-level tokenizers write bytes."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _stop_token_ids(folder: Path, given: Sequence[Any]) -> frozenset[int]:

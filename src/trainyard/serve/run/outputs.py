@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -11,12 +12,38 @@ from numpy.typing import NDArray
 from trainyard.serve.batch import Batch
 from trainyard.serve.run.sampling import TokenLogprobs
 
-__all__ = ["Embedding", "EngineState", "FinishReason", "Floats", "NewToken", "Refused", "StepRecord"]
+__all__ = [
+    "NO_TIMES",
+    "STEP_TOKENS",
+    "Embedding",
+    "EngineState",
+    "FinishReason",
+    "Floats",
+    "NewToken",
+    "Refused",
+    "StepRecord",
+    "TokenTimes",
+]
+
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step up to which steps are counted, as vLLM does."""
 
 Floats = NDArray[np.float32]
 
 FinishReason = Literal["", "stop", "length"]
 """Why an answer ends: at a token that ends it, or at the longest one; "" if more will follow."""
+
+
+class TokenTimes(NamedTuple):
+    """When a request came, was first in a step, and got a token, by the clock of the engine; NaN if that is not known."""
+
+    arrival_s: float = math.nan
+    scheduled_s: float = math.nan
+    generated_s: float = math.nan
+
+
+NO_TIMES = TokenTimes()
+"""Of a token whose engine does not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +58,7 @@ class NewToken:
     logprobs : if the request asks for them.
     finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
     num_cached_tokens : tokens of the prompt that were in the KV cache.
+    times : of the request, and of this token.
     """
 
     request: int
@@ -39,6 +67,7 @@ class NewToken:
     logprobs: TokenLogprobs | None
     finish_reason: FinishReason
     num_cached_tokens: int
+    times: TokenTimes = NO_TIMES
 
 
 class Embedding(NamedTuple):
@@ -79,6 +108,9 @@ class EngineState(NamedTuple):
     cache_use : share of the blocks of the KV cache that requests hold.
     num_preemptions : since the beginning.
     wait_reason : why no further waiting request runs; "" if none waits, or the policy does not say.
+    step_tokens : how many steps computed at most as many tokens as each of `STEP_TOKENS`, and then all of them.
+    num_tokens : that all steps computed.
+    running_adapters, waiting_adapters : that running and waiting requests have, in order.
     """
 
     num_waiting: int = 0
@@ -87,6 +119,10 @@ class EngineState(NamedTuple):
     cache_use: float = 0.0
     num_preemptions: int = 0
     wait_reason: str = ""
+    step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)
+    num_tokens: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.byte_tokenizer import BYTE_END, BYTE_VOCABULARY, save_byte_tokenizer
+from trainyard.serve.run.byte_tokenizer import BYTE_VOCABULARY, byte_end, save_byte_tokenizer
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.gpt import GPTConfig
 from trainyard.zoo.hugging_face import read_config
 from trainyard.zoo.llama import LlamaConfig
 
-__all__ = ["random_model", "save_random_model", "weight_bytes"]
+__all__ = ["random_model", "save_random_model", "save_zoo_config", "weight_bytes"]
 
 _SEED = 0
-_DENSE_TYPES = ("llama", "qwen3")
+_DENSE_TYPES = ("llama", "qwen3", "qwen2", "mistral")
 _MIXTURE_TYPES = ("mixtral", "qwen3_moe")
 
 
@@ -46,11 +46,30 @@ def save_random_model(name: str, config: object, folder: Path) -> Path:
             "byte and the end; give another model, such as gpt2"
         )
     folder.mkdir()
+    save_zoo_config(name, config, folder)
+    return save_byte_tokenizer(folder, config.vocab)
+
+
+def save_zoo_config(name: str, config: object, folder: Path) -> None:
+    """Save the configuration of a model of the zoo as transformers has it.
+
+    Parameters
+    ----------
+    name : of the model, for messages.
+    config : its sizes in the zoo.
+    folder : exists.
+
+    Raises
+    ------
+    ServeError
+        If transformers has no such model.
+    """
+    end = byte_end(config.vocab) if isinstance(config, GPTConfig | LlamaConfig) else None
     for fields in _candidates(config):
-        saved = fields | {"bos_token_id": BYTE_END, "eos_token_id": BYTE_END}
+        saved = fields | {"bos_token_id": end, "eos_token_id": end}
         (folder / "config.json").write_text(json.dumps(saved))
         if isinstance(config, GPTConfig) or _is_read_as(config, folder):
-            return save_byte_tokenizer(folder, config.vocab)
+            return
     raise _refused(name)
 
 
@@ -88,7 +107,7 @@ def _made(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _candidates(config: GPTConfig | LlamaConfig) -> tuple[dict[str, Any], ...]:
+def _candidates(config: object) -> tuple[dict[str, Any], ...]:
     """Configurations of transformers that may be those of a model."""
     if isinstance(config, LlamaConfig):
         kinds = _MIXTURE_TYPES if isinstance(config, DecoderConfig) else _DENSE_TYPES
@@ -96,9 +115,9 @@ def _candidates(config: GPTConfig | LlamaConfig) -> tuple[dict[str, Any], ...]:
     return (_gpt2(config),) if type(config) is GPTConfig else ()  # with mixtures, it is another model
 
 
-def _is_read_as(config: LlamaConfig, folder: Path) -> bool:
+def _is_read_as(config: object, folder: Path) -> bool:
     """Whether what was saved says all that there is to a model."""
-    return read_config(folder) == replace(config, head_width=config.width)
+    return isinstance(config, LlamaConfig) and read_config(folder) == replace(config, head_width=config.width)
 
 
 def _gpt2(config: GPTConfig) -> dict[str, Any]:
@@ -126,6 +145,9 @@ def _llama(config: LlamaConfig) -> dict[str, Any]:
         "rope_theta": config.theta,
         "head_dim": config.width,
         "rms_norm_eps": config.epsilon,
+        "tie_word_embeddings": config.tied,
+        "attention_bias": config.qkv_bias,
+        "sliding_window": config.window or None,
     }
     if isinstance(config, DecoderConfig):
         mixture = config.mixture
@@ -142,6 +164,6 @@ def _llama(config: LlamaConfig) -> dict[str, Any]:
 def _refused(name: str) -> ServeError:
     kinds = ", ".join(("gpt2", *_DENSE_TYPES, *_MIXTURE_TYPES))
     return ServeError(
-        f"{name} cannot be served with random weights: transformers' {kinds} are not of its kind; give another model, "
-        "such as gpt2 or llama3-8b, or a folder with weights"
+        f"{name} cannot be served: transformers' {kinds} are not of its kind; give another model, such as gpt2 or "
+        "llama3-8b, or a folder with weights"
     )

@@ -14,6 +14,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.run.embedding_model import EmbeddingForm
+from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_adapters import unique_adapter
 from trainyard.serve.run.engine_client import EngineClient, EngineLostError
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
@@ -42,6 +43,11 @@ class EngineReplica:
     def num_stuck(self) -> int:
         """How often its process did no step and was ended."""
         return self.client.num_stuck
+
+    @property
+    def options(self) -> EngineOptions | None:
+        """Cache and limits of its engine, once it has been ready."""
+        return self.client.options
 
     @property
     def is_ready(self) -> bool:
@@ -165,13 +171,21 @@ class RoutedEngines:
         sampling: SamplingParams,
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
+        routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]:
-        """Tokens of all samples of a request, from one replica; as of `EngineClient.generate`."""
+        """Tokens of all samples of a request, from one replica; as of `EngineClient.generate`.
+
+        Parameters
+        ----------
+        routed : is told the number of the replica, again if the request is begun anew.
+        """
         # With a seed that is known here, a request that is begun anew has the same tokens.
         sampling, progress = replace(sampling, seed=seed_of(sampling)), _Progress(is_last)
         state, retries_left = self._arrived(request), self._max_retries
         while True:
-            replica = self._routed(state)
+            number = self._routed(state)
+            routed(number)
+            replica = self.replicas[number]
             try:
                 with replica.serving(request.num_samples) as end_one:
                     found = progress.new_tokens(replica.client, request, sampling, stop_token_ids, end_one)
@@ -184,11 +198,18 @@ class RoutedEngines:
                     raise
                 retries_left -= 1
 
-    async def embed(self, request: Request) -> Floats:
-        """The embedding of a text, from one replica; as of `EngineClient.embed`."""
+    async def embed(self, request: Request, routed: Callable[[int], None] = lambda number: None) -> Floats:
+        """The embedding of a text, from one replica; as of `EngineClient.embed`.
+
+        Parameters
+        ----------
+        routed : as of `generate`.
+        """
         state, retries_left = self._arrived(request), self._max_retries
         while True:
-            replica = self._routed(state)
+            number = self._routed(state)
+            routed(number)
+            replica = self.replicas[number]
             try:
                 with replica.serving(1):
                     return await replica.client.embed(request)
@@ -247,9 +268,10 @@ class RoutedEngines:
         number, self._num_requests = self._num_requests, self._num_requests + 1
         return RequestState(number, request, time.monotonic())
 
-    def _routed(self, state: RequestState) -> EngineReplica:
-        """The replica that serves a request: one that is ready; if there is none, one that is started again."""
+    def _routed(self, state: RequestState) -> int:
+        """The number of the replica that serves a request: one that is ready; if there is none, one that is started
+        again."""
         ready = [each for each in self.replicas if each.client.is_ready]
         ready = ready or [each for each in self.replicas if not each.client.has_failed] or list(self.replicas)
         (number,) = self._router(state, ready)
-        return ready[number]
+        return self.replicas.index(ready[number])

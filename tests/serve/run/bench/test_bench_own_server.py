@@ -35,6 +35,7 @@ class CountingEngine:
     max_model_len = _LONGEST
     embedding_form = None
     num_restarts = num_stuck = 0
+    options = None
     state = EngineState()
     is_ready = True
 
@@ -48,6 +49,7 @@ class CountingEngine:
         sampling: SamplingParams,
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
+        routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]:
         for number in range(request.max_tokens):
             reason = "length" if number == request.max_tokens - 1 else ""

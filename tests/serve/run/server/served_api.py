@@ -162,6 +162,7 @@ class FakeEngine:
         self.requests: list[Request] = []
         self.max_model_len, self.state = CONTEXT, EngineState()
         self.num_restarts = self.num_stuck = 0
+        self.options = None
         self.is_ready, self.replicas = True, (self,)
 
     async def generate(
@@ -170,6 +171,7 @@ class FakeEngine:
         sampling: SamplingParams,
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
+        routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]:
         self.requests.append(request)
         tokens = self._tokens[: request.max_tokens]
@@ -192,7 +194,7 @@ class FakeEngine:
             if not is_over:
                 self.cancelled.append(request.name)
 
-    async def embed(self, request: Request) -> Floats:
+    async def embed(self, request: Request, routed: Callable[[int], None] = lambda number: None) -> Floats:
         self.requests.append(request)
         try:
             await self.gate.wait()

@@ -181,10 +181,10 @@ def test_metrics_count_texts_and_their_tokens(words):
 
     text = call_api(words, FakeEngine([], embedding_form=_FORM), work)
     for line in (
-        'vllm:prompt_tokens_total{model_name="tiny"} 4.0',
-        'vllm:generation_tokens_total{model_name="tiny"} 0.0',
-        'vllm:request_success_total{finished_reason="stop",model_name="tiny"} 2.0',
-        'vllm:e2e_request_latency_seconds_count{model_name="tiny"} 2.0',
+        'vllm:prompt_tokens_total{engine="0",model_name="tiny"} 4.0',
+        'vllm:generation_tokens_total{engine="0",model_name="tiny"} 0.0',
+        'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 2.0',
+        'vllm:e2e_request_latency_seconds_count{engine="0",model_name="tiny"} 2.0',
     ):
         assert line in text
 
@@ -210,7 +210,7 @@ def test_what_fails_is_told_and_leaves_nothing_behind(words, failure, limits, st
     found, num_open, num_queued, metrics = call_api(words, engine, work, limits=limits)
     assert (found.status_code, found.json()["error"]["code"]) == (status, code)
     assert num_open == num_queued == 0
-    assert 'request_success_total{finished_reason="error",model_name="tiny"} 2.0' in metrics
+    assert 'request_success_total{engine="0",finished_reason="error",model_name="tiny"} 2.0' in metrics
     assert len(engine.cancelled) == (2 if failure is None else 0)
 
 
@@ -262,7 +262,7 @@ def test_a_client_that_goes_away_is_noticed(words):
     num_open, metrics = call_api(words, engine, work)
     assert num_open == 0
     assert len(engine.cancelled) == 1
-    assert 'request_success_total{finished_reason="abort",model_name="tiny"} 1.0' in metrics
+    assert 'request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 1.0' in metrics
 
 
 _VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.floats(allow_nan=False)

@@ -23,7 +23,7 @@ _LONG = {"model": "tiny", "prompt": [7] * 20, "max_tokens": 450, "ignore_eos": T
 _OF_ENGINE = 'engine="0",'
 
 
-def metric(url, name, labels=""):
+def metric(url, name, labels=_OF_ENGINE):
     """The value of a metric; 0 if it is not there yet."""
     text = httpx2.get(f"{url}/metrics").text
     found = re.search(rf'^{name}{{{labels}model_name="tiny"}} (\S+)$', text, re.M)
@@ -40,9 +40,9 @@ def until(is_so):
 
 def is_idle(url):
     return (
-        metric(url, "vllm:num_requests_running", _OF_ENGINE)
-        == metric(url, "vllm:num_requests_waiting", _OF_ENGINE)
-        == metric(url, "vllm:kv_cache_usage_perc", _OF_ENGINE)
+        metric(url, "vllm:num_requests_running")
+        == metric(url, "vllm:num_requests_waiting")
+        == metric(url, "vllm:kv_cache_usage_perc")
         == 0
     )
 
@@ -74,7 +74,7 @@ def test_a_client_that_goes_away_frees_the_cache(servers, streams):
         with pytest.raises(httpx2.ReadTimeout):
             httpx2.post(f"{url}/v1/completions", json=body, timeout=0.3)
     until(lambda: is_idle(url))
-    until(lambda: metric(url, "vllm:request_success_total", 'finished_reason="abort",') == 30)
+    until(lambda: metric(url, "vllm:request_success_total", _OF_ENGINE + 'finished_reason="abort",') == 30)
     assert 0 < metric(url, "vllm:generation_tokens_total") < 30 * 450
 
 
@@ -170,13 +170,13 @@ def test_counts_are_those_of_the_requests(servers):
     assert metric(url, "vllm:prompt_tokens_total") == metric(url, "vllm:prefix_cache_queries_total") == 90
     assert metric(url, "vllm:prefix_cache_hits_total") >= 48  # three blocks of eight, twice
     assert metric(url, "vllm:generation_tokens_total") == 9
-    assert metric(url, "vllm:request_success_total", 'finished_reason="length",') == 2
-    assert metric(url, "vllm:request_success_total", 'finished_reason="stop",') == 1
+    assert metric(url, "vllm:request_success_total", _OF_ENGINE + 'finished_reason="length",') == 2
+    assert metric(url, "vllm:request_success_total", _OF_ENGINE + 'finished_reason="stop",') == 1
     assert metric(url, "vllm:time_to_first_token_seconds_count") == 3
     assert metric(url, "vllm:inter_token_latency_seconds_count") == 6
     assert metric(url, "vllm:e2e_request_latency_seconds_count") == 3
     (replica,) = servers.engine.replicas
-    assert metric(url, "vllm:num_preemptions_total", _OF_ENGINE) == replica.state.num_preemptions
+    assert metric(url, "vllm:num_preemptions_total") == replica.state.num_preemptions
     refused = httpx2.get(f"{url}/metrics").text
     assert 'trainyard:requests_rejected_total{model_name="",status="400"} 1.0' in refused
 

@@ -21,7 +21,9 @@ from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, read_request
 from trainyard.serve.run.server.embedding_requests import EmbeddingRequest
 from trainyard.serve.run.server.json_body import INLINE_BYTES, check_num_values
+from trainyard.serve.run.server.messages.requests import MessagesRequest
 from trainyard.serve.run.server.request_body import RequestBody
+from trainyard.serve.run.server.responses.requests import ResponsesRequest
 from trainyard.serve.run.server.tokenizer_requests import DetokenizeRequest, TokenizeRequest
 
 _MOST_BYTES = 8 * 2**20
@@ -52,6 +54,9 @@ def called(arguments: str, more: str = "") -> str:
 _CHAT = partial(filled, ChatRequest)
 _COMPLETION = partial(filled, CompletionRequest)
 _EMBEDDING = partial(filled, EmbeddingRequest)
+_MESSAGES = partial(filled, MessagesRequest)
+_RESPONSES = partial(filled, ResponsesRequest)
+_BLOCK = '{"type": "text", "text": ""}'
 _UNKNOWN = '"a%d": 1, '
 _TOOL = _MESSAGE + ', "tools": [{"type": "function", "function": {"name": "f", %s}}]'
 
@@ -105,6 +110,15 @@ KIN: dict[str, Callable[[], tuple[type[RequestBody], bytes]]] = {
     "cache_salt": lambda: _COMPLETION('"prompt": "a", "cache_salt": "@"', "a"),
     "role": lambda: _CHAT('"messages": [{"content": "a", "role": "@"}]', "a"),
     "an id": lambda: _CHAT('"messages": [{"role": "tool", "content": "a", "tool_call_id": "@"}]', "a"),
+    "messages of another API": lambda: _MESSAGES('"messages": [@]', "1,", "1", 10**6),
+    "its messages that are empty": lambda: _MESSAGES('"messages": [@]', "{},", "{}", 60_000),
+    "its blocks": lambda: _MESSAGES('"messages": [{"role": "user", "content": [@]}]', "{},", "{}", 60_000),
+    "its blocks that are sound": lambda: _MESSAGES(
+        '"messages": [{"role": "assistant", "content": [@]}]', _BLOCK + ",", _BLOCK, 60_000
+    ),
+    "items": lambda: _RESPONSES('"input": [@]', "{},", "{}", 60_000),
+    "metadata of a response": lambda: _RESPONSES('"input": "a", "metadata": {@}', _UNKNOWN, '"a": 1', 250_000),
+    "includes": lambda: _RESPONSES('"input": "a", "include": [@]', '"a",', '"a"', 250_000),
     "spaces": lambda: (ChatRequest, b" " * _MOST_BYTES),
     "spaces before": lambda: _CHAT("@ " + _MESSAGE + ', "n": 0', " "),
     "no end": lambda: (ChatRequest, b'{"model": "' + b"a" * (_MOST_BYTES - 20)),

@@ -95,7 +95,7 @@ def test_vllm_serves_one_model(folder, capsys):
     [
         ("nowhere", "there is no folder nowhere"),
         ("llama-tiny", "llama-tiny knows 128 tokens"),
-        ("gpt-oss-20b", "gpt-oss-20b cannot be served with random weights"),
+        ("gpt-oss-20b", "gpt-oss-20b cannot be served"),
         ("megatron-1t", "1.84 TiB of weights"),
     ],
 )

@@ -1,7 +1,9 @@
-"""Errors in the form of the API of OpenAI."""
+"""Errors in the forms of the APIs of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -21,6 +23,16 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
 
 
 class ApiError(Exception):
@@ -81,6 +93,19 @@ class ApiError(Exception):
         told = f"the answer is not complete after {deadline_s:g} s, the deadline of this server; ask for less"
         return cls(504, told, code="deadline")
 
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """The same error, with other names of fields in ``param`` and at the beginning of its message.
+
+        Parameters
+        ----------
+        names : by those that are replaced; what comes behind a dot stays.
+        """
+        param, message = self.param, self.message
+        for name, own in names.items():
+            param = re.sub(rf"(^|\.){name}\b", rf"\g<1>{own}", param)
+            message = re.sub(rf"(^\S*?){name}\b", rf"\g<1>{own}", message)
+        return ApiError(self.status, message, param=param, code=self.code, retry_after_s=self.retry_after_s)
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
@@ -93,9 +118,23 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> JSONResponse:
-        """As HTTP has it."""
+    def anthropic_document(self) -> dict[str, Any]:
+        """As JSON of Anthropic's API has it."""
+        kind = _ANTHROPIC_TYPES.get(
+            self.status, "api_error" if self.status >= 500 else "invalid_request_error"
+        )
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+    def response(self, path: str = "") -> JSONResponse:
+        """As HTTP has it.
+
+        Parameters
+        ----------
+        path : that was asked for, by which the form of the error is chosen.
+        """
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self.retry_after_s:
             headers["Retry-After"] = str(self.retry_after_s)
-        return JSONResponse(self.document(), self.status, headers)
+        is_anthropic = path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+        document = self.anthropic_document() if is_anthropic else self.document()
+        return JSONResponse(document, self.status, headers)

@@ -3,6 +3,8 @@
 =============================== ======================================================================================
 POST /v1/chat/completions       the next message of a conversation
 POST /v1/completions            what follows a text or tokens
+POST /v1/messages               the next message, by the API of Anthropic
+POST /v1/responses              the next message, by OpenAI's API for responses
 POST /v1/embeddings             vectors of texts, of models that have a pooling configuration
 GET /v1/models, /v1/models/NAME the models that are served
 POST /v1/load_lora_adapter      a LoRA adapter, as a model of its own; /v1/unload_lora_adapter, too. Only if allowed
@@ -13,7 +15,8 @@ GET /metrics                    for Prometheus
 GET /health, /ready             whether the process lives; whether all models can be asked. These two need no key
 =============================== ======================================================================================
 
-Answers that are no success are ``{"error": {"message", "type", "param", "code"}}``.
+Answers that are no success are ``{"error": {"message", "type", "param", "code"}}``; those of /v1/messages are
+``{"type": "error", "error": {"type", "message"}}``.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from trainyard.serve.run.server.adapter_requests import (
     adapter_folder,
     require_adapter_root,
 )
+from trainyard.serve.run.server.answer_writer import AnswerWriter
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_requests import Body, ChatRequest, CompletionRequest
@@ -64,14 +68,14 @@ from trainyard.serve.run.server.engine_requests import (
 from trainyard.serve.run.server.generation_response import GenerationResponse
 from trainyard.serve.run.server.generation_stream import GenerationStream
 from trainyard.serve.run.server.hosted_model import HostedModel
+from trainyard.serve.run.server.messages.requests import MessagesRequest
+from trainyard.serve.run.server.messages.writer import MessageWriter
 from trainyard.serve.run.server.metrics import Metrics
 from trainyard.serve.run.server.middleware import AccessMiddleware
 from trainyard.serve.run.server.queue_limit import QueueLimit
-from trainyard.serve.run.server.response_writer import (
-    ChatResponseWriter,
-    CompletionResponseWriter,
-    ResponseWriter,
-)
+from trainyard.serve.run.server.response_writer import ChatResponseWriter, CompletionResponseWriter
+from trainyard.serve.run.server.responses.requests import ResponsesRequest
+from trainyard.serve.run.server.responses.writer import ResponsesWriter
 from trainyard.serve.run.server.served_models import ServedModels
 from trainyard.serve.run.server.tokenizer_requests import (
     DetokenizeRequest,
@@ -144,7 +148,7 @@ class ApiServer:
         }
         self._bodies = BodyReader(self._limits.max_body_bytes)
         self.num_open = 0
-        self.metrics = Metrics({name: model.engine for name, model in models.items()})
+        self.metrics = Metrics({name: model.engine for name, model in models.items()}, self._queues)
         self.app = AccessMiddleware(self._routes(), keys or ApiKeys())
 
     async def drain(self, within_s: float) -> bool:
@@ -157,14 +161,31 @@ class ApiServer:
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        body = await self._read_body(request, ChatRequest)
+        return await self._chat(request, await self._read_body(request, ChatRequest), ChatResponseWriter)
+
+    async def messages(self, request: Request) -> Response:
+        """POST /v1/messages."""
+        body = await self._read_body(request, MessagesRequest)
+        with body.telling_own_names():
+            return await self._chat(request, body.chat, partial(MessageWriter, max_tokens=body.max_tokens))
+
+    async def responses(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        body = await self._read_body(request, ResponsesRequest)
+        with body.telling_own_names():
+            return await self._chat(request, body.chat, partial(ResponsesWriter, request=body))
+
+    async def _chat(
+        self, request: Request, body: ChatRequest, make_writer: Callable[..., AnswerWriter]
+    ) -> Response:
+        """Answer a conversation, whatever API it comes by."""
         model = self.served.find_ready(body.model)
         model.require_text()
         check_request(body, model)
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
         await check_constraint(body, model, tools)
         prompts = await chat_prompt_tokens(body, model)
-        return self._generate(request, body, model, prompts, ChatResponseWriter, tools)
+        return self._generate(request, body, model, prompts, make_writer, tools)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
@@ -263,6 +284,8 @@ class ApiServer:
         for method, path, act in (
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/v1/completions", self.complete),
+            ("POST", "/v1/messages", self.messages),
+            ("POST", "/v1/responses", self.responses),
             ("POST", "/v1/embeddings", self.embed),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{name:path}", self.model),
@@ -288,7 +311,7 @@ class ApiServer:
         body: ChatRequest | CompletionRequest,
         model: HostedModel,
         prompts: tuple[tuple[int, ...], ...],
-        make_writer: Callable[..., ResponseWriter],
+        make_writer: Callable[..., AnswerWriter],
         tools: ToolAnswers,
     ) -> Response:
         response_id = uuid.uuid4().hex
@@ -324,10 +347,10 @@ class ApiServer:
         if isinstance(error, HTTPException):
             found = ApiError(error.status_code, _error_message(request, error))
         self.metrics.rejected(getattr(request.state, "model_name", ""), found.status)
-        return found.response()
+        return found.response(request.url.path)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        return ApiError.of_server().response()
+        return ApiError.of_server().response(request.url.path)
 
 
 class _CountedResponse(Response):

@@ -19,7 +19,7 @@ from pydantic import (
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.json_body import check_num_values, parse_json
-from trainyard.serve.run.server.request_body import Name, RequestBody, describe_error
+from trainyard.serve.run.server.request_body import Name, RequestBody, describe_error, without_nulls
 
 __all__ = ["ChatMessage", "Messages", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
 
@@ -27,13 +27,6 @@ _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 _MOST_DEPTH = 64
 _CHOICES = ("none", "auto", "required")
-
-
-def _without_nulls(given: Any) -> Any:
-    """Null says nothing; answers that come back as messages have many."""
-    if not isinstance(given, dict):
-        return given
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_depth(given: dict[str, Any]) -> None:
@@ -80,7 +73,7 @@ class ChatMessage(RequestBody):
     tool_calls: Annotated[list[_ToolCall], FailFast()] = Field(default_factory=list)
     tool_call_id: Name | None = None
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    _nulls = model_validator(mode="before")(without_nulls)
 
     @model_validator(mode="after")
     def _has_what_its_role_has(self) -> Self:
@@ -141,7 +134,7 @@ class _Function(RequestBody):
     parameters: dict[str, Any] = Field(default_factory=dict)
     strict: bool = False
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    _nulls = model_validator(mode="before")(without_nulls)
 
     @field_validator("parameters")
     @classmethod

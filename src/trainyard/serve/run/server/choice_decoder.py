@@ -42,6 +42,7 @@ class ChoiceDelta:
     tokens : where log-probabilities were asked for.
     finish_reason : "" if more follows; "tool_calls" of an answer that has calls and would end with "stop" otherwise.
     calls : parts of calls of tools.
+    stop_text : the text of the request's stops that ended the choice; "" if none did.
     """
 
     index: int
@@ -49,6 +50,7 @@ class ChoiceDelta:
     tokens: tuple[OutputToken, ...] = ()
     finish_reason: FinishReason | Literal["tool_calls"] = ""
     calls: tuple[ToolCallDelta, ...] = ()
+    stop_text: str = ""
 
     @property
     def says_something(self) -> bool:
@@ -103,7 +105,7 @@ class ChoiceDecoder:
             reason = "stop"
         elif reason:
             certain += self._stops.rest()
-        delta = self._parsed(certain, reason)
+        delta = replace(self._parsed(certain, reason), stop_text=self._stops.matched)
         if not delta.says_something:
             return delta
         tokens, self._tokens = tuple(self._tokens), []

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import time
+from functools import partial
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
@@ -56,6 +57,7 @@ class EmbeddingResponse(Response):
         self._queue, self._metrics, self._deadline_s = queue, metrics, deadline_s
         self._began_s = time.monotonic()
         self._waiting = {request.name: request for request in requests}
+        self._replicas = dict.fromkeys(self._waiting, 0)
         queue.enter(len(requests), sum(each.prompt_tokens for each in requests))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +70,7 @@ class EmbeddingResponse(Response):
         finally:
             for request in list(self._waiting.values()):
                 self._leave_queue(request)
-                self._metrics.answered(self._model.name, reason)
+                self._metrics.answered(self._model.name, self._replicas[request.name], reason)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         tasks = [asyncio.create_task(self._embed(request)) for request in self._requests]
@@ -88,9 +90,10 @@ class EmbeddingResponse(Response):
         await Response(content, media_type="application/json")(scope, receive, send)
 
     async def _embed(self, request: Request) -> Floats:
-        vector = await self._model.engine.embed(request)
+        vector = await self._model.engine.embed(request, partial(self._replicas.__setitem__, request.name))
         self._leave_queue(request)
-        self._metrics.embedded(self._model.name, request.prompt_tokens, time.monotonic() - self._began_s)
+        took_s, replica = time.monotonic() - self._began_s, self._replicas[request.name]
+        self._metrics.embedded(self._model.name, replica, request.prompt_tokens, took_s)
         return vector
 
     def _leave_queue(self, request: Request) -> None:

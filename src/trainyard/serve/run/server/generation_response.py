@@ -10,10 +10,10 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from trainyard.serve.run.server.answer_writer import AnswerWriter
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta
 from trainyard.serve.run.server.generation_stream import GenerationStream
-from trainyard.serve.run.server.response_writer import ResponseWriter
 
 __all__ = ["GenerationResponse", "until_disconnect"]
 
@@ -31,7 +31,7 @@ class GenerationResponse(Response):
     streams : whether it is sent as it comes.
     """
 
-    def __init__(self, generation: GenerationStream, writer: ResponseWriter, *, streams: bool) -> None:
+    def __init__(self, generation: GenerationStream, writer: AnswerWriter, *, streams: bool) -> None:
         super().__init__()
         self._generation, self._writer, self._streams = generation, writer, streams
 
@@ -54,28 +54,29 @@ class GenerationResponse(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 for document in self._writer.first_chunks(generation.num_choices):
-                    await _send_event(send, self._writer.with_usage(document, generation.usage))
+                    await self._send(send, self._writer.with_usage(document, generation.usage))
                 while delta:
                     for document in self._writer.chunks(delta):
-                        await _send_event(send, self._writer.with_usage(document, generation.usage))
+                        await self._send(send, self._writer.with_usage(document, generation.usage))
                     delta = await generation.next()
             except ApiError as error:
-                await _send_event(send, error.document())
+                await self._send(send, self._writer.error_chunk(error))
                 await send({"type": "http.response.body", "body": b""})
                 return
             except Exception:
-                await _send_event(send, ApiError.of_server().document())
+                await self._send(send, self._writer.error_chunk(ApiError.of_server()))
                 raise
         for document in self._writer.last_chunks(generation.usage):
-            await _send_event(send, document)
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await self._send(send, document)
+        await send({"type": "http.response.body", "body": self._writer.end_of_stream})
 
-
-async def _send_event(send: Send, document: dict[str, Any]) -> None:
-    """Send one event; a client that reads nothing for long is let go."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    async with asyncio.timeout(_MOST_UNREAD_S):
-        await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
+    async def _send(self, send: Send, document: dict[str, Any]) -> None:
+        """Send one event; a client that reads nothing for long is let go."""
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        name = f"event: {document['type']}\n" if self._writer.names_events else ""
+        body = f"{name}data: {text}\n\n".encode()
+        async with asyncio.timeout(_MOST_UNREAD_S):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def until_disconnect(work: Callable[[], Awaitable[None]], receive: Receive) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.outputs import NewToken
+from trainyard.serve.run.outputs import NewToken, TokenTimes
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta
 from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
-from trainyard.serve.run.server.metrics import Metrics
+from trainyard.serve.run.server.metrics import AnswerFacts, Metrics
 from trainyard.serve.run.server.queue_limit import QueueLimit
 
 __all__ = ["GenerationStream", "Usage"]
@@ -35,6 +37,41 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
+
+
+class _Sample:
+    """Counts the tokens of one answer, and when they came."""
+
+    def __init__(self) -> None:
+        self._num, self._before_s = 0, math.nan
+        self._first = self._last = TokenTimes()
+
+    def take(self, new: NewToken, now_s: float) -> float | None:
+        """Take the next token; return how long after the one before it came, if there is one."""
+        since_s = now_s - self._before_s if self._num else None
+        if not self._num:
+            self._first = new.times
+        self._last, self._before_s = new.times, now_s
+        self._num += 1
+        return since_s
+
+    def facts(self, request: Request, whole_s: float) -> AnswerFacts:
+        """What is counted of the answer at its end.
+
+        Parameters
+        ----------
+        whole_s : from its request until now.
+        """
+        first, last = self._first, self._last
+        return AnswerFacts(
+            request.prompt_tokens,
+            self._num,
+            request.max_tokens,
+            whole_s,
+            first.scheduled_s - first.arrival_s,
+            first.generated_s - first.scheduled_s,
+            last.generated_s - first.generated_s,
+        )
 
 
 class GenerationStream:
@@ -66,8 +103,9 @@ class GenerationStream:
         self._found: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting = {request.name: request for request in given.requests}
+        self._replicas = dict.fromkeys(self._waiting, 0)
         self._has_failed = False
-        self.num_left = self.num_choices
+        self._left = set(range(self.num_choices))
         self.usage = Usage(given.num_prompt_tokens)
         queue.enter(len(given.requests), given.num_prompt_tokens)
 
@@ -96,21 +134,22 @@ class GenerationStream:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for request in list(self._waiting.values()):
             self._leave_queue(request)
-        for _ in range(self.num_left):
-            self._metrics.answered(self._model.base, "error" if self._has_failed else "abort")
+        for choice in self._left:
+            reason = "error" if self._has_failed else "abort"
+            self._metrics.answered(self._model.base, self._replica_of(choice), reason)
 
     async def next(self) -> ChoiceDelta | None:
         """The next part of any choice; None if all have ended."""
-        if not self.num_left:
+        if not self._left:
             return None
         found = await self._found.get()
         if isinstance(found, Exception):
             self._has_failed = True
             raise found
         if found.finish_reason:
-            self.num_left -= 1
+            self._left.discard(found.index)
             reason = "stop" if found.finish_reason == "tool_calls" else found.finish_reason  # as vLLM has it
-            self._metrics.answered(self._model.base, reason)
+            self._metrics.answered(self._model.base, self._replica_of(found.index), reason)
         return found
 
     async def _run(self, place: int, request: Request) -> None:
@@ -121,8 +160,6 @@ class GenerationStream:
             self._found.put_nowait(ApiError.of_engine(error, "prompt"))
         except Exception as error:  # a defect: who waits for the answer is told, and the log has it
             self._found.put_nowait(error)
-        else:
-            self._metrics.ended(self._model.base, time.monotonic() - self._began_s)
 
     async def _take_tokens(self, place: int, request: Request) -> None:
         given, num = self._given, request.num_samples
@@ -142,24 +179,37 @@ class GenerationStream:
             delta = decoders[new.sample].take(new)
             if delta.says_something:
                 self._found.put_nowait(delta)
+            if delta.finish_reason:
+                ended.add(new.sample)
             return bool(delta.finish_reason)
 
-        before_s = [float("nan")] * num
-        tokens = self._model.engine.generate(request, given.sampling, given.stop_token_ids, is_last)
+        ended = set[int]()
+        samples = [_Sample() for _ in range(num)]
+        routed = partial(self._replicas.__setitem__, request.name)
+        tokens = self._model.engine.generate(
+            request, given.sampling, given.stop_token_ids, is_last, routed=routed
+        )
         async with aclosing(tokens):
             async for new in tokens:
-                self._count(request, new, before_s)
+                self._count(request, new, samples[new.sample])
+                if new.sample in ended:
+                    ended.discard(new.sample)
+                    facts = samples[new.sample].facts(request, time.monotonic() - self._began_s)
+                    self._metrics.ended(self._model.base, self._replicas[request.name], facts)
 
-    def _count(self, request: Request, new: NewToken, before_s: list[float]) -> None:
-        now_s, name = time.monotonic(), self._model.base
+    def _count(self, request: Request, new: NewToken, sample: _Sample) -> None:
+        now_s, name, replica = time.monotonic(), self._model.base, self._replicas[request.name]
         if request.name in self._waiting:
             self._leave_queue(request)
             self.usage.cached_tokens += new.num_cached_tokens
-            self._metrics.began(name, request.prompt_tokens, new.num_cached_tokens, now_s - self._began_s)
-        since_s = now_s - before_s[new.sample]
-        self._metrics.generated(name, since_s if since_s == since_s else None)  # NaN at the first one
-        before_s[new.sample] = now_s
+            took_s, num = now_s - self._began_s, request.num_samples
+            self._metrics.began(name, replica, request.prompt_tokens, new.num_cached_tokens, num, took_s)
+        self._metrics.generated(name, replica, sample.take(new, now_s))
         self.usage.completion_tokens += 1
+
+    def _replica_of(self, choice: int) -> int:
+        """The number of the replica that serves a choice."""
+        return self._replicas[self._given.requests[choice // self._given.num_samples].name]
 
     def _leave_queue(self, request: Request) -> None:
         del self._waiting[request.name]

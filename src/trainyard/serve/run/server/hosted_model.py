@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
+from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import EngineState, Floats, NewToken
@@ -36,6 +37,9 @@ class ReplicaStatus(Protocol):
 
     @property
     def num_stuck(self) -> int: ...
+
+    @property
+    def options(self) -> EngineOptions | None: ...
 
     @property
     def is_ready(self) -> bool: ...
@@ -62,9 +66,12 @@ class AsyncEngine(Protocol):
         sampling: SamplingParams,
         stop_token_ids: frozenset[int] = frozenset(),
         is_last: Callable[[NewToken], bool] = lambda token: False,
+        routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]: ...
 
-    async def embed(self, request: Request) -> Floats: ...
+    async def embed(
+        self, request: Request, routed: Callable[[int], None] = lambda number: None
+    ) -> Floats: ...
 
     def reset_prefix_cache(self) -> None: ...
 

@@ -20,6 +20,8 @@ __all__ = ["AccessMiddleware"]
 _LOG = logging.getLogger("trainyard.server")
 _WITHOUT_KEY = frozenset({"/health", "/ready"})
 _WHILE_DRAINING = _WITHOUT_KEY | {"/metrics", "/version"}
+_POLLED = _WITHOUT_KEY | {"/metrics"}
+"""Paths that probes and Prometheus ask for all the time; successful answers are not logged."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _RETRY_AFTER_S = 5
 
@@ -63,19 +65,20 @@ class AccessMiddleware:
             scope.setdefault("state", {}).update(client=client, request_id=request_id)
             await self._app(scope, receive, send_with_id)
         except ApiError as error:
-            await error.response()(scope, receive, send_with_id)
+            await error.response(scope["path"])(scope, receive, send_with_id)
         finally:
-            # Paths are quoted, so that none makes a line of its own.
-            took_s = time.monotonic() - began_s
-            _LOG.info(
-                "%s %r %s %.3f s id=%s client=%r",
-                scope["method"],
-                scope["path"],
-                status,
-                took_s,
-                request_id,
-                client,
-            )
+            if scope["path"] not in _POLLED or not 200 <= status < 300:
+                # Paths are quoted, so that none makes a line of its own.
+                took_s = time.monotonic() - began_s
+                _LOG.info(
+                    "%s %r %s %.3f s id=%s client=%r",
+                    scope["method"],
+                    scope["path"],
+                    status,
+                    took_s,
+                    request_id,
+                    client,
+                )
 
     def _client(self, path: str, headers: Headers) -> str:
         """Who asks.
@@ -89,11 +92,16 @@ class AccessMiddleware:
             return ""
         if not self._keys.by_key:
             _require_loopback(headers.get("host", ""))
-        client = self._keys.of(headers.get("authorization", ""))
+        client = self._keys.of(headers.get("authorization") or _bearer(headers.get("x-api-key", "")))
         if self.is_draining and path not in _WHILE_DRAINING:
             told = "the server is stopping and takes no more requests; send the request to another one"
             raise ApiError(503, told, code="stopping", retry_after_s=_RETRY_AFTER_S)
         return client
+
+
+def _bearer(key: str) -> str:
+    """A key as `Authorization` has it, where it is in the header of Anthropic's clients."""
+    return f"Bearer {key}" if key else ""
 
 
 def _require_loopback(named: str) -> None:

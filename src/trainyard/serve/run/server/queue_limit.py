@@ -7,6 +7,7 @@ from trainyard.serve.run.server.api_error import ApiError
 __all__ = ["QueueLimit"]
 
 _RETRY_AFTER_S = 1
+_REASONS = {"requests": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
 
 
 class QueueLimit:
@@ -15,11 +16,16 @@ class QueueLimit:
     Parameters
     ----------
     max_requests, max_tokens : that may wait, with tokens of their prompts; None for any number.
+
+    Attributes
+    ----------
+    num_rejected : how often requests were refused, by the option of the server that has the limit.
     """
 
     def __init__(self, max_requests: int | None, max_tokens: int | None) -> None:
         self._max_requests, self._max_tokens = max_requests, max_tokens
         self.num_requests = self.num_tokens = 0
+        self.num_rejected = dict.fromkeys(_REASONS.values(), 0)
 
     def enter(self, num_requests: int, num_tokens: int) -> None:
         """Let requests wait.
@@ -34,6 +40,7 @@ class QueueLimit:
             ("tokens", self.num_tokens, num_tokens, self._max_tokens),
         ):
             if most is not None and now and now + more > most:
+                self.num_rejected[_REASONS[what]] += 1
                 raise ApiError(
                     429,
                     f"{now} {what} wait and {more} more would; allowed are {most}; send the request again later",

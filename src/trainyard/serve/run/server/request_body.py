@@ -9,12 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.reading import shown
 
-__all__ = ["Name", "RequestBody", "describe_error"]
+__all__ = ["Name", "NullableBody", "RequestBody", "describe_error", "without_nulls"]
 
 _MOST_PLACE_CHARS = 100
 
 Name = Annotated[str, Field(max_length=1024)]
 """A string that is no text of its own, such as the name of a model or the id of a call."""
+
+
+def without_nulls(given: Any) -> Any:
+    """The fields of an object that say something."""
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if value is not None}
 
 
 class RequestBody(BaseModel):
@@ -39,6 +46,12 @@ class RequestBody(BaseModel):
         ApiError
             Names the field that is wrong beside the others.
         """
+
+
+class NullableBody(RequestBody):
+    """A JSON object within a request, of which null says nothing; answers that come back as input have many."""
+
+    _nulls = model_validator(mode="before")(without_nulls)
 
 
 @cache

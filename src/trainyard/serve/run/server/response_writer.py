@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.server.api_requests import UsageInStream
+from trainyard.serve.run.server.answer_writer import AnswerWriter
+from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta, OutputToken
 from trainyard.serve.run.server.generation_stream import Usage
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta
@@ -20,25 +20,10 @@ _LEAST_LOGPROB = -9999.0  # JSON has no infinity
 
 
 @dataclass(frozen=True)
-class ResponseWriter(ABC):
-    """Writes the response to one request.
+class ResponseWriter(AnswerWriter):
+    """Writes the responses of chats and completions."""
 
-    Attributes
-    ----------
-    response_id : of the response.
-    model : its name.
-    tokenizer : of the model.
-    created_s : when the request came, in seconds since 1970.
-    has_logprobs : whether these were asked for.
-    usage_in_stream : which chunks of a stream say what was used.
-    """
-
-    response_id: str
-    model: str
-    tokenizer: ModelTokenizer
-    created_s: int
-    has_logprobs: bool
-    usage_in_stream: UsageInStream
+    end_of_stream: ClassVar[bytes] = b"data: [DONE]\n\n"
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
         """All choices at once."""
@@ -75,6 +60,10 @@ class ResponseWriter(ABC):
     def with_usage(self, chunk: dict[str, Any], usage: Usage) -> dict[str, Any]:
         """A chunk with what all choices have used so far, if every chunk says it."""
         return chunk | {"usage": _usage(usage)} if self.usage_in_stream == "all" else chunk
+
+    def error_chunk(self, error: ApiError) -> dict[str, Any]:
+        """The error, as a response that is not streamed has it."""
+        return error.document()
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         more = {} if self.usage_in_stream == "none" else {"usage": None}

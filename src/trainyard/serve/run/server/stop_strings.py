@@ -15,18 +15,24 @@ class StopStrings:
     Parameters
     ----------
     stops : the texts; none is empty.
+
+    Attributes
+    ----------
+    matched : the one that ended the answer; "" before.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops, self._held = tuple(stops), ""
+        self.matched = ""
 
     def take(self, text: str) -> tuple[str, bool]:
         """Take the next piece; return what is certain to be of the answer, and whether the answer ends with it."""
         text = self._held + text
-        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             self._held = ""
-            return text[: min(places)], True
+            place, self.matched = min(places)
+            return text[:place], True
         num = num_undecided(text, self._stops)
         self._held = text[len(text) - num :]
         return text[: len(text) - num], False

@@ -126,7 +126,7 @@ class ToolUse:
         if not name:
             told = (
                 'tool_choice is "auto", and the server does not know how its model writes calls; start it with '
-                '--tool-call-parser, or give tool_choice: "none", "required" or a function'
+                "--tool-call-parser, or give another tool_choice"
             )
             raise _wrong("tool_choice", told)
         written, grammar = TOOL_CALL_FORMATS[name], ""

@@ -1,0 +1,97 @@
+"""An answer as a list of items, texts and calls of tools in their order, as APIs have it that have no choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from trainyard.serve.run.server.choice_decoder import ChoiceDelta
+
+__all__ = ["AnswerItem", "AnswerItems", "ItemPart"]
+
+
+@dataclass
+class AnswerItem:
+    """A text, or a call of a tool.
+
+    Attributes
+    ----------
+    place : of the item among those of the answer.
+    text : the text, or the arguments of the call as JSON, so far.
+    call_id, name : of the call and its tool; "" of a text.
+    """
+
+    place: int
+    text: str = ""
+    call_id: str = ""
+    name: str = ""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of a tool."""
+        return bool(self.call_id)
+
+
+class ItemPart(NamedTuple):
+    """The next part of an answer: an item begins, has more text, or ends."""
+
+    kind: Literal["begin", "more", "end"]
+    item: AnswerItem
+    text: str = ""
+
+
+class AnswerItems:
+    """Sorts the parts of one choice into items.
+
+    Attributes
+    ----------
+    items : so far; all but the last one have ended.
+    finish_reason, stop_text : of the choice, as of `ChoiceDelta`, once it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[AnswerItem] = []
+        self.finish_reason = self.stop_text = ""
+        self._is_open = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer ends since it is as long as it may be."""
+        return self.finish_reason == "length"
+
+    @property
+    def is_last_call_cut(self) -> bool:
+        """Whether the last item is a call whose arguments may not be whole."""
+        return self.is_cut and bool(self.items) and self.items[-1].is_call
+
+    def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:
+        """Take the next part of the choice."""
+        if delta.text:
+            if not self._is_open or self.items[-1].is_call:
+                yield from self._begin(AnswerItem(len(self.items)))
+            yield self._more(delta.text)
+        for call in delta.calls:
+            if call.call_id:
+                yield from self._begin(AnswerItem(len(self.items), "", call.call_id, call.name))
+            if call.arguments:
+                yield self._more(call.arguments)
+        if delta.finish_reason:
+            self.finish_reason, self.stop_text = delta.finish_reason, delta.stop_text
+            yield from self._end()
+
+    def _begin(self, item: AnswerItem) -> Iterator[ItemPart]:
+        yield from self._end()
+        self.items.append(item)
+        self._is_open = True
+        yield ItemPart("begin", item)
+
+    def _more(self, text: str) -> ItemPart:
+        item = self.items[-1]
+        item.text += text
+        return ItemPart("more", item, text)
+
+    def _end(self) -> Iterator[ItemPart]:
+        if self._is_open:
+            self._is_open = False
+            yield ItemPart("end", self.items[-1])

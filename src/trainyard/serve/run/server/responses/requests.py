@@ -1,0 +1,217 @@
+"""POST /v1/responses: the fields of a request, and the chat that asks for the same. Nothing is stored for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, FailFast, Field
+
+from trainyard.reading import shown
+from trainyard.serve.run.server.api_error import ApiError
+from trainyard.serve.run.server.chat_translation import TranslatedRequest, function_call
+from trainyard.serve.run.server.json_body import parse_json
+from trainyard.serve.run.server.request_body import Name, NullableBody
+
+__all__ = ["ResponsesRequest"]
+
+_MOST_TOKENS, _MOST_METADATA = 2**31 - 1, 16
+_ASKS_FOR_NOTHING = Literal[
+    "reasoning.encrypted_content"
+]  # there is none, as answers have no items of reasoning
+_CHOICES = ("none", "auto", "required")
+_Status = Literal["in_progress", "completed", "incomplete"] | None
+
+
+class _Text(NullableBody):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] = Field(default_factory=list)
+    logprobs: Annotated[list[Any], Field(max_length=0)] = Field(default_factory=list)
+
+
+def _parts(given: Any) -> Any:
+    """Content as parts, where it is one text."""
+    return [{"type": "text", "text": given}] if isinstance(given, str) else given
+
+
+_Texts = Annotated[list[_Text], FailFast(), BeforeValidator(_parts)]
+
+
+class _Message(NullableBody):
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: _Texts
+    id: Name = ""
+    status: _Status = None
+
+
+class _FunctionCall(NullableBody):
+    type: Literal["function_call"]
+    call_id: Name
+    name: Name
+    arguments: str
+    id: Name = ""
+    status: _Status = None
+
+
+class _FunctionOutput(NullableBody):
+    type: Literal["function_call_output"]
+    call_id: Name
+    output: _Texts
+    id: Name = ""
+    status: _Status = None
+
+
+def _with_type(given: Any) -> Any:
+    """Messages may leave their type out."""
+    return given | {"type": "message"} if isinstance(given, dict) and "type" not in given else given
+
+
+_Item = Annotated[
+    Annotated[_Message | _FunctionCall | _FunctionOutput, Field(discriminator="type")],
+    BeforeValidator(_with_type),
+]
+
+
+def _items(given: Any) -> Any:
+    """Input as items, where it is one text."""
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+
+
+class _Function(NullableBody):
+    type: Literal["function"]
+    name: Name
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    strict: bool = True
+
+
+class _Format(NullableBody):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name = ""
+    description: str = ""
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool = False  # answers conform in either case
+
+
+class _TextConfig(NullableBody):
+    format: _Format = Field(default_factory=lambda: _Format.model_validate({"type": "text"}))
+
+
+def _few(given: Any) -> Any:
+    """Refuse metadata with many fields, before each of them is looked at."""
+    if isinstance(given, dict) and len(given) > _MOST_METADATA:
+        raise ValueError(f"allowed are {_MOST_METADATA} fields")
+    return given
+
+
+class _StreamOptions(NullableBody):
+    include_obfuscation: Literal[False] = False
+
+
+class ResponsesRequest(TranslatedRequest):
+    """POST /v1/responses."""
+
+    own_names: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"response_format": "text.format", "messages": "input", "max_completion_tokens": "max_output_tokens"}
+    )
+
+    model: Name
+    input: Annotated[list[_Item], FailFast(), Field(min_length=1), BeforeValidator(_items)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    tools: Annotated[list[_Function], FailFast(), Field(max_length=128)] = Field(default_factory=list)
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    text: _TextConfig = Field(default_factory=_TextConfig)
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    store: bool = False
+    previous_response_id: Name | None = None
+    metadata: Annotated[dict[Name, Name], BeforeValidator(_few)] = Field(default_factory=dict)
+    include: list[_ASKS_FOR_NOTHING] = Field(default_factory=list, max_length=16)
+    background: Literal[False] = False
+    truncation: Literal["disabled"] = "disabled"
+    service_tier: Literal["auto", "default"] = "auto"
+    prompt_cache_key: Name = ""  # prompts are cached without one
+    safety_identifier: Name = ""
+    user: Name = ""
+
+    def chat_fields(self) -> Mapping[str, Any]:
+        """Fields of a chat that asks for the same."""
+        if self.store:
+            told = "store is true, and this server stores no responses; leave it out, or give false"
+            raise ApiError(400, told, param="store")
+        if self.previous_response_id is not None:
+            told = "previous_response_id is given, and no responses are stored here; send the whole conversation as input"
+            raise ApiError(400, told, param="previous_response_id")
+        system = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        return {
+            "model": self.model,
+            "messages": [*system, *self._chat_messages()],
+            "max_completion_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "stream": self.stream,
+            "tools": [_chat_tool(tool) for tool in self.tools],
+            "tool_choice": self._chat_choice() if self.tools or self.tool_choice != "auto" else None,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "response_format": _chat_format(self.text.format),
+            "user": self.user or self.safety_identifier,
+        }
+
+    def _chat_messages(self) -> Iterator[dict[str, Any]]:
+        """Messages; calls that follow each other, or a message of the assistant, belong to one message."""
+        answer: dict[str, Any] | None = None
+        for place, item in enumerate(self.input):
+            if isinstance(item, _FunctionCall):
+                name = f"input.{place}.arguments"
+                parse_json(item.arguments.encode(), name, param=name)
+                answer = answer or {"role": "assistant", "content": "", "tool_calls": []}
+                answer["tool_calls"].append(function_call(item.call_id, item.name, item.arguments))
+                continue
+            if answer is not None:
+                yield answer
+                answer = None
+            if isinstance(item, _FunctionOutput):
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
+            elif item.role == "assistant":
+                answer = {"role": "assistant", "content": _joined(item.content), "tool_calls": []}
+            else:
+                yield {"role": item.role, "content": _joined(item.content)}
+        if answer is not None:
+            yield answer
+
+    def _chat_choice(self) -> str | dict[str, Any]:
+        given = self.tool_choice
+        if isinstance(given, str) and given in _CHOICES:
+            return given
+        if isinstance(given, dict) and given.keys() == {"type", "name"} and given["type"] == "function":
+            return {"type": "function", "function": {"name": given["name"]}}
+        raise ApiError(
+            400,
+            f'tool_choice is {shown(given)}; allowed is {", ".join(_CHOICES)} or {{"type": "function", "name": NAME}}',
+            param="tool_choice",
+        )
+
+
+def _joined(texts: list[_Text]) -> str:
+    return "".join(each.text for each in texts)
+
+
+def _chat_tool(tool: _Function) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function | {"strict": tool.strict}}
+
+
+def _chat_format(asked: _Format) -> dict[str, Any] | None:
+    if (asked.type == "json_schema") != (asked.schema_ is not None):
+        told = "text.format has type json_schema exactly if it has a schema; give both or neither"
+        raise ApiError(400, told, param="text.format")
+    if asked.schema_ is None:
+        return {"type": asked.type}
+    return {"type": asked.type, "json_schema": {"name": asked.name, "schema": asked.schema_}}

@@ -1,0 +1,1 @@
+"""Models that `trainyard train` trained, as folders that can be served."""
