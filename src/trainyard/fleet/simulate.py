@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
+from contextlib import nullcontext
 from typing import Any
 
+from trainyard.compiling import python_first
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
@@ -18,6 +20,9 @@ from trainyard.fleet.simulation.simulator import Simulator
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
+
+# So many take longer in Python than it takes to compile.
+_MANY_JOBS = 1000
 
 
 def simulate_fleet(jobs: Iterable[Job], cluster: Cluster, policy: Policy, **conditions: Any) -> FleetRun:
@@ -77,11 +82,15 @@ def prepared_run(
             "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
-    simulator = Simulator(jobs, policy, allocator, rounds, strict)
+    is_long = isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS
+    first = nullcontext if is_long else python_first
+    with first():
+        allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
+        simulator = Simulator(jobs, policy, allocator, rounds, strict)
 
     def run() -> FleetRun:
-        simulator.run()
-        return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
+        with first():
+            simulator.run()
+            return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
 
     return run
