@@ -29,11 +29,21 @@ import numpy as np
 from numba import config, njit
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher, OmittedArg
+from numba.core.types import Omitted
 from numpy.typing import NDArray
 
 from trainyard.caches import go_without
 
-__all__ = ["compiled", "compiling_is_said", "lean", "only_compiled", "only_lean", "python_first", "records"]
+__all__ = [
+    "compile_from_now_on",
+    "compiled",
+    "compiling_is_said",
+    "lean",
+    "only_compiled",
+    "only_lean",
+    "python_first",
+    "records",
+]
 
 # CPU time that a process spends in functions as Python before it compiles them: a fifth of what it takes to compile the
 # simulator, and many times what some hundred jobs take.
@@ -136,6 +146,12 @@ def python_first() -> Iterator[None]:
         _is_python_first.reset(token)
 
 
+def compile_from_now_on() -> None:
+    """Run nothing more as Python in this process."""
+    global _python_s
+    _python_s = MOST_PYTHON_S
+
+
 class _Python:
     """A compiled function as Python, which Numba calls where it would compile: calls of what is compiled are as before.
 
@@ -185,7 +201,7 @@ class _Python:
                 return True
         if not self._on_disk:
             return False
-        signature = tuple(typeof(arg.value if isinstance(arg, OmittedArg) else arg) for arg in args)
+        signature = tuple(Omitted(arg.value) if isinstance(arg, OmittedArg) else typeof(arg) for arg in args)
         codegen = self._dispatcher.targetctx.codegen()
         return self._dispatcher._cache._index_key(signature, codegen) in self._on_disk
 
