@@ -68,7 +68,7 @@ def _cases() -> Iterator[tuple[list[Job], str, Mapping[str, Any]]]:
 
 def _gangs() -> list[Job]:
     """Jobs that wait for each other; some ask for processors."""
-    jobs = philly_jobs(30, mean_gap_s=300.0, most_devices=8)
+    jobs = philly_jobs(12, mean_gap_s=300.0, most_devices=8)
     return [replace(job, cpus=6.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(jobs)]
 
 

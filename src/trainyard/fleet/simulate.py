@@ -72,24 +72,20 @@ def prepared_run(
     if traits.rounds is not None:
         rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    if (
-        rounds is not None
-        and rounds.only_simulated
-        and (hazards.are_there or crowding.is_there or cluster.changes)
-    ):
+    more = hazards.are_there or crowding.is_there or cluster.changes
+    if rounds is not None and rounds.only_simulated and more:
         raise FleetError(
             "rounds as published know no failures, no interference and no nodes that come and go; simulate these in "
             "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    is_long = isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS
-    first = nullcontext if is_long else python_first
-    with first():
+    how = nullcontext if isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS else python_first
+    with how():
         allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
         simulator = Simulator(jobs, policy, allocator, rounds, strict)
 
     def run() -> FleetRun:
-        with first():
+        with how():
             simulator.run()
             return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
 
