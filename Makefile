@@ -47,6 +47,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-compile -c constraints.txt -e ".[dev]"
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; pip would use one
+	$(BIN)/python -m trainyard.fleet.precompile  # else the first long simulation would do it
 	touch $@
 
 clean:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,3 +187,87 @@ def test_forked_processes_say_it_once(
 
 def _use(name: str) -> None:
     importlib.import_module(name).inner(3)
+
+
+_EITHER = """
+import numpy as np
+from trainyard.compiling import compiled, lean, only_compiled, records
+
+RATE = 3
+
+@only_compiled
+def always(number):
+    return number - 1
+
+@lean
+def inner(table, number):
+    table[number].partition += RATE
+    return table[number].partition / table[number].count
+
+@compiled
+def outer(table, *numbers):
+    found, worst = np.empty(len(numbers)), 0.0
+    for place, number in enumerate(numbers):
+        found[place] = inner(table, number)
+        worst = max(worst, found[place])
+    return found, always(table.count[0]), worst
+
+def table():
+    made = records(2, np.dtype([("partition", np.int64), ("count", np.float64)]))
+    made["count"] = 2.0, 0.0
+    return made
+"""
+
+
+@pytest.fixture
+def either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Imports anew a module whose functions may run as Python."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(compiling, "_python_s", 0.0)
+    (tmp_path / "either.py").write_text(_EITHER)
+
+    def imported() -> Any:
+        sys.modules.pop("either", None)
+        return importlib.import_module("either")
+
+    return imported
+
+
+def _call_of(module: Any) -> str:
+    """All that a call finds and changes, as text that tells types and bits."""
+    table = module.table()
+    found = module.outer(table, 0, 1)
+    return repr((found, table.tolist(), type(table), [type(each) for each in found]))
+
+
+def _num_compiled(function: Any) -> int:
+    return len(function.signatures)
+
+
+def test_what_is_not_on_disk_runs_as_python_and_finds_the_same(either: Callable[[], Any]) -> None:
+    """Also where the compiled function divides by zero, and gives numbers of Python for those of arrays."""
+    with compiling.python_first():
+        as_python = _call_of(module := either())
+    assert [_num_compiled(each) for each in (module.outer, module.inner, module.always)] == [0, 0, 1]
+    assert _call_of(module) == as_python
+    assert [_num_compiled(each) for each in (module.outer, module.inner)] == [1, 1]
+    with compiling.python_first():
+        assert _call_of(module := either()) == as_python
+    assert sum(module.outer.stats.cache_hits.values()) == 1, "it is on disk now"
+
+
+def test_work_that_gets_long_is_compiled(either: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = either()
+    monkeypatch.setattr(compiling, "MOST_PYTHON_S", 0.05)
+    with compiling.python_first():
+        for _ in range(100_000):
+            _call_of(module)
+            if _num_compiled(module.outer):
+                break
+    assert compiling._python_s >= 0.05
+    assert _num_compiled(module.outer) == 1
+
+
+def test_nothing_runs_as_python_that_is_not_asked_to(either: Callable[[], Any]) -> None:
+    _call_of(module := either())
+    assert _num_compiled(module.outer) == 1

@@ -4,6 +4,9 @@ Numba keeps compiled functions beside their files, and compiles one anew when it
 other files, constants and the functions that it calls, is inside what is kept: a change there would go unnoticed, and the
 next run would compute with what was before. So the stamp by which Numba tells covers these, too.
 
+To compile takes a second for most functions, which is more than small work takes in Python. So a function that is not on
+disk may run as Python at first (`python_first`), until the process has spent some time so.
+
 A compiled function may be an argument of another one, which is compiled for it anew, as a template is. Numba tells such
 arguments apart by names that it draws for them in every process, so that it would find nothing on disk: here a function's
 name and stamp are its name for good.
@@ -12,33 +15,54 @@ name and stamp are its name for good.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from inspect import CO_VARARGS
 from mmap import mmap
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import config, njit
 from numba.core.caching import FunctionCache
-from numba.core.dispatcher import Dispatcher
+from numba.core.dispatcher import Dispatcher, OmittedArg
+from numba.core.types import Omitted
 from numpy.typing import NDArray
 
 from trainyard.caches import go_without
 
-__all__ = ["compiled", "compiling_is_said", "lean", "records"]
+__all__ = [
+    "compile_from_now_on",
+    "compiled",
+    "compiling_is_said",
+    "lean",
+    "only_compiled",
+    "only_lean",
+    "python_first",
+    "records",
+]
+
+# CPU time that a process spends in functions as Python before it compiles them: a fifth of what it takes to compile the
+# simulator, and many times what some hundred jobs take.
+MOST_PYTHON_S = 10.0
 
 _WHAT = "compiled functions"
+_python_s = 0.0
+_is_python_first: ContextVar[bool] = ContextVar("_is_python_first", default=False)
 _say: ContextVar[Callable[[], None] | None] = ContextVar("_say", default=None)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def compiled(function: _Function, **options: Any) -> _Function:
+def compiled(function: _Function, *, may_be_python: bool = True, **options: Any) -> _Function:
     """Compile a function when it is first called; later runs find it on disk.
 
     Parameters
     ----------
+    may_be_python : whether it may run as Python, under `python_first`; then it finds the same, to the last bit.
     options : of ``numba.njit``.
     """
     dispatcher: Any = njit(**options)(function)
@@ -53,15 +77,21 @@ def compiled(function: _Function, **options: Any) -> _Function:
         # Functions of one definition that close over different values need names of their own.
         if function.__closure__ is None:
             dispatcher._set_uuid(f"{function.__module__}.{function.__qualname__}:{index._source_stamp}")
+    if may_be_python and isinstance(dispatcher, Dispatcher):
+        _Python(dispatcher)
     return cast(_Function, dispatcher)
 
 
-def lean(function: _Function) -> _Function:
+def lean(function: _Function, *, may_be_python: bool = True) -> _Function:
     """Compile without reference counts on arrays: for small functions that make none and return none.
 
     To count who refers to the arrays that a function is given takes longer than what it does.
     """
-    return compiled(function, nogil=True, error_model="numpy", _nrt=False)
+    return compiled(function, may_be_python=may_be_python, nogil=True, error_model="numpy", _nrt=False)
+
+
+only_compiled, only_lean = partial(compiled, may_be_python=False), partial(lean, may_be_python=False)
+"""The same for functions that are too slow as Python for any work, or whose sums and powers end in other bits there."""
 
 
 def records(num: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
@@ -104,6 +134,109 @@ def compiling_is_said(say: Callable[[str], None], what: str) -> Iterator[None]:
         yield
     finally:
         _say.reset(token)
+
+
+@contextmanager
+def python_first() -> Iterator[None]:
+    """Run functions that are not on disk as Python, until the process has spent `MOST_PYTHON_S` so; for small work."""
+    token = _is_python_first.set(True)
+    try:
+        yield
+    finally:
+        _is_python_first.reset(token)
+
+
+def compile_from_now_on() -> None:
+    """Run nothing more as Python in this process."""
+    global _python_s
+    _python_s = MOST_PYTHON_S
+
+
+class _Python:
+    """A compiled function as Python, which Numba calls where it would compile: calls of what is compiled are as before.
+
+    Within, functions call each other as Python, too, with nothing between.
+    """
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._dispatcher, self._compile = dispatcher, dispatcher._compile_for_args
+        self._function: Callable[..., Any] | None = None
+        self._on_disk: Mapping[Any, Any] | None = None
+        dispatcher.as_python, dispatcher._compile_for_args = self, self._code
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function, whose globals are Python."""
+        if self._function is None:
+            of = self._dispatcher.py_func
+            names = _python_globals(of.__globals__)
+            self._function = FunctionType(of.__code__, names, of.__name__, of.__defaults__, of.__closure__)
+        return self._function
+
+    def __call__(self, *args: Any) -> Any:
+        global _python_s
+        since_s = time.thread_time()
+        if (
+            self.function.__code__.co_flags & CO_VARARGS
+        ):  # Numba hands on what ``*args`` stands for as one tuple
+            args = (*args[:-1], *args[-1])
+        try:
+            with np.errstate(all="ignore"):  # as where it is compiled
+                return _each(_to_numba, self.function(*(_each(_to_python, arg) for arg in args)))
+        finally:
+            _python_s += time.thread_time() - since_s
+
+    def _code(self, *args: Any) -> Any:
+        """What is to be called: this, or compiled code."""
+        if _python_s < MOST_PYTHON_S and _is_python_first.get() and not self._is_on_disk(args):
+            return self
+        return self._compile(*args)
+
+    def _is_on_disk(self, args: tuple[Any, ...]) -> bool:
+        index, typeof = _index_of(self._dispatcher), self._dispatcher.typeof_pyval
+        if self._on_disk is None:
+            try:
+                self._on_disk = {} if index is None else index._load_index()
+            except Exception:  # of a damaged file, any; Numba is to find it
+                return True
+        if not self._on_disk:
+            return False
+        signature = tuple(Omitted(arg.value) if isinstance(arg, OmittedArg) else typeof(arg) for arg in args)
+        codegen = self._dispatcher.targetctx.codegen()
+        return self._dispatcher._cache._index_key(signature, codegen) in self._on_disk
+
+
+_globals: dict[int, dict[str, Any]] = {}
+
+
+def _python_globals(names: dict[str, Any]) -> dict[str, Any]:
+    """A module's names, of which those of compiled functions stand for Python."""
+    if (found := _globals.get(id(names))) is None:
+        found = _globals[id(names)] = dict(names)  # before the others: modules may refer to each other
+        for name, value in names.items():
+            if isinstance(python := getattr(value, "as_python", None), _Python):
+                found[name] = python.function
+    return found
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """The value, or every part of a tuple, changed."""
+    if not isinstance(value, tuple):
+        return change(value)
+    parts = [_each(change, part) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def _to_python(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.names is not None:
+        return value.view(_FieldsFirst)
+    return value.value if isinstance(value, OmittedArg) else value
+
+
+def _to_numba(value: Any) -> Any:
+    if isinstance(value, _FieldsFirst):
+        return value.view(np.ndarray)
+    return value.item() if isinstance(value, np.generic) and value.dtype.names is None else value
 
 
 class _ForgivingCache(FunctionCache):

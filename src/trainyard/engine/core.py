@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import lean
+from trainyard.compiling import only_lean
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.engine.state import GraphArrays, State
 
@@ -18,14 +18,14 @@ NUM_COUNTS = 7
 _SAME_INSTANT = 1e-12
 
 
-@lean
+@only_lean
 def _set_event(state: State, task: int, time_s: float) -> None:
     """Put the event of a task into the heap, or move it."""
     counts = state.counts
     counts[_EVENTS] = expect(state.event_s, state.events, state.event_place, counts[_EVENTS], task, time_s)
 
 
-@lean
+@only_lean
 def _goes_first(work: GraphArrays, state: State, a: int, b: int) -> bool:
     if work.priority[a] != work.priority[b]:
         return bool(work.priority[a] < work.priority[b])
@@ -34,7 +34,7 @@ def _goes_first(work: GraphArrays, state: State, a: int, b: int) -> bool:
     return a < b
 
 
-@lean
+@only_lean
 def _join_line(work: GraphArrays, state: State, resource: int, task: int) -> None:
     base, place = state.line_offsets[resource], state.line_length[resource]
     state.line_length[resource] += 1
@@ -48,7 +48,7 @@ def _join_line(work: GraphArrays, state: State, resource: int, task: int) -> Non
     lines[base + place] = task
 
 
-@lean
+@only_lean
 def _leave_line(work: GraphArrays, state: State, resource: int) -> None:
     """Take the first task out of a line."""
     state.line_length[resource] -= 1
@@ -65,7 +65,7 @@ def _leave_line(work: GraphArrays, state: State, resource: int) -> None:
     lines[base + place] = task
 
 
-@lean
+@only_lean
 def _touch(state: State, resource: int) -> None:
     """Remember that something may start at a resource."""
     if state.is_touched[resource] == 0:
@@ -74,7 +74,7 @@ def _touch(state: State, resource: int) -> None:
         state.counts[_TOUCHED] += 1
 
 
-@lean
+@only_lean
 def _make_ready(work: GraphArrays, state: State, task: int, now_s: float, cause: int) -> None:
     """All predecessors of a task have ended, `cause` (or none, -1) last."""
     if work.release_s[task] > now_s:
@@ -98,7 +98,7 @@ def _make_ready(work: GraphArrays, state: State, task: int, now_s: float, cause:
             state.counts[_FREE] += 1
 
 
-@lean
+@only_lean
 def _end_all(work: GraphArrays, state: State, now_s: float) -> None:
     """End the tasks of the stack `ending`, and the joins that become ready by that."""
     while state.counts[_ENDING] > 0:
@@ -119,7 +119,7 @@ def _end_all(work: GraphArrays, state: State, now_s: float) -> None:
                 _make_ready(work, state, successor, now_s, task)
 
 
-@lean
+@only_lean
 def _begin(work: GraphArrays, state: State, task: int, now_s: float) -> None:
     state.start_s[task] = now_s
     state.start_step[task] = state.counts[_STEP] + 1
@@ -130,7 +130,7 @@ def _begin(work: GraphArrays, state: State, task: int, now_s: float) -> None:
         _set_event(state, task, now_s + work.duration_s[task])
 
 
-@lean
+@only_lean
 def _try_first_in_line(work: GraphArrays, state: State, resource: int, now_s: float) -> None:
     """Start the first task in a line if it is first, and its resource free, everywhere."""
     if state.line_length[resource] == 0:
@@ -153,7 +153,7 @@ def _try_first_in_line(work: GraphArrays, state: State, resource: int, now_s: fl
     _begin(work, state, task, now_s)
 
 
-@lean
+@only_lean
 def _start_all(work: GraphArrays, state: State, now_s: float) -> None:
     """Start everything that can start."""
     for k in range(state.counts[_FREE]):
@@ -166,7 +166,7 @@ def _start_all(work: GraphArrays, state: State, now_s: float) -> None:
     state.counts[_TOUCHED] = 0
 
 
-@lean
+@only_lean
 def _mark_dirty(state: State, link: int) -> None:
     """Remember that the flows of a link have changed."""
     if state.link_seen[link] == 0:
@@ -175,7 +175,7 @@ def _mark_dirty(state: State, link: int) -> None:
         state.counts[_DIRTY] += 1
 
 
-@lean
+@only_lean
 def _begin_flow(work: GraphArrays, state: State, task: int, now_s: float) -> None:
     state.phase[task] = _FLOWING
     state.remaining_bytes[task] = work.num_bytes[task]
@@ -191,7 +191,7 @@ def _begin_flow(work: GraphArrays, state: State, task: int, now_s: float) -> Non
         _mark_dirty(state, link)
 
 
-@lean
+@only_lean
 def _end_flow(work: GraphArrays, state: State, task: int) -> None:
     for entry in range(work.link_offsets[task], work.link_offsets[task + 1]):
         link, before, after = work.links[entry], state.previous_entry[entry], state.next_entry[entry]
@@ -204,7 +204,7 @@ def _end_flow(work: GraphArrays, state: State, task: int) -> None:
         _mark_dirty(state, link)
 
 
-@lean
+@only_lean
 def _collect_component(work: GraphArrays, state: State) -> int:
     """Extend the dirty links by all that share a flow with them, transitively; list those flows."""
     num_flows, position = 0, 0
@@ -228,7 +228,7 @@ def _collect_component(work: GraphArrays, state: State) -> int:
     return num_flows
 
 
-@lean
+@only_lean
 def _saturate(work: GraphArrays, state: State, link: int, share: float) -> None:
     """Give all flows of a link that have no rate yet this one."""
     entry = state.first_entry[link]
@@ -242,7 +242,7 @@ def _saturate(work: GraphArrays, state: State, link: int, share: float) -> None:
         entry = state.next_entry[entry]
 
 
-@lean
+@only_lean
 def _fill(work: GraphArrays, state: State) -> None:
     """Max-min fair rates by progressive filling: saturate the tightest links, again and again."""
     num_open = state.counts[_DIRTY]
@@ -270,7 +270,7 @@ def _fill(work: GraphArrays, state: State) -> None:
     state.counts[_DIRTY] = 0
 
 
-@lean
+@only_lean
 def _share_links(work: GraphArrays, state: State, now_s: float) -> None:
     """Give new rates to the flows that a change can have touched, and move their ends."""
     num_flows = _collect_component(work, state)
@@ -288,7 +288,7 @@ def _share_links(work: GraphArrays, state: State, now_s: float) -> None:
         _set_event(state, flow, now_s + state.remaining_bytes[flow] / rate)
 
 
-@lean
+@only_lean
 def _take_events(work: GraphArrays, state: State, now_s: float) -> None:
     """Take all events of this instant from the heap."""
     while state.counts[_EVENTS] > 0:
@@ -310,7 +310,7 @@ def _take_events(work: GraphArrays, state: State, now_s: float) -> None:
             state.counts[_ENDING] += 1
 
 
-@lean
+@only_lean
 def run(work: GraphArrays, state: State) -> int:
     """Run the work until nothing can happen any more; return the number of tasks that ended."""
     now_s = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
+from contextlib import nullcontext
 from typing import Any
 
+from trainyard.compiling import python_first
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
@@ -18,6 +20,9 @@ from trainyard.fleet.simulation.simulator import Simulator
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
+
+# So many take longer in Python than it takes to compile.
+_MANY_JOBS = 1000
 
 
 def simulate_fleet(jobs: Iterable[Job], cluster: Cluster, policy: Policy, **conditions: Any) -> FleetRun:
@@ -67,21 +72,21 @@ def prepared_run(
     if traits.rounds is not None:
         rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    if (
-        rounds is not None
-        and rounds.only_simulated
-        and (hazards.are_there or crowding.is_there or cluster.changes)
-    ):
+    more = hazards.are_there or crowding.is_there or cluster.changes
+    if rounds is not None and rounds.only_simulated and more:
         raise FleetError(
             "rounds as published know no failures, no interference and no nodes that come and go; simulate these in "
             "rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
-    simulator = Simulator(jobs, policy, allocator, rounds, strict)
+    how = nullcontext if isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS else python_first
+    with how():
+        allocator = Allocator(cluster, policy, placement(place), costs or Costs(), notes, fate, crowding)
+        simulator = Simulator(jobs, policy, allocator, rounds, strict)
 
     def run() -> FleetRun:
-        simulator.run()
-        return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
+        with how():
+            simulator.run()
+            return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
 
     return run

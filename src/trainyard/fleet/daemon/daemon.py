@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from trainyard.compiling import python_first
 from trainyard.fleet.daemon.clock import Clock
 from trainyard.fleet.daemon.lookahead import Lookahead
 from trainyard.fleet.daemon.refusal import Refusal
@@ -80,6 +81,7 @@ class Daemon:
         self._lookahead: Lookahead | None = None
         self._begin_anew()
 
+    @python_first()
     def _begin_anew(self) -> None:
         """Have a driver that knows nothing yet: it restores all jobs from the state, as after a crash."""
         self.driver = Driver(
@@ -235,6 +237,7 @@ class Daemon:
             _LOG.warning(problem)
         self._problem = self._noted = problem
 
+    @python_first()
     def turn(self) -> None:
         """Do what is to be done now."""
         if self._news.is_set():

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -84,7 +84,7 @@ def _equilibrated(data: Floats, level: Floats, rounds: int) -> tuple[Floats, Flo
     return columns, rows
 
 
-@compiled
+@only_compiled
 def _times(data, level, x):  # type: ignore[no-untyped-def]
     """The rows' values."""
     _, jobs, kinds = data.shape
@@ -101,7 +101,7 @@ def _times(data, level, x):  # type: ignore[no-untyped-def]
     return out
 
 
-@compiled
+@only_compiled
 def _back(data, level, z):  # type: ignore[no-untyped-def]
     """The columns' values."""
     _, jobs, kinds = data.shape
@@ -120,7 +120,7 @@ def _back(data, level, z):  # type: ignore[no-untyped-def]
     return out
 
 
-@compiled
+@only_compiled
 def _job(data, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyped-def]
     """One job's part of the step: its fractions, into ``out``, and the prices of its time and of its rate.
 
@@ -157,7 +157,7 @@ def _job(data, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyped-def]
     return u / det, v / det
 
 
-@compiled
+@only_compiled
 def _coupling(data, level, w2, coupled):  # type: ignore[no-untyped-def]
     """The system of the devices' prices and the level, once the jobs are eliminated."""
     _, jobs, kinds = data.shape
@@ -179,7 +179,7 @@ def _coupling(data, level, w2, coupled):  # type: ignore[no-untyped-def]
     return matrix
 
 
-@compiled
+@only_compiled
 def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     """Solve ``G' z = bx, G x - w2 z = bz``."""
     _, jobs, kinds = data.shape
@@ -214,7 +214,7 @@ def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     return x, z
 
 
-@compiled
+@only_compiled
 def _refined(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     """The same, and what rounding left of the right side once more, twice at most."""
     x, z = _step(data, level, w2, matrix, bx, bz)
@@ -228,14 +228,14 @@ def _refined(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     return x, z
 
 
-@compiled
+@only_compiled
 def _inside(v):  # type: ignore[no-untyped-def]
     """Moved into the cone, as the method starts."""
     least = v.min()
     return v if least > 0 else v + (1.0 - least)
 
 
-@compiled
+@only_compiled
 def _length(s, z, tau, kappa, ds, dz, dtau, dkappa):  # type: ignore[no-untyped-def]
     """How far the step can go."""
     far = 1e9
@@ -251,7 +251,7 @@ def _length(s, z, tau, kappa, ds, dz, dtau, dkappa):  # type: ignore[no-untyped-
     return min(max(far, 1e-6), 0.999)
 
 
-@compiled
+@only_compiled
 def _solve(c, data, level, h, coupled):  # type: ignore[no-untyped-def]
     """Minimise ``c x`` under ``G x + s = h, s >= 0``; the fractions and the level, and whether they exist."""
     rows, nothing = len(h), np.zeros(len(c))

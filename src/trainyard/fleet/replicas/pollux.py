@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.compiling import compiled, lean
+from trainyard.compiling import only_compiled, only_lean
 from trainyard.fleet.policies.pollux.genetic import Allocations, Floats, Problem, search
 from trainyard.fleet.policies.pollux.offspring import below, insert, limit, settle
 from trainyard.fleet.policies.pollux.policy import Pollux
@@ -42,7 +42,7 @@ def search_of_program(
     return search(problem, start, seed, num_generations, population, make_child, chances)
 
 
-@compiled
+@only_compiled
 def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
     """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
     p = 1.0 / num_jobs
@@ -54,7 +54,7 @@ def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@only_compiled
 def make_child(random, alive, a, b, current, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
     """A child: jobs before a cut as in one parent, the rest as in the other, or all as in one.
 
@@ -77,7 +77,7 @@ def make_child(random, alive, a, b, current, sizes, least, most, chances, child)
     _repair(random, first, node, count, head, after, sizes, least, most, child)
 
 
-@lean
+@only_lean
 def _cut_and_mutated(random, one, other, cut, current, entries, used, num_entries):  # type: ignore[no-untyped-def]
     """Jobs as in their parent, or as they are now, some without some of their nodes; returns where the entries end.
 
@@ -104,7 +104,7 @@ def _cut_and_mutated(random, one, other, cut, current, entries, used, num_entrie
     return n
 
 
-@lean
+@only_lean
 def _grow(random, node, count, end, used, num_entries, sizes, num_jobs):  # type: ignore[no-untyped-def]
     """Entries on nodes with free devices grow at random."""
     of_all = 1.0 / num_jobs
@@ -116,7 +116,7 @@ def _grow(random, node, count, end, used, num_entries, sizes, num_jobs):  # type
                 count[e] += below(random, sizes[m] + 1 - count[e])
 
 
-@lean
+@only_lean
 def _spread(random, entries, end, used, sizes, chances, head, after):  # type: ignore[no-untyped-def]
     """Random jobs come to nodes with free devices on which they are not.
 
@@ -144,7 +144,7 @@ def _spread(random, entries, end, used, sizes, chances, head, after):  # type: i
                 n += 1
 
 
-@compiled
+@only_compiled
 def _repair(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """Make it possible: one distributed job per node, no job over its most or under its least, no node over its size.
 

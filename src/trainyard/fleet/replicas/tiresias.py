@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from trainyard.compiling import compiled, lean
+from trainyard.compiling import only_compiled, only_lean
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.policies.tiresias.moves import (
     ALLOWED_TYPES,
@@ -110,7 +110,7 @@ def tiresias_program(
     return TiresiasProgram(thresholds, knob, samples, two_dimensional, 0.5)
 
 
-@compiled
+@only_compiled
 def _requeue(jobs, numbers, now_s, seen, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
     """Note the service of jobs, demote and promote them, and return the numbers of those whose queue changed."""
     held, attained_s = seen[HELD], seen[ATTAINED_S]
@@ -131,7 +131,7 @@ def _requeue(jobs, numbers, now_s, seen, thresholds, knob, two_dimensional):  # 
     return moved[:num_moved]
 
 
-@lean
+@only_lean
 def _rank(ranks, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
     """Within a queue: first those that ran, then those that waited, that come, and that moved here."""
     for number in range(len(ranks)):
@@ -144,7 +144,7 @@ def _rank(ranks, num_known, moved, held, num_before):  # type: ignore[no-untyped
             ranks[number] = 2 * num_before + len(ranks) + number
 
 
-@compiled
+@only_compiled
 def _next_move_s(jobs, now_s, runs, waits, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
     """Time until a job goes to another queue, as the program computes it; it counts its moves also where nobody waits."""
     best_s = np.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from trainyard.compiling import python_first
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
@@ -19,6 +20,7 @@ from trainyard.hardware.cluster import Cluster
 __all__ = ["run_fleet"]
 
 
+@python_first()
 def run_fleet(
     jobs: Sequence[Job],
     cluster: Cluster,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 from trainyard.fleet.workload.throughput import TINY, Theta, fit, sync_s
 
 Floats = NDArray[np.float64]
@@ -202,13 +202,13 @@ def _fitted(timings: tuple[tuple[int, int, int, float, float], ...]) -> Theta:
     return fit(timings)
 
 
-@compiled
+@only_compiled
 def _gain(square, variance, scale):  # type: ignore[no-untyped-def]
     rest = variance / scale + square
     return (variance + square) / rest if rest > 0 else 1.0
 
 
-@compiled
+@only_compiled
 def _best(theta, square, variance, limits, across, num_devices):  # type: ignore[no-untyped-def]
     """Best of batch sizes in geometric progression: goodput, local batch, passes."""
     first, last, least_local, most_local = limits
@@ -234,7 +234,7 @@ def _best(theta, square, variance, limits, across, num_devices):  # type: ignore
     return best, best_local, best_passes
 
 
-@compiled
+@only_compiled
 def _goodputs(theta, noise, limits, most, num_columns):  # type: ignore[no-untyped-def]
     found = np.zeros((len(theta), 2, num_columns))
     for j in range(len(theta)):
@@ -244,7 +244,7 @@ def _goodputs(theta, noise, limits, most, num_columns):  # type: ignore[no-untyp
     return found
 
 
-@compiled
+@only_compiled
 def _goodputs_at(theta, noise, limits, across, num_devices):  # type: ignore[no-untyped-def]
     found = np.zeros(len(theta))
     for j in range(len(theta)):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 
 TINY = 1e-8  # what costs nothing, costs this much, so that it has a logarithm
 _LARGEST_GAMMA = 10.0  # of the norm that joins computing and synchronising: nearly their maximum
@@ -67,7 +67,7 @@ def fit(samples: tuple[Sample, ...]) -> Theta:
     return Theta(*found.tolist())
 
 
-@compiled
+@only_compiled
 def sync_s(theta, across, num_devices):  # type: ignore[no-untyped-def]
     """Seconds of synchronisation, over several nodes (``across``) or within one; compiled."""
     if across:
@@ -75,7 +75,7 @@ def sync_s(theta, across, num_devices):  # type: ignore[no-untyped-def]
     return theta[4] + theta[5] * max(num_devices - 2, TINY) if num_devices > 1 else TINY
 
 
-@compiled
+@only_compiled
 def _least(x, lower, upper, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     """Minimum of the loss within bounds, by projected BFGS over the logarithms of the numbers.
 
@@ -114,19 +114,19 @@ def _least(x, lower, upper, across, devices, local, log_compute, log_step):  # t
     return np.exp(x)
 
 
-@compiled
+@only_compiled
 def _log_loss(x, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     theta = np.exp(x)
     loss, slope = _loss(theta, across, devices, local, log_compute, log_step)
     return loss, slope * theta
 
 
-@compiled
+@only_compiled
 def _times(matrix, vector):  # type: ignore[no-untyped-def]
     return np.sum(matrix * vector, axis=1)
 
 
-@compiled
+@only_compiled
 def _updated(inverse, is_new, moved, turned):  # type: ignore[no-untyped-def]
     """The inverse Hessian after a step (Broyden, Fletcher, Goldfarb, Shanno)."""
     curved = np.sum(moved * turned)
@@ -139,7 +139,7 @@ def _updated(inverse, is_new, moved, turned):  # type: ignore[no-untyped-def]
     return inverse - (np.outer(bent, moved) + np.outer(moved, bent)) / curved, False
 
 
-@compiled
+@only_compiled
 def _loss(theta, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     """Errors of passes and steps, a pull to gamma 1 and to synchronisation that does not grow; and the gradient."""
     num, gamma = len(local), theta[6]

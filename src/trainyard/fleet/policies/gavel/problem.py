@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -201,7 +201,7 @@ def alike(problem: Problem, *seen: Floats | Ints) -> tuple[Ints, Ints, Ints, Flo
     )
 
 
-@compiled
+@only_compiled
 def grouped(rows):  # type: ignore[no-untyped-def]
     """Equal rows: the first row of every group, the group of every row, and how many rows it has."""
     size = len(rows)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled, lean
+from trainyard.compiling import only_compiled, only_lean
 from trainyard.fleet.policies.pollux.offspring import below, make_child
 
 Ints = NDArray[np.int32]
@@ -124,7 +124,7 @@ def search(
     return Allocations(*found[:3]), found[3]
 
 
-@compiled
+@only_compiled
 def _carried_over(first, node, count, place):  # type: ignore[no-untyped-def]
     num, num_jobs = len(first), len(place)
     to_first = np.zeros((num, num_jobs + 1), np.int32)
@@ -140,7 +140,7 @@ def _carried_over(first, node, count, place):  # type: ignore[no-untyped-def]
     return to_first, to_node, to_count
 
 
-@compiled
+@only_compiled
 def _search(  # type: ignore[no-untyped-def]
     random, first0, node0, count0, now_first, now_node, now_count, sizes, speedup, realloc_factor, least, most, fairness,
     num_generations, population, make, tables,
@@ -179,14 +179,14 @@ def _search(  # type: ignore[no-untyped-def]
     return first[living], node[living], count[living], fitness[living]
 
 
-@lean
+@only_lean
 def _tournament_winner(random, fitness, ranked, num):  # type: ignore[no-untyped-def]
     """The fitter of two random ones of those that live, of which there are ``num``."""
     a, b = ranked[below(random, num)], ranked[below(random, num)]
     return a if fitness[a] >= fitness[b] else b
 
 
-@lean
+@only_lean
 def _is_duplicate(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
     """Whether the allocation is already there."""
     end = first[s, -1]
@@ -205,7 +205,7 @@ def _is_duplicate(first, node, count, fitness, others, s):  # type: ignore[no-un
     return False
 
 
-@lean
+@only_lean
 def _fitness(first, node, count, current, speedup, realloc_factor, fairness):  # type: ignore[no-untyped-def]
     """Power mean of the speedups of all jobs; with a power of minus infinity that is the least of them."""
     total, least, num_jobs, num_idle = 0.0, np.inf, len(realloc_factor), 0
@@ -229,7 +229,7 @@ def _fitness(first, node, count, current, speedup, realloc_factor, fairness):  #
     return (total / num_jobs) ** (1.0 / fairness)
 
 
-@lean
+@only_lean
 def _is_current(first, node, count, current, j):  # type: ignore[no-untyped-def]
     """Whether a job has what it has now."""
     now_first, now_node, now_count = current

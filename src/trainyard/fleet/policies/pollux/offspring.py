@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 
 
-@compiled
+@only_compiled
 def make_child(random, alive, one, other, current, sizes, least, most, tables, child):  # type: ignore[no-untyped-def]
     """A child: rows of both parents at random, elements mutated, and random ones taken back.
 
@@ -40,7 +40,7 @@ def make_child(random, alive, one, other, current, sizes, least, most, tables, c
     _write_child(first, node, count, left, least, child)
 
 
-@compiled
+@only_compiled
 def _mixed_and_mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
     """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
 
@@ -77,13 +77,13 @@ def _mixed_and_mutated(random, alive, one, other, sizes):  # type: ignore[no-unt
     return first, node[:n], count[:n], owner[:n]
 
 
-@compiled
+@only_compiled
 def below(random, end):  # type: ignore[no-untyped-def]
     """A whole number from 0 to below ``end``; the generator's own way takes five times as long."""
     return int(random.random() * end)
 
 
-@compiled
+@only_compiled
 def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
     """Entries of each node, as linked lists: the first one, and after each the next; -1 for none."""
     on_node, after = np.full(num_nodes, -1, np.int32), np.zeros(len(node), np.int32)
@@ -93,7 +93,7 @@ def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
     return on_node, after
 
 
-@compiled
+@only_compiled
 def _avoid_interference(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
     """Random jobs that are distributed, on several nodes, leave a node until there is only one of them."""
     length, distributed = np.diff(first), np.empty(len(owner), np.int32)
@@ -110,7 +110,7 @@ def _avoid_interference(random, first, count, owner, on_node, after):  # type: i
                 length[owner[distributed[k]]] -= 1
 
 
-@compiled
+@only_compiled
 def _fit_node(random, count, head, after, size):  # type: ignore[no-untyped-def]
     """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
     total, num = 0, 0
@@ -137,7 +137,7 @@ def _fit_node(random, count, head, after, size):  # type: ignore[no-untyped-def]
     return 0
 
 
-@compiled
+@only_compiled
 def _write_child(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
     """Without empty elements, and with what is missing for jobs that cannot run on so few."""
     to_first, to_node, to_count = child
@@ -158,7 +158,7 @@ def _write_child(first, node, count, left, least, child):  # type: ignore[no-unt
         to_first[j + 1] = end
 
 
-@compiled
+@only_compiled
 def _distributed_on(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
     """Of every node, whether there is a distributed job on it: one that is on others, too."""
     has_distributed = np.zeros(num_nodes, np.bool_)
@@ -172,7 +172,7 @@ def _distributed_on(first, node, count, num_nodes):  # type: ignore[no-untyped-d
     return has_distributed
 
 
-@compiled
+@only_compiled
 def settle(child, j, begin, end, least, left, has_distributed):  # type: ignore[no-untyped-def]
     """Let a job have its entries, and what it lacks, or nothing; returns where its entries end."""
     first, node, count = child
@@ -185,7 +185,7 @@ def settle(child, j, begin, end, least, left, has_distributed):  # type: ignore[
     return end
 
 
-@compiled
+@only_compiled
 def _top_up(node, count, begin, end, wanted, left, has_distributed):  # type: ignore[no-untyped-def]
     """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
     # On a node that another distributed job is on, it cannot become one.
@@ -210,7 +210,7 @@ def _top_up(node, count, begin, end, wanted, left, has_distributed):  # type: ig
     return end
 
 
-@compiled
+@only_compiled
 def insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
     """Insert an entry by its node."""
     k = n
@@ -221,7 +221,7 @@ def insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@compiled
+@only_compiled
 def limit(random, amount, most):  # type: ignore[no-untyped-def]
     """Take entries in random order until the job has all that it may have."""
     order = np.arange(len(amount))

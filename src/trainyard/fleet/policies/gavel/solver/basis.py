@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,7 @@ class Basis(NamedTuple):
     place: Ints
 
 
-@compiled
+@only_compiled
 def begun(takes, count, price):  # type: ignore[no-untyped-def]
     """A basis to begin with: everybody's cheapest vertex.
 
@@ -60,7 +60,7 @@ def begun(takes, count, price):  # type: ignore[no-untyped-def]
     return Basis(key, owner, np.arange(kinds))
 
 
-@compiled
+@only_compiled
 def _cost(takes, price, job, place):  # type: ignore[no-untyped-def]
     found = 0.0
     for kind in range(len(price)):
@@ -68,7 +68,7 @@ def _cost(takes, price, job, place):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@only_compiled
 def _cheapest(takes, count, price, job):  # type: ignore[no-untyped-def]
     """The vertex of a job that costs least, and its cost."""
     best, least = 0, _cost(takes, price, job, 0)
@@ -79,7 +79,7 @@ def _cheapest(takes, count, price, job):  # type: ignore[no-untyped-def]
     return best, least
 
 
-@compiled
+@only_compiled
 def fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
     """A column of the matrix: what more of it takes of every type when its job's key makes room for it."""
     for kind in range(len(out)):
@@ -89,7 +89,7 @@ def fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
             out[kind] = -1.0 if job == PART else 1.0 if kind == place else 0.0
 
 
-@compiled
+@only_compiled
 def inverse_of(takes, basis):  # type: ignore[no-untyped-def]
     """Of the matrix of the columns that the rows of the types decide."""
     kinds = len(basis.owner)
@@ -100,7 +100,7 @@ def inverse_of(takes, basis):  # type: ignore[no-untyped-def]
     return _inverse(matrix)
 
 
-@compiled
+@only_compiled
 def _inverse(matrix):  # type: ignore[no-untyped-def]
     """Of a matrix so small that LAPACK would take longer to call (Gauss and Jordan)."""
     size = len(matrix)
@@ -124,7 +124,7 @@ def _inverse(matrix):  # type: ignore[no-untyped-def]
     return right
 
 
-@compiled
+@only_compiled
 def times(matrix, vector, out):  # type: ignore[no-untyped-def]
     for row in range(len(matrix)):
         out[row] = 0.0
@@ -132,7 +132,7 @@ def times(matrix, vector, out):  # type: ignore[no-untyped-def]
             out[row] += matrix[row, column] * vector[column]
 
 
-@compiled
+@only_compiled
 def priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
     """What the keys take; what the cheapest vertices would save; and the column that promises most, if hasty the first.
 
@@ -154,7 +154,7 @@ def priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
     return taken, saved, enters, place
 
 
-@compiled
+@only_compiled
 def leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
     """How far a column of a job, or of none, can enter, and which leaves then.
 
@@ -183,7 +183,7 @@ def leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
     return far, leaves
 
 
-@compiled
+@only_compiled
 def exchanged(basis, value, far, leaves, job, place):  # type: ignore[no-untyped-def]
     """One column enters and another leaves; of a job whose key leaves, the vertex with most weight is the next.
 
@@ -207,7 +207,7 @@ def exchanged(basis, value, far, leaves, job, place):  # type: ignore[no-untyped
         basis.owner[heir], basis.place[heir] = job, place
 
 
-@compiled
+@only_compiled
 def fractions_of(takes, held, basis, value):  # type: ignore[no-untyped-def]
     """Of all jobs on all types."""
     found = np.zeros(held.shape)

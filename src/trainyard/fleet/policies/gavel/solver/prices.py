@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem, alike
 from trainyard.fleet.policies.gavel.solver.simplex import ALL, ENOUGH, least_part, most_reward
 
@@ -65,13 +65,13 @@ def rewarded(rate: Floats, held: Floats, need: Floats, reward: Floats) -> Floats
     return found
 
 
-@compiled
+@only_compiled
 def even(kinds):  # type: ignore[no-untyped-def]
     """Prices to begin with."""
     return np.full(kinds, 1.0 / kinds)
 
 
-@compiled
+@only_compiled
 def _highest(rate, held, reward):  # type: ignore[no-untyped-def]
     """Of the fractions with which the least rate of all is as high as can be, the ones with most reward."""
     jobs, kinds = rate.shape
@@ -83,7 +83,7 @@ def _highest(rate, held, reward):  # type: ignore[no-untyped-def]
     return most_reward(rate, held, np.full(jobs, level), reward, price)
 
 
-@compiled
+@only_compiled
 def raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
@@ -101,7 +101,7 @@ def raised(rate, held, most, level, share, price, rise):  # type: ignore[no-unty
     return rise, price, fraction
 
 
-@compiled
+@only_compiled
 def needed(most, level, share, rise):  # type: ignore[no-untyped-def]
     found = np.zeros(len(level))
     for job in range(len(level)):
@@ -109,7 +109,7 @@ def needed(most, level, share, rise):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@only_compiled
 def _affordable(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """The most that levels can rise at these prices, up to a given rise (Newton's method)."""
     while rise > 0.0:
@@ -126,7 +126,7 @@ def _affordable(rate, held, most, level, share, price, rise):  # type: ignore[no
     return rise
 
 
-@compiled
+@only_compiled
 def costs(rate, held, need, price):  # type: ignore[no-untyped-def]
     """What needs cost at prices.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 from trainyard.fleet.policies.gavel.solver.basis import (
     EXACT,
     PART,
@@ -41,7 +41,7 @@ _STALLED = 50
 """Steps without progress after which any column that promises some is as good as the best: so that it ends."""
 
 
-@compiled
+@only_compiled
 def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
     """The least part of the devices of every type on which all jobs have what they need.
 
@@ -64,7 +64,7 @@ def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
     return part, prices / _total(prices), fractions_of(takes, held, basis, value)
 
 
-@compiled
+@only_compiled
 def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def]
     """Of the fractions with which all jobs have what they need, the ones with most reward.
 
@@ -84,7 +84,7 @@ def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def
     return fractions_of(takes, held, basis, value) / most
 
 
-@compiled
+@only_compiled
 def _vertices(rate, held, need, reward, more):  # type: ignore[no-untyped-def]
     """What every vertex of every job takes of every type, and then what it costs: nothing, or less by its reward.
 
@@ -127,7 +127,7 @@ def _vertices(rate, held, need, reward, more):  # type: ignore[no-untyped-def]
     return takes, count
 
 
-@compiled
+@only_compiled
 def _stepped(takes, count, basis, most, enough):  # type: ignore[no-untyped-def]
     """Steps to the least part, down to one that is enough; or, if the part has a bound (``most``), to the least cost.
 
@@ -168,14 +168,14 @@ def _stepped(takes, count, basis, most, enough):  # type: ignore[no-untyped-def]
     return now, price, value
 
 
-@compiled
+@only_compiled
 def _more_cost(takes, basis, column):  # type: ignore[no-untyped-def]
     """What a column of the basis costs more than the key of its job; nothing if it is no job's."""
     job, last = basis.owner[column], takes.shape[2] - 1
     return takes[job, basis.place[column], last] - takes[job, basis.key[job], last] if job >= 0 else 0.0
 
 
-@compiled
+@only_compiled
 def _total(values):  # type: ignore[no-untyped-def]
     found = 0.0
     for value in values:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.compiling import only_compiled
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem, alike
 from trainyard.fleet.policies.gavel.solver.prices import costs, even, needed, raised
 from trainyard.fleet.policies.gavel.solver.program import solve_in_highs
@@ -74,7 +74,7 @@ def _filled_in_highs(problem: Problem, of: Entities) -> Fractions:
     return fraction
 
 
-@compiled
+@only_compiled
 def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
     """Fractions by water filling.
 
@@ -102,7 +102,7 @@ def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  
     return fraction
 
 
-@compiled
+@only_compiled
 def _split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
     """Weights of entities, divided among their jobs that can still grow or given to the first of them.
 
@@ -129,7 +129,7 @@ def _split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type
     return found
 
 
-@compiled
+@only_compiled
 def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
     """Let jobs grow no more that can have no more; whether there are any.
 
