@@ -271,3 +271,11 @@ def test_work_that_gets_long_is_compiled(either: Callable[[], Any], monkeypatch:
 def test_nothing_runs_as_python_that_is_not_asked_to(either: Callable[[], Any]) -> None:
     _call_of(module := either())
     assert _num_compiled(module.outer) == 1
+
+
+def test_what_is_on_disk_is_told(either: Callable[[], Any]) -> None:
+    module = either()
+    assert not compiling.is_kept(module.outer)
+    _call_of(module)
+    assert compiling.is_kept(module.outer)
+    assert compiling.is_kept(either().outer), "by the next process, too"

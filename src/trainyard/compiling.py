@@ -38,6 +38,7 @@ __all__ = [
     "compile_from_now_on",
     "compiled",
     "compiling_is_said",
+    "is_kept",
     "lean",
     "only_compiled",
     "only_lean",
@@ -144,6 +145,15 @@ def python_first() -> Iterator[None]:
         yield
     finally:
         _is_python_first.reset(token)
+
+
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Return whether some compiled form of a function is on disk."""
+    index = _index_of(function)
+    try:
+        return index is not None and bool(index._load_index())
+    except Exception:  # of a damaged file, any
+        return False
 
 
 def compile_from_now_on() -> None:

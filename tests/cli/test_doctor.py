@@ -43,3 +43,11 @@ def test_measurements(there, monkeypatch, tmp_path, capsys):
 
         measurements_file("ops").write_text("{}")
     assert parts(capsys)["times of ops"]["is_there"] is there
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_compiled_simulator(kept, monkeypatch, capsys):
+    monkeypatch.setattr("trainyard.compiling.is_kept", lambda function: kept)
+    found = parts(capsys)["compiled simulator"]
+    assert found["is_there"] is kept
+    assert ("trainyard.fleet.precompile" in found["found"]) is not kept

@@ -28,7 +28,7 @@ _VLLM_PYTHON = Path(".venv-vllm/bin/python")
 
 @dataclass(frozen=True)
 class Options(Common):
-    """Tell what is installed, measured or missing on this machine, and which verbs need it. Nothing is measured."""
+    """Tell what is installed, compiled, measured or missing here, and which verbs need it. Nothing is measured."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.tables import make_table
 
     with screen.waiting("looking at this installation"):
-        found = [_python(), _torch(), _gpus(), *_extras(), _slurm(), _vllm(), *_measured()]
+        found = [_python(), _torch(), _gpus(), *_extras(), _slurm(), _vllm(), _simulator(), *_measured()]
     rows = [("yes" if each.is_there else "no", each.part, each.found, each.verbs) for each in found]
     table = make_table(f"trainyard {VERSION}", ("there", "part", "found, or what to do", "for"), rows, 4)
     return Outcome({"version": VERSION, "parts": [asdict(each) for each in found]}, (table,))
@@ -121,6 +121,19 @@ def _vllm() -> _Finding:
     is_there = _VLLM_PYTHON.exists()
     told = str(_VLLM_PYTHON) if is_there else f"no {_VLLM_PYTHON} here: make vllm"
     return _Finding("vLLM", is_there, told, "serve run --engine vllm")
+
+
+def _simulator() -> _Finding:
+    from trainyard.compiling import is_kept
+    from trainyard.fleet.mechanism.preempt import assign
+
+    is_there = is_kept(assign)
+    told = (
+        "on disk"
+        if is_there
+        else "compiled at its first long run, or by: python -m trainyard.fleet.precompile"
+    )
+    return _Finding("compiled simulator", is_there, told, "fleet simulate, compare, run, daemon")
 
 
 def _measured() -> Iterator[_Finding]:
