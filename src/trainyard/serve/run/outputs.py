@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.batch import Batch
+from trainyard.serve.run.prompt_logprobs import PromptLogprobs
 from trainyard.serve.run.sampling import TokenLogprobs
 
 __all__ = ["Embedding", "EngineState", "FinishReason", "Floats", "NewToken", "Refused", "StepRecord"]
@@ -31,6 +32,7 @@ class NewToken:
     logprobs : if the request asks for them.
     finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
     num_cached_tokens : tokens of the prompt that were in the KV cache.
+    prompt_logprobs : of the prompt, with the first token of the first answer, if the request asks for them.
     """
 
     request: int
@@ -39,6 +41,7 @@ class NewToken:
     logprobs: TokenLogprobs | None
     finish_reason: FinishReason
     num_cached_tokens: int
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Embedding(NamedTuple):

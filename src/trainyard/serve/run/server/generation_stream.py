@@ -13,7 +13,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta
+from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta, ScoredPrompt
 from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import Metrics
@@ -127,25 +127,24 @@ class GenerationStream:
     async def _take_tokens(self, place: int, request: Request) -> None:
         given, num = self._given, request.num_samples
         decoders = [
-            ChoiceDecoder(
-                place * num + each,
-                self._model.tokenizer,
-                given.stops,
-                given.stop_token_ids,
-                given.make_parser() if given.make_parser else None,
-                given.sampling.min_tokens,
-            )
+            ChoiceDecoder(place * num + each, self._model.tokenizer, given.text, given.echoed[place])
             for each in range(num)
         ]
+        scored: ScoredPrompt | None = None
+        waiting = set(range(num))  # for their first token
 
         def is_last(new: NewToken) -> bool:
-            delta = decoders[new.sample].take(new)
+            nonlocal scored
+            if new.prompt_logprobs is not None:  # comes before any token of the other samples
+                scored = ScoredPrompt(request.prompt_ids, new.prompt_logprobs)
+            delta = decoders[new.sample].take(new, scored if new.sample in waiting else None)
+            waiting.discard(new.sample)
             if delta.says_something:
                 self._found.put_nowait(delta)
             return bool(delta.finish_reason)
 
         before_s = [float("nan")] * num
-        tokens = self._model.engine.generate(request, given.sampling, given.stop_token_ids, is_last)
+        tokens = self._model.engine.generate(request, given.sampling, given.text.stop_token_ids, is_last)
         async with aclosing(tokens):
             async for new in tokens:
                 self._count(request, new, before_s)
@@ -159,7 +158,7 @@ class GenerationStream:
         since_s = now_s - before_s[new.sample]
         self._metrics.generated(name, since_s if since_s == since_s else None)  # NaN at the first one
         before_s[new.sample] = now_s
-        self.usage.completion_tokens += 1
+        self.usage.completion_tokens += not self._given.text.is_prompt_only
 
     def _leave_queue(self, request: Request) -> None:
         del self._waiting[request.name]

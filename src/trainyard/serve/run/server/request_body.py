@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.reading import shown
 
-__all__ = ["Name", "RequestBody", "describe_error"]
+__all__ = ["Name", "RequestBody", "describe_error", "without_nulls"]
 
 _MOST_PLACE_CHARS = 100
 
@@ -39,6 +39,13 @@ class RequestBody(BaseModel):
         ApiError
             Names the field that is wrong beside the others.
         """
+
+
+def without_nulls(given: Any) -> Any:
+    """The same object without nulls, which say nothing; answers that come back as messages have many."""
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @cache
