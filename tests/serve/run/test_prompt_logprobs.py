@@ -70,7 +70,13 @@ def check(told: PromptLogprobs | None, prompt: Sequence[int]) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "most_rows"),
-    [("vllm", None), ("vllm", 7), ("vllm", 1), ("sarathi(chunk_tokens=16)", None), ("sarathi(chunk_tokens=16)", 5)],
+    [
+        ("vllm", None),
+        ("vllm", 7),
+        ("vllm", 1),
+        ("sarathi(chunk_tokens=16)", None),
+        ("sarathi(chunk_tokens=16)", 5),
+    ],
 )
 def test_they_are_those_of_transformers_beside_other_requests(model, monkeypatch, policy, most_rows):
     if most_rows:

@@ -37,9 +37,7 @@ def test_a_token_is_forbidden_if_it_completes_a_bad_word(words: Sequence[Sequenc
     for token in output:
         limit.take(token)
     completes = {
-        token
-        for token in range(_SIZE)
-        if any((output + [token])[-len(word) :] == word for word in words)
+        token for token in range(_SIZE) if any(([*output, token])[-len(word) :] == word for word in words)
     }
     assert tokens_in(limit.allowed()) == set(range(_SIZE)) - completes
 

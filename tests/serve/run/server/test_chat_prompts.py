@@ -18,7 +18,9 @@ _TEMPLATE = (
 )
 
 
-def asked(tokenizer: ModelTokenizer, path: str, body: dict[str, Any], tokens: list[int]) -> tuple[int, Any, str]:
+def asked(
+    tokenizer: ModelTokenizer, path: str, body: dict[str, Any], tokens: list[int]
+) -> tuple[int, Any, str]:
     """Status and document of an answer that has some tokens, and the text of the prompt."""
     engine = FakeEngine(tokens)
     answer = call_api(tokenizer, engine, lambda client, _: client.post(f"/v1/{path}", json=body))

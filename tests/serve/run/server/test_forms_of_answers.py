@@ -55,7 +55,11 @@ def test_answers_have_the_form_and_then_end(url, path, form, conforms):
     [
         ({"regex": "(a"}, "structured_outputs", "regex parse error"),
         ({"regex": r"(a)\1"}, "structured_outputs", "backreferences"),
-        ({"regex": "(a|b|c|d)?" * 3000 + "((((((((((x{9}){9}){9}){9}){9}){9}){9}){9}){9}){9})"}, "structured_outputs", ""),
+        (
+            {"regex": "(a|b|c|d)?" * 3000 + "((((((((((x{9}){9}){9}){9}){9}){9}){9}){9}){9}){9})"},
+            "structured_outputs",
+            "",
+        ),
         ({"grammar": "nonsense"}, "structured_outputs", "Expected ::="),
         ({"grammar": "start: other"}, "structured_outputs", "other"),
         ({"grammar": "root ::= " + "(" * 5000}, "structured_outputs", ""),
@@ -89,15 +93,25 @@ def test_tools_go_with_json_only(tokenizer, choice):
 
 
 def test_bad_words_and_allowed_tokens_hold_in_answers(url, tokenizer):
-    first, second = next(pair for pair in product("abcqxz", repeat=2) if len(tokenizer.encode("".join(pair))) == 2)
+    first, second = next(
+        pair for pair in product("abcqxz", repeat=2) if len(tokenizer.encode("".join(pair))) == 2
+    )
     letters = {first, second, "0"}
     allowed = [tokenizer.encode(letter)[0] for letter in letters]
-    body = COMPLETION | {"n": 8, "seed": 5, "max_tokens": 40, "allowed_token_ids": allowed, "temperature": 2.0}
+    body = COMPLETION | {
+        "n": 8,
+        "seed": 5,
+        "max_tokens": 40,
+        "allowed_token_ids": allowed,
+        "temperature": 2.0,
+    }
     free = httpx2.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"]
     assert all(len(each["text"]) == 40 and set(each["text"]) <= letters for each in free)
     assert any(first + second in each["text"] for each in free)
     words = [first + second, " 0"]
-    bound = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60).json()["choices"]
+    bound = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60).json()[
+        "choices"
+    ]
     assert all(len(each["text"]) == 40 and set(each["text"]) <= {first, second} for each in bound)
     assert not any(first + second in each["text"] for each in bound)
     none = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": list(letters)}, timeout=60)
@@ -109,9 +123,9 @@ def test_bad_words_are_forbidden_behind_a_space_too(url):
     body = COMPLETION | {"max_tokens": 1, "temperature": 0}
     words = []
     for _ in range(4):  # each time, what was said is forbidden
-        (choice,) = httpx2.post(
-            f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60
-        ).json()["choices"]
+        (choice,) = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60).json()[
+            "choices"
+        ]
         assert choice["text"].strip() not in words
         words.append(choice["text"].strip())
     assert len(set(words)) == 4

@@ -52,7 +52,10 @@ def test_an_echoed_prompt_has_them(url, folder, tokenizer, as_tokens, max_tokens
         assert choice["text"].startswith(_TEXT)
         assert (choice["text"] == _TEXT) == (max_tokens == 0)
         assert "".join(told["tokens"]) == choice["text"]
-        assert [choice["text"][at:].startswith(token) for at, token in zip(told["text_offset"], told["tokens"], strict=True)]
+        assert [
+            choice["text"][at:].startswith(token)
+            for at, token in zip(told["text_offset"], told["tokens"], strict=True)
+        ]
         assert len(told["tokens"]) == len(tokens) + max_tokens
         check_prompt(told, expected(folder, tokens), tokens, 2)
         assert choice["finish_reason"] == "length"
@@ -61,7 +64,13 @@ def test_an_echoed_prompt_has_them(url, folder, tokenizer, as_tokens, max_tokens
 
 
 def test_offsets_count_the_characters_before_each_token(url, tokenizer):
-    body = COMPLETION | {"prompt": "Zug für 🚂 é", "echo": True, "logprobs": 0, "max_tokens": 4, "temperature": 0}
+    body = COMPLETION | {
+        "prompt": "Zug für 🚂 é",
+        "echo": True,
+        "logprobs": 0,
+        "max_tokens": 4,
+        "temperature": 0,
+    }
     (choice,) = plain(url, "completions", body)["choices"]
     told, text = choice["logprobs"], choice["text"]
     for at, token in zip(told["text_offset"], told["tokens"], strict=True):
@@ -86,8 +95,13 @@ def test_a_stream_has_them_with_its_first_chunk(url):
     chunks = [chunk["choices"][0] for chunk in events(url, "completions", body)]
     assert "".join(chunk["text"] for chunk in chunks) == whole["text"]
     assert chunks[0]["text"].startswith(_TEXT)
-    told = {name: [each for chunk in chunks for each in chunk["logprobs"][name]] for name in whole["logprobs"]}
-    assert (told["tokens"], told["text_offset"]) == (whole["logprobs"]["tokens"], whole["logprobs"]["text_offset"])
+    told = {
+        name: [each for chunk in chunks for each in chunk["logprobs"][name]] for name in whole["logprobs"]
+    }
+    assert (told["tokens"], told["text_offset"]) == (
+        whole["logprobs"]["tokens"],
+        whole["logprobs"]["text_offset"],
+    )
     assert told["token_logprobs"][1:] == pytest.approx(whole["logprobs"]["token_logprobs"][1:])
     assert told["top_logprobs"][0] is None
     assert list(map(set, told["top_logprobs"][1:])) == list(map(set, whole["logprobs"]["top_logprobs"][1:]))

@@ -90,6 +90,13 @@ def _biases(given: Any) -> Any:
     return {int(token): value for token, value in given.items()}
 
 
+def _few_entries(given: Any) -> Any:
+    """Refuse too many before each of them is looked at."""
+    if isinstance(given, dict) and len(given) > _MOST_METADATA:
+        raise ValueError(f"allowed are at most {_MOST_METADATA} texts by their names")
+    return given
+
+
 _BadWords = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=_MOST_WORD_CHARS)]], FailFast()
 ]
@@ -145,7 +152,7 @@ class GenerationRequest(RequestBody, ABC):
     guided_regex: FormText | None = None
     guided_choice: Choices = Field(default_factory=list)
     guided_grammar: FormText | None = None
-    metadata: dict[str, str] = Field(default_factory=dict, max_length=_MOST_METADATA)
+    metadata: Annotated[dict[str, str], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     prompt_cache_key: Name = ""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     safety_identifier: Name = ""
