@@ -210,7 +210,7 @@ class Engine:
             )
         if params.is_constrained and not self._chooser.can_constrain:
             raise ServeError(
-                f"request {request.name!r} asks for a form of its answer, and this engine constrains nothing; leave it out"
+                f"request {request.name!r} asks for a form of answer, and this engine constrains nothing; leave it out"
             )
         state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)

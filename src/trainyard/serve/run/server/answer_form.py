@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, StringConstraints, model_validator
 
 from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.api_error import ApiError
@@ -16,7 +16,7 @@ from trainyard.serve.run.server.request_body import Name, RequestBody, without_n
 
 __all__ = ["Choices", "FormText", "JsonSchema", "ResponseFormat", "StructuredOutputs", "one_form"]
 
-_MOST_CHOICES, _MOST_FORM_CHARS = 10_000, 2**20
+_MOST_CHOICES, _MOST_FORM_CHARS = 10_000, 2**18
 
 
 def _schema(given: Any) -> Any:
@@ -29,6 +29,13 @@ def _schema(given: Any) -> Any:
         raise ValueError(error.message) from None
 
 
+def _short_together(texts: list[str]) -> list[str]:
+    num_chars = sum(map(len, texts))
+    if num_chars > _MOST_FORM_CHARS:
+        raise ValueError(f"the texts have {num_chars} characters; allowed are {_MOST_FORM_CHARS} together")
+    return texts
+
+
 JsonSchema = Annotated[dict[str, Any], BeforeValidator(_schema)]
 """A JSON schema, as an object or as its text."""
 FormText = Annotated[str, StringConstraints(min_length=1, max_length=_MOST_FORM_CHARS)]
@@ -37,6 +44,7 @@ Choices = Annotated[
     list[Annotated[str, StringConstraints(min_length=1)]],
     FailFast(),
     Field(min_length=1, max_length=_MOST_CHOICES),
+    AfterValidator(_short_together),
 ]
 """Texts of which an answer is one."""
 

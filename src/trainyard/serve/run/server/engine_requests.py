@@ -279,27 +279,31 @@ def to_engine_requests(
         )
         for place, prompt in enumerate(prompts)
     )
-    own = frozenset(body.stop_token_ids)
-    stop_token_ids = own if body.ignore_eos else own | tokenizer.stop_token_ids
-    reasoning = None
-    if isinstance(body, ChatRequest) and model.reasoning_parser:
-        is_continued = body.continue_final_message
-        reasoning = reasoning_of_answers(
-            model.reasoning_parser, tokenizer, prompts[0], is_continued=is_continued
-        )
-    text = AnswerText(
-        body.stop,
-        body.include_stop_str_in_output,
-        stop_token_ids,
-        body.min_tokens,
-        not body.skip_special_tokens,
-        tools.make_parser,
-        reasoning,
-        isinstance(body, ChatRequest) and not body.include_reasoning,
-        body.max_output_tokens == 0,
-    )
-    sampling = replace(sampling_params(body, tokenizer, tools), bad_words=bad_words, reasoning=reasoning)
+    text = _answer_text(body, prompts, model, tools)
+    sampling = replace(sampling_params(body, tokenizer, tools), bad_words=bad_words, reasoning=text.reasoning)
     return EngineRequests(requests, sampling, text, echoed or ("",) * len(requests))
+
+
+def _answer_text(
+    body: GenerationRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel, tools: ToolAnswers
+) -> AnswerText:
+    """How tokens become the text of answers."""
+    own, reasoning = frozenset(body.stop_token_ids), None
+    if isinstance(body, ChatRequest) and model.reasoning_parser:
+        reasoning = reasoning_of_answers(
+            model.reasoning_parser, model.tokenizer, prompts[0], is_continued=body.continue_final_message
+        )
+    return AnswerText(
+        stops=body.stop,
+        includes_stop=body.include_stop_str_in_output,
+        stop_token_ids=own if body.ignore_eos else own | model.tokenizer.stop_token_ids,
+        min_tokens=body.min_tokens,
+        shows_special=not body.skip_special_tokens,
+        make_parser=tools.make_parser,
+        reasoning=reasoning,
+        hides_reasoning=isinstance(body, ChatRequest) and not body.include_reasoning,
+        is_prompt_only=body.max_output_tokens == 0,
+    )
 
 
 def _is_tokens(given: Any) -> bool:
