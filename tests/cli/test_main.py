@@ -61,8 +61,8 @@ INTERFACE = {
     "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "
     "--block-tokens --max-model-len --threads --chunk --engine --vllm-python --cluster --tp --host --port --api-key "
     "--api-key-file --max-num-queued-reqs --max-num-queued-tokens --max-body --deadline --max-retries --drain "
-    "--step-cpu --step-idle --tool-call-parser --lora-modules --lora-root --max-cpu-loras --log-prompts --replicas "
-    "--router --placement --model-file",
+    "--step-cpu --step-idle --tool-call-parser --reasoning-parser --lora-modules --lora-root --max-cpu-loras "
+    "--log-prompts --replicas --router --placement --model-file",
     "serve compare": "FOLDER --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
     "--ttft --tpot --e2e --dtype --device --cache-blocks --cache-memory "

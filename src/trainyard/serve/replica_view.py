@@ -120,4 +120,6 @@ class ReplicaView:
         return state.num_computed if state.host_blocks else self.num_cached(state)
 
     def _hits(self, state: RequestState) -> list[int]:
+        if not state.request.reads_cache:
+            return []
         return self._cache.find(self._keys.of(state, (state.num_tokens - 1) // self.block_tokens))

@@ -93,6 +93,9 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format in which the models write tool calls: hermes, for Hermes and Qwen models. Without it, tools are called only
     if a request has tool_choice "required" or names a function."""
+    reasoning_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format in which the models write their reasoning: qwen3 or deepseek_r1. Answers of chats then have it apart, as
+    reasoning and reasoning_content. Without it, it is part of the text."""
     lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None
     """LoRA adapters, in folders as PEFT saves them, separated by commas. A request uses one by its NAME, as a model.
     If several models are served: NAME=MODEL:FOLDER."""
@@ -189,6 +192,7 @@ def _server_options(options: Options) -> ServerOptions:
     from trainyard.serve.router import router_of
     from trainyard.serve.run.server.api_keys import ApiKeys
     from trainyard.serve.run.server.api_server import ServerLimits
+    from trainyard.serve.run.server.reasoning import REASONING_FORMATS
     from trainyard.serve.run.server.server import ServerOptions
     from trainyard.serve.run.server.tools.tool_use import TOOL_CALL_FORMATS
 
@@ -208,6 +212,11 @@ def _server_options(options: Options) -> ServerOptions:
     parser = options.tool_call_parser or ""
     if parser and parser not in TOOL_CALL_FORMATS:
         raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_FORMATS)}")
+    reasoning = options.reasoning_parser or ""
+    if reasoning and reasoning not in REASONING_FORMATS:
+        raise ServeError(
+            f"--reasoning-parser {reasoning!r} is not known; known are {listed(REASONING_FORMATS)}"
+        )
     if options.lora_root is not None and not options.lora_root.is_dir():
         raise ServeError(f"--lora-root {options.lora_root} is no folder; give one")
     return ServerOptions(
@@ -226,6 +235,7 @@ def _server_options(options: Options) -> ServerOptions:
             quantity("--step-cpu", options.step_cpu, parse_seconds),
             idle_s=quantity("--step-idle", options.step_idle, parse_seconds),
         ),
+        reasoning_parser=reasoning,
     )
 
 

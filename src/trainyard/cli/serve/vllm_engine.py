@@ -49,8 +49,8 @@ def vllm_server(
     if server != done:
         raise ServeError(
             "--engine vllm has vLLM's own server, which does not do --max-num-queued-reqs, --max-num-queued-tokens, "
-            "--max-body, --deadline, --max-retries, --step-cpu, --step-idle, --tool-call-parser, --log-prompts and "
-            "--router; leave them out"
+            "--max-body, --deadline, --max-retries, --step-cpu, --step-idle, --tool-call-parser, "
+            "--reasoning-parser, --log-prompts and --router; leave them out"
         )
     if options.host_cache_memory is not None:
         raise ServeError("--engine vllm swaps no requests out; leave --host-cache-memory out")

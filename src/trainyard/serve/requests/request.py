@@ -58,6 +58,8 @@ class Request:
     adapter : name of the adapter that it uses on its model; "" for none. Only requests with the same one share blocks of
         the KV cache.
     cache_salt : a secret of its client; "" for none. Only requests with the same one share blocks of the KV cache.
+    reads_cache : whether it reuses blocks of the KV cache that hold the beginning of its prompt. If not, its whole prompt
+        is computed, as what is wanted of its tokens is not in the cache.
     num_samples : how many answers to its prompt are wanted (n of the API; parallel sampling).
     trains : whether its prompt trains its adapter, beside requests that are answered (Miao et al., "FlexLLM", arXiv
         2402.18789): all of its tokens go forward and then backward through the model, whose own weights stay as they are.
@@ -85,6 +87,7 @@ class Request:
     parent: str = ""
     adapter: str = ""
     cache_salt: str = ""
+    reads_cache: bool = True
     num_samples: int = 1
     trains: bool = False
 

@@ -89,7 +89,7 @@ class CausalModel:
             if used <= num_blocks and length <= self.context:
                 places = np.arange(length)
                 batch = attention_batch([0, length], [0], [np.arange(used)], num_blocks, block_tokens)
-                self.compute(StepInputs(np.zeros_like(places), places, batch, {}), [0])
+                self.compute(StepInputs(np.zeros_like(places), places, batch, {}), [length - 1])
 
     def apply(self, ops: Sequence[CacheOp]) -> None:
         """Do operations on the KV cache; see `trainyard.serve.run.step_model.StepModel`."""
@@ -106,10 +106,10 @@ class CausalModel:
         self._adapters.remove(adapter)
 
     def logits(
-        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], rows: Sequence[int]
     ) -> Tensor:
         """Compute a step; see `trainyard.serve.run.step_model.StepModel`."""
-        return self.compute(self.inputs(items, requests), ends)
+        return self.compute(self.inputs(items, requests), rows)
 
     def inputs(self, items: Sequence[WorkItem], requests: Mapping[int, RequestState]) -> StepInputs:
         """The arrays of a step."""
@@ -123,13 +123,13 @@ class CausalModel:
         """Nothing was started."""
 
     @torch.inference_mode()
-    def compute(self, inputs: StepInputs, ends: Sequence[int]) -> Tensor:
+    def compute(self, inputs: StepInputs, rows: Sequence[int]) -> Tensor:
         """Compute a step of which the arrays are made.
 
         Parameters
         ----------
         inputs : of the items of the step.
-        ends : numbers of the items after whose last token a score is wanted.
+        rows : numbers of the tokens after which scores are wanted.
 
         Returns
         -------
@@ -137,8 +137,7 @@ class CausalModel:
         """
         self._attention.inputs = inputs
         self._adapters.use_rows({name: torch.from_numpy(rows) for name, rows in inputs.adapter_rows.items()})
-        rows = (inputs.attention.cu_seqlens[1:] - 1)[list(ends)]
-        keep = torch.from_numpy(rows).to(self._device)
+        keep = torch.tensor(rows, dtype=torch.int64, device=self._device)
         more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
         found: Tensor = self._model(
             input_ids=torch.from_numpy(inputs.token_ids)[None].to(self._device),

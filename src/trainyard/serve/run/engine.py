@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.serve.batch import Batch
+from trainyard.serve.batch import Batch, WorkItem
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.check import BatchChecker, refuse_simulated_only
 from trainyard.serve.errors import ServeError, check_context
@@ -17,6 +17,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine_adapters import adapters_of
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord, TokenTimes
+from trainyard.serve.run.prompt_logprobs import PromptScores, scores_after
 from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, seed_of
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.step_counts import StepCounts
@@ -60,7 +61,7 @@ class Engine:
     clock : tells the time in seconds.
     seen : is told of every step that was computed.
     finished : is told of every request that ended with all of its tokens.
-    constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
+    constrain : makes what holds an answer to its form, such as a JSON schema; None if requests have none.
 
     Attributes
     ----------
@@ -214,18 +215,23 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} has min_tokens, and all tokens end it; give fewer of these"
             )
+        if params.prompt_logprobs is not None and request.reads_cache:
+            raise ServeError(
+                f"request {request.name!r} has prompt_logprobs and reads_cache; give one of them"
+            )
         if params.is_constrained and not self._chooser.can_constrain:
             raise ServeError(
-                f"request {request.name!r} has a JSON schema or grammar, and this engine constrains nothing; leave it out"
+                f"request {request.name!r} asks for a form of answer, and this engine constrains nothing; leave it out"
             )
         state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
         why = self._instance.arrive(state)
         if why:
             raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
         self._next_number += request.num_samples
-        self._entries[state.number] = ServedRequest(
-            state, params, stop_token_ids, seed_of(params), {state.number}
-        )
+        entry = ServedRequest(state, params, stop_token_ids, seed_of(params), {state.number})
+        if params.prompt_logprobs is not None:
+            entry.prompt = PromptScores(request.prompt_ids, params.prompt_logprobs, self._model.vocabulary)
+        self._entries[state.number] = entry
         self._checker.arrive(state.number, state.num_tokens, state.tokens)
         return state.number
 
@@ -319,7 +325,7 @@ class Engine:
     def _compute(self, batch: Batch) -> list[NewToken | Refused]:
         running, items = self._instance.queues.running, batch.items
         ends = [i for i, item in enumerate(items) if item.stop == running[item.request].num_tokens]
-        logits = self._model.logits(items, running, ends)
+        logits = scores_after(self._model, items, running, ends, self._prompts(items))
         chosen = self._chooser.choose([running[items[i].request] for i in ends], self._entries, logits)
         found: list[NewToken | Refused] = []
         without = dict[int, Refused]()
@@ -338,11 +344,9 @@ class Engine:
             self._checker.generate(state.number, token)
             reason = self._finish_reason(state, token)
             times = TokenTimes(state.arrival_s, state.sequences[0].scheduled_s, now_s)
-            found.append(
-                NewToken(
-                    first, state.number - first, token, logprobs, reason, state.num_cached_tokens, times=times
-                )
-            )
+            of_prompt = self._entries[first].take_prompt_logprobs()
+            sample, num_cached = state.number - first, state.num_cached_tokens
+            found.append(NewToken(first, sample, token, logprobs, reason, num_cached, times, of_prompt))
             return token, bool(reason)
 
         for state in self._instance.complete(batch, now_s, generated):
@@ -351,6 +355,11 @@ class Engine:
             self.cancel(number)
         refused = [without[number] for number in sorted(without)]
         return [each for each in found if each.request not in without] + refused
+
+    def _prompts(self, items: Sequence[WorkItem]) -> Mapping[int, PromptScores]:
+        """What collects the log-probabilities of prompts, by the number of the item that computes a part of one."""
+        of_items = {place: self._entries.get(item.request) for place, item in enumerate(items)}
+        return {place: entry.prompt for place, entry in of_items.items() if entry and entry.prompt}
 
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason:
         if token in self._entries[state.sequences[0].number].stop_token_ids:

@@ -156,7 +156,7 @@ class EngineSpec:
         return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end, self.load)
 
     def _constrain(self, sampling: SamplingParams) -> TokenConstraint:
-        return _structured_outputs(self.folder).constraint(sampling)
+        return _structured_outputs(self.folder).constraint(sampling.form)
 
 
 def _end(why: str) -> None:

@@ -93,9 +93,8 @@ class LimitedTokenizer:
             await asyncio.to_thread(queue.close)
 
     async def _verdict(self, work: CheckConstraint) -> str:
-        """Return the fault of a JSON schema or grammar, "" for none. Each one is checked once."""
-        key = sha256(repr((work.json_schema, work.grammar)).encode()).digest()
-        if (known := self._verdicts.get(key)) is not None:
+        """Return the fault of the form of an answer, "" for none. Each one is checked once."""
+        if (known := self._verdicts.get(key := sha256(repr(work.form).encode()).digest())) is not None:
             self._verdicts.move_to_end(key)
             return known
         try:
@@ -146,7 +145,7 @@ class _WorkQueue:
 
 _WORK_NAMES = {
     "tokens": "writing and tokenizing the prompt",
-    "constraint": "compiling the JSON schema or grammar",
+    "constraint": "compiling the form of the answer",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer
 from trainyard.reading import shortened, shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.byte_tokenizer import byte_of_char
+from trainyard.serve.run.chat_variables import template_variables
 from trainyard.serve.run.decoder_check import check_decoder
 from trainyard.serve.run.folder_files import check_files, read_json
 from trainyard.serve.run.structured_outputs import StructuredOutputs
@@ -173,6 +175,11 @@ class ModelTokenizer:
         """Whether a token is one of text: special ones are not, unless they are shown."""
         return token not in self._special or token in shown
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The special tokens, which have no text unless they are shown."""
+        return self._special
+
     def ids_of(self, texts: Sequence[str]) -> frozenset[int]:
         """Tokens that are one of some texts."""
         found = map(self._tokenizer.token_to_id, texts)
@@ -188,6 +195,9 @@ class ModelTokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        effort: str = "",
     ) -> str:
         """A conversation as the template of the model writes it.
 
@@ -195,27 +205,35 @@ class ModelTokenizer:
         ----------
         tools : that the model is told of.
         add_generation_prompt : whether an answer is to follow.
+        continue_final_message : whether the last message is left open, so that it is continued.
+        variables, effort : see `template_variables`.
 
         Raises
         ------
         ServeError
-            If the model has no template, or that cannot write it.
+            If the model has no template, or that cannot write it or does not read one of the variables.
         """
         if not self.has_chat_template:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         try:
+            template = self._pretrained.get_chat_template(tools=[dict(each) for each in tools] or None)
+            reserved = self._pretrained.special_tokens_map
+            variables = template_variables(template, variables, effort, reserved)
             found = self._pretrained.apply_chat_template(
                 [dict(each) for each in messages],
                 tools=[dict(each) for each in tools] or None,
                 tokenize=False,
+                chat_template=template,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **variables,
             )
-        except MemoryError:
+        except (MemoryError, ServeError):
             raise
         except Exception as error:  # a template may raise whatever it likes
             told = str(error) or type(error).__name__
             raise ServeError(
-                f"the chat template of the model does not take these messages: {told}"
+                f"the chat template of the model does not take these messages: {shortened(told)}"
             ) from error
         return str(found)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.batch import Batch
+from trainyard.serve.run.prompt_logprobs import PromptLogprobs
 from trainyard.serve.run.sampling import TokenLogprobs
 
 __all__ = [
@@ -59,6 +60,7 @@ class NewToken:
     finish_reason : "stop" at a token that ends the answer, "length" at the longest one, "" if more will follow.
     num_cached_tokens : tokens of the prompt that were in the KV cache.
     times : of the request, and of this token.
+    prompt_logprobs : of the prompt, with the first token of the first answer, if the request asks for them.
     """
 
     request: int
@@ -68,6 +70,7 @@ class NewToken:
     finish_reason: FinishReason
     num_cached_tokens: int
     times: TokenTimes = NO_TIMES
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Embedding(NamedTuple):

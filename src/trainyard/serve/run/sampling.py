@@ -11,20 +11,23 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, float32
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.reasoning_tokens import ReasoningTokens
 
 __all__ = [
     "NO_TOKEN",
+    "OutputForm",
     "Sampled",
     "SamplingParams",
     "SamplingRow",
     "TokenLogprobs",
+    "likeliest",
     "sample",
     "seed_of",
     "token_mask",
@@ -44,6 +47,15 @@ _RANGES = {
 _MOST_LOGPROBS = 20
 _MOST_BIAS = 100.0
 _MOST_TOP_K = 2**31 - 1
+
+
+class OutputForm(NamedTuple):
+    """What an output conforms to, as `SamplingParams` has it; at most one of these is given."""
+
+    json_schema: str = ""
+    grammar: str = ""
+    regex: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,10 +89,23 @@ class SamplingParams:
     json_schema : str
         Text of a JSON schema to which the output conforms; "" for none.
     grammar : str
-        Text of a grammar to which it conforms, in llguidance's form of Lark; "" for none.
+        Text of a grammar to which it conforms, in llguidance's form of Lark or in GBNF; "" for none.
+    regex : str
+        Regular expression that the whole output matches, in the form of Rust's regex; "" for none.
+    choices : tuple of str
+        Texts of which the output is one; empty for any.
+    reasoning : ReasoningTokens or None
+        Of outputs that conform to one of these only behind their reasoning; None where they do so from the beginning.
+    bad_words : tuple of tuple of int
+        Sequences of tokens that are not in the output.
+    allowed_token_ids : tuple of int or None
+        Tokens of which the output consists; None for all.
+    prompt_logprobs : int or None
+        How many of the likeliest tokens are told with their log-probabilities, 0 to 20, beside each token of the prompt;
+        None for nothing.
     min_tokens : int
-        Tokens before which none is chosen that would end the answer; 0 or more. It goes with neither of these two, which
-        say by themselves where answers end.
+        Tokens before which none is chosen that would end the answer; 0 or more. It does not go with a form of the output
+        (`is_constrained`), which says by itself where answers end.
 
     Raises
     ------
@@ -100,6 +125,12 @@ class SamplingParams:
     logprobs: int | None = None
     json_schema: str = ""
     grammar: str = ""
+    regex: str = ""
+    choices: tuple[str, ...] = ()
+    reasoning: ReasoningTokens | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    prompt_logprobs: int | None = None
     min_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -115,16 +146,20 @@ class SamplingParams:
             raise ServeError(
                 f"top_k is {self.top_k}; allowed is 1 to {_MOST_TOP_K}; give -1 to draw from all tokens"
             )
-        if self.logprobs is not None and not 0 <= self.logprobs <= _MOST_LOGPROBS:
-            raise ServeError(
-                f"logprobs is {self.logprobs}; allowed is 0 to {_MOST_LOGPROBS}, or None for none"
-            )
+        for name in ("logprobs", "prompt_logprobs"):
+            num = getattr(self, name)
+            if num is not None and not 0 <= num <= _MOST_LOGPROBS:
+                raise ServeError(f"{name} is {num}; allowed is 0 to {_MOST_LOGPROBS}, or None for none")
         if self.min_tokens < 0:
             raise ServeError(f"min_tokens is {self.min_tokens}; allowed is 0 or more")
         if self.min_tokens and self.is_constrained:
             raise ServeError(
-                f"min_tokens is {self.min_tokens}, and answers end by their JSON schema or grammar; leave one out"
+                f"min_tokens is {self.min_tokens}, and answers end by the form that they have; leave one out"
             )
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise ServeError("allowed_token_ids is empty; give at least one token, or None for all")
+        if not all(self.bad_words):
+            raise ServeError("bad_words has a word without tokens; leave it out")
         for token, bias in self.logit_bias.items():
             if token < 0 or not -_MOST_BIAS <= bias <= _MOST_BIAS:
                 raise ServeError(
@@ -132,9 +167,14 @@ class SamplingParams:
                 )
 
     @property
+    def form(self) -> OutputForm:
+        """What the output conforms to."""
+        return OutputForm(self.json_schema, self.grammar, self.regex, self.choices)
+
+    @property
     def is_constrained(self) -> bool:
         """Whether the output conforms to something."""
-        return bool(self.json_schema or self.grammar)
+        return any(self.form)
 
     @cached_property
     def is_greedy(self) -> bool:
@@ -201,11 +241,10 @@ def token_mask(tokens: Iterable[int], vocabulary: int) -> NDArray[np.int32]:
     tokens : those that the vocabulary does not have are left out.
     vocabulary : number of tokens.
     """
-    words = np.zeros(-(-vocabulary // 32), np.uint32)
-    for token in tokens:
-        if 0 <= token < vocabulary:
-            words[token // 32] |= np.uint32(1 << token % 32)
-    return words.view(np.int32)
+    listed = np.fromiter(tokens, np.int64)
+    bits = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
+    bits[listed[(listed >= 0) & (listed < vocabulary)]] = True
+    return np.packbits(bits, bitorder="little").view(np.int32)
 
 
 def seed_of(params: SamplingParams) -> int:
@@ -235,7 +274,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Sampled:
         )
     numbers = logits.detach().numpy()
     bases = [
-        None if row.params.logprobs is None else _likeliest(numbers[i], row.params.logprobs)
+        None if row.params.logprobs is None else likeliest(numbers[i], row.params.logprobs)
         for i, row in enumerate(rows)
     ]
     raw = dict[int, NDArray[np.float32]]()
@@ -261,8 +300,14 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Sampled:
     )
 
 
-def _likeliest(row: NDArray[np.float32], num: int) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
-    """The logit that would be certain, and the likeliest tokens with their log-probabilities."""
+def likeliest(row: NDArray[np.float32], num: int) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
+    """The logit that would be certain, and the likeliest tokens with their log-probabilities.
+
+    Parameters
+    ----------
+    row : logits of all tokens.
+    num : likeliest tokens that are wanted.
+    """
     from trainyard.serve.run.sampling_kernel import top_logprobs
 
     num = min(num, len(row))

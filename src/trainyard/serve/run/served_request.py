@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
+from trainyard.serve.run.prompt_logprobs import PromptLogprobs, PromptScores
 from trainyard.serve.run.sampling import SamplingParams, token_mask
 from trainyard.serve.run.structured_outputs import TokenConstraint
 
@@ -26,8 +27,9 @@ class ServedRequest:
     stop_token_ids : tokens that end an answer.
     seed : of its first sample; the others have the next ones.
     checked : numbers of its samples that the check of batches knows.
-    constraints : of its samples whose tokens are constrained, by number.
+    constraints : of its samples, by number; None for one that may have any token.
     problem : why it cannot be answered; "" if it can.
+    prompt : collects the log-probabilities of its prompt; None if they are not wanted, or were taken.
     """
 
     state: RequestState
@@ -35,8 +37,14 @@ class ServedRequest:
     stop_token_ids: Set[int]
     seed: int
     checked: set[int]
-    constraints: dict[int, TokenConstraint] = field(default_factory=dict)
+    constraints: dict[int, TokenConstraint | None] = field(default_factory=dict)
     problem: str = ""
+    prompt: PromptScores | None = None
+
+    def take_prompt_logprobs(self) -> PromptLogprobs | None:
+        """The log-probabilities of its prompt, once it is computed; they are told once."""
+        prompt, self.prompt = self.prompt, None
+        return None if prompt is None else prompt.found
 
     def allowed(self, number: int, vocabulary: int) -> NDArray[np.int32] | None:
         """The tokens that a sample may have next, as `SamplingRow` takes them; none if there is a `problem`.

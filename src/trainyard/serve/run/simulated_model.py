@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,14 +69,15 @@ class SimulatedModel:
         """Nothing was started."""
 
     def logits(
-        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], rows: Sequence[int]
     ) -> Tensor:
         """Logits by which the next token of the answer is certain."""
         began_s = time.perf_counter()
-        found = torch.zeros(len(ends), self.vocabulary)
-        for row, end in enumerate(ends):
-            place = requests[items[end].request].num_generated % len(self.answer)
-            found[row, self.answer[place]] = _CERTAIN
+        found = torch.zeros(len(rows), self.vocabulary)
+        ends = np.cumsum([item.stop - item.start for item in items])
+        for i, item in enumerate(np.searchsorted(ends, rows, side="right")):
+            place = requests[items[item].request].num_generated % len(self.answer)
+            found[i, self.answer[place]] = _CERTAIN
         end_s = began_s + self.step_time.seconds(items, requests)
         while (left_s := end_s - time.perf_counter()) > 0.0:
             time.sleep(min(left_s, _REPORT_S))

@@ -62,7 +62,7 @@ class StepModel(Protocol):
         ...
 
     def logits(
-        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], rows: Sequence[int]
     ) -> Tensor:
         """Compute a step.
 
@@ -70,11 +70,11 @@ class StepModel(Protocol):
         ----------
         items : of the batch.
         requests : those that run, by number.
-        ends : numbers of the items after whose last token a score is wanted.
+        rows : numbers of the tokens after which scores are wanted, among the tokens of all items in their order.
 
         Returns
         -------
-        Scores of all words after each of these, in float32; shape ``(ends, vocabulary)``.
+        Scores of all words after each of these tokens, in float32; shape ``(rows, vocabulary)``.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Answers that conform to a JSON schema or a grammar: which tokens may come next, by llguidance."""
+"""Answers that conform to JSON schemas, regular expressions or grammars: which tokens may come next, by llguidance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.distribution import install_command
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.sampling import SamplingParams, token_mask
+from trainyard.serve.run.sampling import OutputForm, token_mask
 
 __all__ = ["StructuredOutputs", "TokenConstraint", "json_rule"]
 
@@ -40,7 +40,7 @@ class TokenConstraint(Protocol):
 
 
 class StructuredOutputs:
-    """Makes constraints of JSON schemas and grammars, for one tokenizer.
+    """Makes constraints of the forms that answers are to have, for one tokenizer.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class StructuredOutputs:
             from llguidance.hf import from_tokenizer
         except ModuleNotFoundError as error:
             raise ServeError(
-                f"JSON schemas and grammars need llguidance, which the server has not: {install_command('server')}"
+                f"JSON schemas and other forms need llguidance, which the server has not: {install_command('server')}"
             ) from error
         self._ends = sorted(ends)
         self._end = token_mask(self._ends, vocabulary)
@@ -68,46 +68,55 @@ class StructuredOutputs:
         try:
             self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=self._ends)
         except Exception as error:  # of a library in Rust
-            raise ServeError(f"JSON schemas cannot be used with this tokenizer: {error}") from error
+            raise ServeError(f"forms of answers cannot be used with this tokenizer: {error}") from error
 
-    def problem(self, sampling: SamplingParams) -> str:
-        """Return the fault of a schema or grammar, up to its first token; "" if there is none."""
+    def problem(self, form: OutputForm) -> str:
+        """Return the fault of a form, up to its first token; "" if there is none."""
         from llguidance import LLMatcher
 
         try:
-            source = _source(sampling.json_schema, sampling.grammar)
-            problem = str(LLMatcher.validate_grammar(source, self._tokenizer))
+            problem = str(LLMatcher.validate_grammar(_source(form), self._tokenizer))
             if not problem:
-                self.constraint(sampling).allowed()
+                self.constraint(form).allowed()
             return problem
         except ValueError as error:
             return str(error)
 
-    def constraint(self, sampling: SamplingParams) -> TokenConstraint:
-        """What holds one answer to a schema or grammar that has no problem."""
-        return _Matched(self._compiled(sampling.json_schema, sampling.grammar).deep_copy(), self._end)
+    def constraint(self, form: OutputForm) -> TokenConstraint:
+        """What holds one answer to a form that has no problem."""
+        return _Matched(self._compiled(form).deep_copy(), self._end)
 
-    def _new_matcher(self, json_schema: str, grammar: str) -> Any:
+    def _new_matcher(self, form: OutputForm) -> Any:
         """A matcher at the beginning of an answer."""
         from llguidance import LLMatcher
 
-        return LLMatcher(self._tokenizer, _source(json_schema, grammar))
+        return LLMatcher(self._tokenizer, _source(form))
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """A JSON schema as part of a grammar of `SamplingParams`."""
+    """A JSON schema as part of a grammar of `OutputForm`."""
     return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _SPACE}} | dict(schema))
 
 
-def _source(json_schema: str, grammar: str) -> str:
-    """A JSON schema, or else a grammar, as llguidance has it."""
-    from llguidance import LLMatcher
+def _source(form: OutputForm) -> str:
+    """The form of answers, as llguidance has it.
 
-    found: str = (
-        LLMatcher.grammar_from_lark(grammar)
-        if grammar
-        else LLMatcher.grammar_from_json_schema(json_schema, overrides={"whitespace_pattern": _SPACE})
-    )
+    Raises
+    ------
+    ValueError
+        If a grammar cannot be read.
+    """
+    from llguidance import LLMatcher, grammar_from
+
+    found: str
+    if form.grammar:
+        found = grammar_from("grammar", form.grammar)
+    elif form.regex:
+        found = grammar_from("regex", form.regex)
+    elif form.choices:
+        found = grammar_from("choice", json.dumps(form.choices))
+    else:
+        found = LLMatcher.grammar_from_json_schema(form.json_schema, overrides={"whitespace_pattern": _SPACE})
     return found
 
 
@@ -127,7 +136,7 @@ class _Matched:
             self._matcher.is_error()
         ):  # only what comes next may show it, such as a schema that refers to itself
             why = str(self._matcher.get_error()).partition("\n")[0]
-            raise ServeError(f"no answer can be made that conforms ({why}); give a simpler JSON schema")
+            raise ServeError(f"no answer can be made that conforms ({why}); give a simpler form")
         if self._matcher.is_stopped() or not self._mask.any():
             return self._end
         found: NDArray[np.int32] = self._mask[0]

@@ -106,10 +106,10 @@ class TensorParallelModel:
         """There are none."""
 
     def logits(
-        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], ends: Sequence[int]
+        self, items: Sequence[WorkItem], requests: Mapping[int, RequestState], rows: Sequence[int]
     ) -> Tensor:
         """Compute a step."""
-        found: Tensor = self._compute("compute", self._own.inputs(items, requests), ends)
+        found: Tensor = self._compute("compute", self._own.inputs(items, requests), rows)
         return found
 
     def report_progress(self, report: Callable[[], None]) -> None:

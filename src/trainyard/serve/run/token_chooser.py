@@ -11,6 +11,12 @@ from trainyard.serve.run.min_tokens import MinTokensConstraint
 from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.structured_outputs import TokenConstraint
+from trainyard.serve.run.token_limits import (
+    AllowedTokens,
+    BadWords,
+    CombinedConstraint,
+    FormAfterReasoning,
+)
 
 __all__ = ["TokenChooser"]
 
@@ -21,11 +27,11 @@ class TokenChooser:
     Parameters
     ----------
     vocabulary : number of tokens that the model knows.
-    constrain : makes what holds an answer to its JSON schema or grammar; None if requests have none.
+    constrain : makes what holds an answer to its form, such as a JSON schema; None if requests have none.
 
     Attributes
     ----------
-    report : is called when what a token may be is known, which takes long where a JSON schema is compiled.
+    report : is called when what a token may be is known, which takes long where a form is compiled.
     """
 
     def __init__(
@@ -36,7 +42,7 @@ class TokenChooser:
 
     @property
     def can_constrain(self) -> bool:
-        """Whether requests may have a JSON schema or a grammar."""
+        """Whether requests may ask for a form of answers."""
         return self._constrain is not None
 
     def choose(
@@ -74,9 +80,23 @@ class TokenChooser:
 
     def _constraint(self, entry: ServedRequest, number: int) -> TokenConstraint | None:
         """What says which tokens a sample may have next; None for all."""
-        params, known = entry.sampling, entry.constraints
-        if number not in known and params.min_tokens:
-            known[number] = MinTokensConstraint(params.min_tokens, entry.stop_token_ids, self._vocabulary)
-        elif number not in known and params.is_constrained and self._constrain is not None:
-            known[number] = self._constrain(params)
-        return known.get(number)
+        known = entry.constraints
+        if number not in known:
+            parts = self._new_constraints(entry)
+            known[number] = CombinedConstraint(parts) if len(parts) > 1 else next(iter(parts), None)
+        return known[number]
+
+    def _new_constraints(self, entry: ServedRequest) -> list[TokenConstraint]:
+        params, ends, size = entry.sampling, entry.stop_token_ids, self._vocabulary
+        found = list[TokenConstraint]()
+        if params.min_tokens:
+            found.append(MinTokensConstraint(params.min_tokens, ends, size))
+        if params.is_constrained and self._constrain is not None:
+            form = self._constrain(params)
+            reasoning = params.reasoning
+            found.append(FormAfterReasoning(form, reasoning, ends, size) if reasoning else form)
+        if params.bad_words:
+            found.append(BadWords(params.bad_words, size))
+        if params.allowed_token_ids is not None:
+            found.append(AllowedTokens(params.allowed_token_ids, size))
+        return found

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import OutputForm
 
 __all__ = ["CheckConstraint", "DecodeTokens", "EncodeConversation", "EncodeTexts", "TokenizerTask", "Tokens"]
 
@@ -90,14 +90,19 @@ class EncodeConversation(TokenizerTask[tuple[Tokens, ...]]):
     ----------
     messages, tools : as JSON.
     must_show_tools : whether to refuse a template that writes the same prompt without the tools.
-    add_generation_prompt : whether an answer is to follow.
+    variables : of the template, as JSON.
+    effort : how much the model is to reason; "" where nothing says it.
+    add_generation_prompt, continue_final_message : see `ModelTokenizer.chat_prompt`.
     add_special_tokens, allowed_tokens : see `EncodeTexts`.
     """
 
     messages: str
     tools: str = "[]"
     must_show_tools: bool = False
+    variables: str = "{}"
+    effort: str = ""
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     add_special_tokens: bool = False
     allowed_tokens: int | None = None
 
@@ -110,13 +115,16 @@ class EncodeConversation(TokenizerTask[tuple[Tokens, ...]]):
 
     @property
     def num_bytes(self) -> int:
-        return len(self.messages) + len(self.tools)
+        return len(self.messages) + len(self.tools) + len(self.variables)
 
     def do(self, tokenizer: ModelTokenizer) -> tuple[Tokens, ...]:
         write = partial(
             tokenizer.chat_prompt,
             json.loads(self.messages),
             add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            variables=json.loads(self.variables),
+            effort=self.effort,
         )
         prompt = write(tools=json.loads(self.tools))
         if self.must_show_tools and prompt == write():
@@ -149,19 +157,23 @@ class DecodeTokens(TokenizerTask[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class CheckConstraint(TokenizerTask[str]):
-    """Find the fault of a JSON schema or grammar; "" if answers can conform to it."""
+    """Find the fault of the form that answers are to have; "" if answers can have it.
+
+    Attributes
+    ----------
+    form : that form.
+    """
 
     kind: ClassVar[Literal["tokens", "constraint"]] = "constraint"
 
-    json_schema: str
-    grammar: str = ""
+    form: OutputForm
 
     @property
     def num_bytes(self) -> int:
-        return len(self.json_schema) + len(self.grammar)
+        *texts, choices = self.form
+        return sum(map(len, (*texts, *choices)))
 
     def do(self, tokenizer: ModelTokenizer) -> str:
-        sampling = SamplingParams(json_schema=self.json_schema, grammar=self.grammar)
-        return tokenizer.structured_outputs.problem(sampling)[
+        return tokenizer.structured_outputs.problem(self.form)[
             :_MOST_PROBLEM_CHARS
         ]  # an error may quote the whole schema

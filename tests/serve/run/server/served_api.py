@@ -41,8 +41,10 @@ END = 0  # the token <|end|>
 _LETTERS = "eeeetttaaaoooiiinnnsshhrrddllucmfpgwybvkjxqz"
 
 
-def save_tiny(folder: Path, *, template: str | None = TEMPLATE, head_dim: int = 16) -> Path:
-    """Save a model with random weights, and a byte-level tokenizer."""
+def save_tiny(
+    folder: Path, *, template: str | None = TEMPLATE, head_dim: int = 16, added: tuple[str, ...] = ()
+) -> Path:
+    """Save a model with random weights, and a byte-level tokenizer; tokens may be added behind the others."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -53,12 +55,13 @@ def save_tiny(folder: Path, *, template: str | None = TEMPLATE, head_dim: int = 
         show_progress=False,
     )
     tokenizer.train_from_iterator(_words(), trainer)
+    tokenizer.add_tokens(list(added))
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=template
     ).save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY + len(added),
         hidden_size=4 * head_dim,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -213,12 +216,20 @@ def call_api(
     work: Callable[[httpx2.AsyncClient, ApiServer], Coroutine[Any, Any, T]],
     tool_call_parser: str = "",
     reads_priority: bool = True,
+    reasoning_parser: str = "",
     **more: Any,
 ) -> T:
     """Let a test ask a server in this process."""
 
     async def run() -> T:
-        model = HostedModel("tiny", tokenizer, engine, tool_call_parser, reads_priority=reads_priority)
+        model = HostedModel(
+            "tiny",
+            tokenizer,
+            engine,
+            tool_call_parser,
+            reads_priority=reads_priority,
+            reasoning_parser=reasoning_parser,
+        )
         api = ApiServer({"tiny": model}, **more)
         transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

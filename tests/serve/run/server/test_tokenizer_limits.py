@@ -19,7 +19,7 @@ from tests.serve.run.server.served_api import CHAT, COMPLETION, FakeEngine, Serv
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.limited_tokenizer import LimitedTokenizer, TokenizerBusyError
 from trainyard.serve.run.model_tokenizer import ModelTokenizer, TooManyTokensError
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.api_server import ApiServer
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.tokenizer_work import (
@@ -79,7 +79,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
     ],
 )
 def test_kin_of_such_schemas(servers: Servers, schema: dict[str, Any]):
-    work = CheckConstraint(json.dumps(schema))
+    work = CheckConstraint(OutputForm(json.dumps(schema)))
     problem = servers.call(servers.tokenizer.do(work))
     assert "CPU seconds" in problem or "GiB" in problem
     pid = servers.tokenizer._constraints.process.pid
@@ -97,16 +97,12 @@ def test_schema_that_is_allowed_is_checked_once_and_compiled_once_for_all_sample
     outputs = tokenizer.structured_outputs
     outputs._compiled.cache_clear()
     for _ in range(3):
-        outputs.constraint(_sampling('{"enum": [1, 22]}'))
+        outputs.constraint(OutputForm('{"enum": [1, 22]}'))
     assert outputs._compiled.cache_info().misses == 1
 
 
-def _sampling(schema: str) -> SamplingParams:
-    return SamplingParams(json_schema=schema)
-
-
 def test_answers_that_share_a_compiled_schema_do_not_share_where_they_are(tokenizer: ModelTokenizer):
-    first, second = (tokenizer.structured_outputs.constraint(_sampling('{"const": 12}')) for _ in range(2))
+    first, second = (tokenizer.structured_outputs.constraint(OutputForm('{"const": 12}')) for _ in range(2))
     begin = np.array(first.allowed())
     first.take(tokenizer.encode("1")[0])
     assert (second.allowed() == begin).all()
@@ -312,4 +308,4 @@ def test_texts_of_tokens_are_bounded(tokenizer: ModelTokenizer):
 
 def test_verdict_on_a_schema_is_short_however_long_the_schema_is(tokenizer: ModelTokenizer):
     schema = json.dumps({"type": "x" * 100_000})
-    assert len(CheckConstraint(schema).do(tokenizer)) == 2000
+    assert len(CheckConstraint(OutputForm(schema)).do(tokenizer)) == 2000

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.chat_messages import Tool
 from trainyard.serve.run.server.tools.tool_use import ToolUse
 
@@ -255,7 +255,7 @@ def test_calls_of_strict_tools_conform_where_the_model_chooses(
     free = '<tool_call>\n{"name": "couple", "arguments": {"any": 1}}\n</tool_call>'  # it is not strict
 
     def may_say(text):
-        constraint = tokenizer.structured_outputs.constraint(SamplingParams(grammar=grammar))
+        constraint = tokenizer.structured_outputs.constraint(OutputForm(grammar=grammar))
         for token in (*tokenizer.encode(text), END):
             allowed = constraint.allowed()
             if not allowed[token // 32] >> (token % 32) & 1:

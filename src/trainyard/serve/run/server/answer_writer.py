@@ -28,6 +28,8 @@ class AnswerWriter(ABC):
     created_s : when the request came, in seconds since 1970.
     has_logprobs : whether these were asked for.
     usage_in_stream : which chunks of a stream say what was used.
+    num_prompt_logprobs : how many likely tokens are told of each token of the prompt, apart from the text; None for
+        nothing.
     names_events : whether each event of a stream is named by the ``type`` of its document.
     end_of_stream : what a stream ends with, behind its last event.
     """
@@ -41,6 +43,7 @@ class AnswerWriter(ABC):
     created_s: int
     has_logprobs: bool
     usage_in_stream: UsageInStream
+    num_prompt_logprobs: int | None
 
     @abstractmethod
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:

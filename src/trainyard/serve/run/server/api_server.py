@@ -58,7 +58,6 @@ from trainyard.serve.run.server.embedding_requests import (
 from trainyard.serve.run.server.embedding_response import EmbeddingResponse
 from trainyard.serve.run.server.engine_requests import (
     chat_prompt_tokens,
-    check_constraint,
     check_prompts,
     check_request,
     completion_prompt_tokens,
@@ -76,6 +75,7 @@ from trainyard.serve.run.server.queue_limit import QueueLimit
 from trainyard.serve.run.server.response_writer import ChatResponseWriter, CompletionResponseWriter
 from trainyard.serve.run.server.responses.requests import ResponsesRequest
 from trainyard.serve.run.server.responses.writer import ResponsesWriter
+from trainyard.serve.run.server.sampling_requests import bad_word_tokens, check_constraint
 from trainyard.serve.run.server.served_models import ServedModels
 from trainyard.serve.run.server.tokenizer_requests import (
     DetokenizeRequest,
@@ -185,7 +185,8 @@ class ApiServer:
         tools = body.tool_use.answers(model.tool_call_parser, model.tokenizer, body.json_schema)
         await check_constraint(body, model, tools)
         prompts = await chat_prompt_tokens(body, model)
-        return self._generate(request, body, model, prompts, make_writer, tools)
+        words = await bad_word_tokens(body, model)
+        return self._generate(request, body, model, prompts, make_writer, tools, bad_words=words)
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
@@ -196,9 +197,12 @@ class ApiServer:
         check_prompts(body, model)
         await check_constraint(body, model, ToolAnswers())
         prompts = await completion_prompt_tokens(body, model)
-        echoed = await echoed_prompts(body, prompts, model)
+        words, echoed = await bad_word_tokens(body, model), await echoed_prompts(body, prompts, model)
+        make_writer = partial(
+            CompletionResponseWriter, num_echoed_logprobs=body.logprobs if body.echo else None
+        )
         return self._generate(
-            request, body, model, prompts, partial(CompletionResponseWriter, echoed=echoed), ToolAnswers()
+            request, body, model, prompts, make_writer, ToolAnswers(), echoed=echoed, bad_words=words
         )
 
     async def embed(self, request: Request) -> Response:
@@ -313,9 +317,14 @@ class ApiServer:
         prompts: tuple[tuple[int, ...], ...],
         make_writer: Callable[..., AnswerWriter],
         tools: ToolAnswers,
+        *,
+        echoed: tuple[str, ...] = (),
+        bad_words: tuple[tuple[int, ...], ...] = (),
     ) -> Response:
         response_id = uuid.uuid4().hex
-        given = to_engine_requests(body, prompts, model, request.state.client, response_id, tools)
+        given = to_engine_requests(
+            body, prompts, model, request.state.client, response_id, tools, echoed, bad_words
+        )
         self._log_prompts(request, model, prompts)
         generation = GenerationStream(
             model, given, self._queues[model.base], self.metrics, self._limits.deadline_s
@@ -327,6 +336,7 @@ class ApiServer:
             int(time.time()),
             body.num_logprobs is not None,
             body.usage_in_stream,
+            body.prompt_logprobs,
         )
         return _CountedResponse(self, GenerationResponse(generation, writer, streams=body.stream))
 

@@ -21,7 +21,7 @@ from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.json_body import check_num_values, parse_json
 from trainyard.serve.run.server.request_body import Name, RequestBody, describe_error, without_nulls
 
-__all__ = ["ChatMessage", "Messages", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
+__all__ = ["ChatMessage", "Messages", "TemplateFields", "Tool", "ToolChoice", "ToolChoiceField", "Tools"]
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -29,14 +29,15 @@ _MOST_DEPTH = 64
 _CHOICES = ("none", "auto", "required")
 
 
-def _check_depth(given: dict[str, Any]) -> None:
-    """Refuse what is nested so deeply that templates and grammars cannot be made of it."""
+def _checked_depth(given: dict[str, Any]) -> dict[str, Any]:
+    """The same object; a ValueError if it is nested so deeply that templates and grammars cannot be made of it."""
     level: list[Any] = [given]
     for _ in range(_MOST_DEPTH):
         values = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
         level = [value for value in values if isinstance(value, dict | list)]
     if level:
         raise ValueError(f"allowed are at most {_MOST_DEPTH} objects and lists within each other")
+    return given
 
 
 class _TextPart(RequestBody):
@@ -66,12 +67,14 @@ class _ToolCall(RequestBody):
 
 
 class ChatMessage(RequestBody):
-    """One message of a conversation: of an assistant, it may have calls of tools; of a tool, it answers a call."""
+    """One message of a conversation: an assistant may have reasoned and called tools; a tool answers a call."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_joined)] = None
     tool_calls: Annotated[list[_ToolCall], FailFast()] = Field(default_factory=list)
     tool_call_id: Name | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
     _nulls = model_validator(mode="before")(without_nulls)
 
@@ -79,15 +82,24 @@ class ChatMessage(RequestBody):
     def _has_what_its_role_has(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise ValueError(f"tool_calls are given in a message of {self.role}; allowed is assistant")
+        if self.given_reasoning and self.role != "assistant":
+            raise ValueError(f"reasoning is given in a message of {self.role}; allowed is assistant")
         if (self.tool_call_id is not None) != (self.role == "tool"):
             raise ValueError("tool_call_id and the role tool go together; give both or neither")
         if self.content is None and not self.tool_calls:
             raise ValueError("content is missing; give it")
         return self
 
+    @property
+    def given_reasoning(self) -> str:
+        """What came before its content, under either of its names."""
+        return self.reasoning or self.reasoning_content or ""
+
     def for_template(self) -> dict[str, Any]:
         """As chat templates take it: without what it does not have, and arguments as an object."""
         found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.given_reasoning:
+            found["reasoning_content"] = self.given_reasoning
         if self.tool_calls:
             found["tool_calls"] = [
                 {
@@ -118,7 +130,7 @@ def _check_arguments(messages: list[ChatMessage]) -> list[ChatMessage]:
         try:
             if not isinstance(found, dict):
                 raise ValueError("allowed is the text of a JSON object")
-            _check_depth(found)
+            _checked_depth(found)
         except ValueError as error:
             raise ApiError(400, f"{place} is {shown(text)}: {error}", param=place) from None
     return messages
@@ -126,6 +138,29 @@ def _check_arguments(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 Messages = Annotated[list[ChatMessage], FailFast(), Field(min_length=1), AfterValidator(_check_arguments)]
 """A conversation."""
+
+
+class TemplateFields(RequestBody):
+    """How the chat template of a model writes a conversation."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_checked_depth)] = Field(
+        default_factory=dict
+    )
+
+    @property
+    def adds_generation_prompt(self) -> bool:
+        """Whether the prompt ends with what a new message of the assistant begins with."""
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
+
+    def check_fields(self) -> None:
+        super().check_fields()
+        if self.continue_final_message and self.adds_generation_prompt:
+            message = "continue_final_message and add_generation_prompt do not go together; leave one out"
+            raise ApiError(400, message, param="continue_final_message")
 
 
 class _Function(RequestBody):
@@ -141,8 +176,7 @@ class _Function(RequestBody):
     def _is_of_objects(cls, given: dict[str, Any]) -> dict[str, Any]:
         if given and given.get("type") != "object":
             raise ValueError('allowed is a JSON schema with "type": "object"')
-        _check_depth(given)
-        return given
+        return _checked_depth(given)
 
 
 class Tool(RequestBody):

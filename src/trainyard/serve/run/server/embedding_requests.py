@@ -12,13 +12,13 @@ from trainyard.serve.requests.request import Request
 from trainyard.serve.run.embedding_model import EmbeddingForm
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.engine_requests import (
-    check_tokens,
     longest_prompt_tokens,
     rewording_length_errors,
     tokens_of_texts,
 )
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.request_body import Name, RequestBody
+from trainyard.serve.run.server.sampling_requests import check_tokens
 
 __all__ = ["EmbeddingRequest", "check_dimensions", "embedding_texts", "to_embedding_requests"]
 

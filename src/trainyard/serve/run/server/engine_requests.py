@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from trainyard.reading import shown
-from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
-from trainyard.serve.run.model_tokenizer import ModelTokenizer, TooManyTokensError
+from trainyard.serve.run.model_tokenizer import TooManyTokensError
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import ChatRequest, CompletionRequest, GenerationRequest
+from trainyard.serve.run.server.choice_decoder import AnswerText
 from trainyard.serve.run.server.hosted_model import HostedModel
-from trainyard.serve.run.server.tools.tool_call_parser import ToolCallParser
+from trainyard.serve.run.server.reasoning import reasoning_of_answers
+from trainyard.serve.run.server.sampling_requests import (
+    check_prompt_logprobs,
+    check_token_ids,
+    check_tokens,
+    sampling_params,
+)
 from trainyard.serve.run.server.tools.tool_use import ToolAnswers
-from trainyard.serve.run.tokenizer_work import CheckConstraint, DecodeTokens, EncodeConversation, EncodeTexts
+from trainyard.serve.run.tokenizer_work import DecodeTokens, EncodeConversation, EncodeTexts
 
 __all__ = [
     "EngineRequests",
     "chat_prompt_tokens",
-    "check_constraint",
     "check_prompts",
     "check_request",
-    "check_token_ids",
-    "check_tokens",
     "completion_prompt_tokens",
     "echoed_prompts",
     "longest_prompt_tokens",
@@ -47,16 +51,14 @@ class EngineRequests:
     ----------
     requests : one for each prompt.
     sampling : how tokens are chosen.
-    stops : texts that end an answer.
-    stop_token_ids : tokens that end an answer.
-    make_parser : makes what finds calls of tools in an answer; None if there are none.
+    text : how tokens become the text of answers.
+    echoed : what the answers to each prompt begin with.
     """
 
     requests: tuple[Request, ...]
     sampling: SamplingParams
-    stops: tuple[str, ...]
-    stop_token_ids: frozenset[int]
-    make_parser: Callable[[], ToolCallParser] | None = None
+    text: AnswerText
+    echoed: tuple[str, ...]
 
     @property
     def num_samples(self) -> int:
@@ -85,6 +87,7 @@ def check_request(body: GenerationRequest, model: HostedModel) -> None:
             param="priority",
         )
     check_token_ids(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
+    check_token_ids(body.allowed_token_ids, "allowed_token_ids", model.tokenizer.vocabulary)
 
 
 def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
@@ -119,6 +122,10 @@ async def chat_prompt_tokens(body: ChatRequest, model: HostedModel) -> tuple[tup
         [each.for_template() for each in body.messages],
         body.tool_use.for_template(),
         must_show_tools=body.tool_use.is_optional,
+        variables=json.dumps(body.chat_template_kwargs),
+        effort=body.reasoning_effort or "",
+        add_generation_prompt=body.adds_generation_prompt,
+        continue_final_message=body.continue_final_message,
         allowed_tokens=model.engine.max_model_len - 1,
     )
     with rewording_length_errors(partial(_check_length, max_model_len=model.engine.max_model_len)):
@@ -209,42 +216,18 @@ def _texts(given: Any) -> list[Any]:
 async def echoed_prompts(
     body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel
 ) -> tuple[str, ...]:
-    """What the text of each choice begins with: its prompt, where the request has ``echo``.
+    """What the answers to each prompt begin with: the prompt, where the request has ``echo``.
 
     Parameters
     ----------
     prompts : in tokens.
     """
     if not body.echo:
-        return ("",) * (len(prompts) * body.n)
+        return ("",) * len(prompts)
     given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if not isinstance(given[0], str):
         given = await model.tokenizer_work(DecodeTokens(prompts), "prompt")
-    return tuple(text for text in given for _ in range(body.n))
-
-
-async def check_constraint(body: GenerationRequest, model: HostedModel, tools: ToolAnswers) -> None:
-    """Whether answers can have the form that is asked for.
-
-    Parameters
-    ----------
-    tools : what follows from the tools of the request.
-
-    Raises
-    ------
-    ApiError
-        If they cannot.
-    """
-    sampling = _sampling(body, model.tokenizer, tools)
-    if not sampling.is_constrained:
-        return
-    field = "tools" if tools.is_constrained else "response_format"
-    problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
-    if not body.ignore_eos:
-        work = CheckConstraint(sampling.json_schema, sampling.grammar)
-        problem = await model.tokenizer_work(work, field)
-    if problem:
-        raise ApiError(400, f"{field}: {problem}", param=field)
+    return tuple(given)
 
 
 def to_engine_requests(
@@ -254,6 +237,8 @@ def to_engine_requests(
     client: str,
     request_id: str,
     tools: ToolAnswers,
+    echoed: tuple[str, ...] = (),
+    bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> EngineRequests:
     """What a request of the API asks of an engine.
 
@@ -264,6 +249,7 @@ def to_engine_requests(
     client : who asks; "" for the user that the request names.
     request_id : that no other request has.
     tools : what follows from the tools of the request.
+    echoed, bad_words : as `echoed_prompts` and `bad_word_tokens` find them.
 
     Raises
     ------
@@ -274,80 +260,54 @@ def to_engine_requests(
     for prompt in prompts:
         check_tokens(prompt, "prompt", tokenizer.vocabulary)
         _check_length(len(prompt), max_model_len=max_model_len)
+    check_prompt_logprobs(body, prompts)
+    most_tokens = max_model_len if body.max_output_tokens is None else max(1, body.max_output_tokens)
     requests = tuple(
         Request(
             f"{request_id}-{place}",
             0.0,
             len(prompt),
-            min(max_model_len - len(prompt), body.max_output_tokens or max_model_len),
+            min(max_model_len - len(prompt), most_tokens),
             model=model.base,
             client=client or body.user,
             prompt_ids=prompt,
             priority=body.priority,
             adapter=model.adapter,
             cache_salt=body.cache_salt or "",
+            reads_cache=body.num_prompt_logprobs is None,
             num_samples=body.n,
         )
         for place, prompt in enumerate(prompts)
     )
-    own = frozenset(body.stop_token_ids)
-    stop_token_ids = own if body.ignore_eos else own | tokenizer.stop_token_ids
-    return EngineRequests(
-        requests, _sampling(body, tokenizer, tools), body.stop, stop_token_ids, tools.make_parser
-    )
+    text = _answer_text(body, prompts, model, tools)
+    sampling = replace(sampling_params(body, tokenizer, tools), bad_words=bad_words, reasoning=text.reasoning)
+    return EngineRequests(requests, sampling, text, echoed or ("",) * len(requests))
 
 
-def _sampling(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
-    check_token_ids(body.logit_bias, "logit_bias", tokenizer.vocabulary)
-    try:
-        return SamplingParams(
-            temperature=body.temperature,
-            top_k=body.top_k or -1,  # 0 means all, too
-            top_p=body.top_p,
-            min_p=body.min_p,
-            seed=body.seed,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            logit_bias=body.logit_bias,
-            logprobs=body.num_logprobs,
-            json_schema=tools.json_schema or ("" if tools.grammar else body.json_schema),
-            grammar=tools.grammar,
-            min_tokens=body.min_tokens,
+def _answer_text(
+    body: GenerationRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel, tools: ToolAnswers
+) -> AnswerText:
+    """How tokens become the text of answers."""
+    own, reasoning = frozenset(body.stop_token_ids), None
+    if isinstance(body, ChatRequest) and model.reasoning_parser:
+        reasoning = reasoning_of_answers(
+            model.reasoning_parser, model.tokenizer, prompts[0], is_continued=body.continue_final_message
         )
-    except ServeError as error:
-        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from error
+    return AnswerText(
+        stops=body.stop,
+        includes_stop=body.include_stop_str_in_output,
+        stop_token_ids=own if body.ignore_eos else own | model.tokenizer.stop_token_ids,
+        min_tokens=body.min_tokens,
+        shows_special=not body.skip_special_tokens,
+        make_parser=tools.make_parser,
+        reasoning=reasoning,
+        hides_reasoning=isinstance(body, ChatRequest) and not body.include_reasoning,
+        is_prompt_only=body.max_output_tokens == 0,
+    )
 
 
 def _is_tokens(given: Any) -> bool:
     return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
-
-
-def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
-    """Whether a text has tokens, and the model knows them.
-
-    Raises
-    ------
-    ApiError
-        If not.
-    """
-    if not tokens:
-        raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
-    check_token_ids(tokens, param, vocabulary)
-
-
-def check_token_ids(tokens: Collection[int], param: str, vocabulary: int) -> None:
-    """Whether the model knows tokens.
-
-    Raises
-    ------
-    ApiError
-        If not.
-    """
-    least, most = min(tokens, default=0), max(tokens, default=0)
-    if least < 0 or most >= vocabulary:
-        told = f"{param} has tokens from {shown(least)} to {shown(most)}; allowed are 0 to {vocabulary - 1}"
-        raise ApiError(400, told, param=param)
 
 
 def _check_length(num_tokens: int, told: str = "", *, max_model_len: int) -> None:

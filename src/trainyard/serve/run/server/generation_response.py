@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -44,8 +45,13 @@ class GenerationResponse(Response):
         async with self._generation as generation:
             while delta := await generation.next():
                 deltas.append(delta)
-        found = self._writer.response(deltas, generation.num_choices, generation.usage)
-        await JSONResponse(found)(scope, receive, send)
+
+        def response() -> JSONResponse:
+            return JSONResponse(self._writer.response(deltas, generation.num_choices, generation.usage))
+
+        has_prompt = any(delta.prompt is not None for delta in deltas)
+        found = await asyncio.to_thread(response) if has_prompt else response()
+        await found(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._generation as generation:
@@ -54,29 +60,41 @@ class GenerationResponse(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 for document in self._writer.first_chunks(generation.num_choices):
-                    await self._send(send, self._writer.with_usage(document, generation.usage))
+                    await _send(send, self._event(document))
                 while delta:
-                    for document in self._writer.chunks(delta):
-                        await self._send(send, self._writer.with_usage(document, generation.usage))
+                    # A prompt with log-probabilities is long.
+                    write = partial(self._events, delta)
+                    for event in await asyncio.to_thread(write) if delta.prompt else write():
+                        await _send(send, event)
                     delta = await generation.next()
             except ApiError as error:
-                await self._send(send, self._writer.error_chunk(error))
+                await _send(send, self._named(self._writer.error_chunk(error)))
                 await send({"type": "http.response.body", "body": b""})
                 return
             except Exception:
-                await self._send(send, self._writer.error_chunk(ApiError.of_server()))
+                await _send(send, self._named(self._writer.error_chunk(ApiError.of_server())))
                 raise
         for document in self._writer.last_chunks(generation.usage):
-            await self._send(send, document)
+            await _send(send, self._named(document))
         await send({"type": "http.response.body", "body": self._writer.end_of_stream})
 
-    async def _send(self, send: Send, document: dict[str, Any]) -> None:
-        """Send one event; a client that reads nothing for long is let go."""
+    def _events(self, delta: ChoiceDelta) -> list[bytes]:
+        return [self._event(document) for document in self._writer.chunks(delta)]
+
+    def _event(self, document: dict[str, Any]) -> bytes:
+        return self._named(self._writer.with_usage(document, self._generation.usage))
+
+    def _named(self, document: dict[str, Any]) -> bytes:
+        """An event of the stream, with its name if the API has names."""
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         name = f"event: {document['type']}\n" if self._writer.names_events else ""
-        body = f"{name}data: {text}\n\n".encode()
-        async with asyncio.timeout(_MOST_UNREAD_S):
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+        return f"{name}data: {text}\n\n".encode()
+
+
+async def _send(send: Send, event: bytes) -> None:
+    """Send one event; a client that reads nothing for long is let go."""
+    async with asyncio.timeout(_MOST_UNREAD_S):
+        await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 async def until_disconnect(work: Callable[[], Awaitable[None]], receive: Receive) -> None:

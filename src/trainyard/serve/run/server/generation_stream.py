@@ -15,7 +15,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.outputs import NewToken, TokenTimes
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta
+from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta, ScoredPrompt
 from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.metrics import AnswerFacts, Metrics
@@ -164,19 +164,18 @@ class GenerationStream:
     async def _take_tokens(self, place: int, request: Request) -> None:
         given, num = self._given, request.num_samples
         decoders = [
-            ChoiceDecoder(
-                place * num + each,
-                self._model.tokenizer,
-                given.stops,
-                given.stop_token_ids,
-                given.make_parser() if given.make_parser else None,
-                given.sampling.min_tokens,
-            )
+            ChoiceDecoder(place * num + each, self._model.tokenizer, given.text, given.echoed[place])
             for each in range(num)
         ]
+        scored: ScoredPrompt | None = None
+        waiting = set(range(num))  # for their first token
 
         def is_last(new: NewToken) -> bool:
-            delta = decoders[new.sample].take(new)
+            nonlocal scored
+            if new.prompt_logprobs is not None:  # comes before any token of the other samples
+                scored = ScoredPrompt(request.prompt_ids, new.prompt_logprobs)
+            delta = decoders[new.sample].take(new, scored if new.sample in waiting else None)
+            waiting.discard(new.sample)
             if delta.says_something:
                 self._found.put_nowait(delta)
             if delta.finish_reason:
@@ -187,7 +186,7 @@ class GenerationStream:
         samples = [_Sample() for _ in range(num)]
         routed = partial(self._replicas.__setitem__, request.name)
         tokens = self._model.engine.generate(
-            request, given.sampling, given.stop_token_ids, is_last, routed=routed
+            request, given.sampling, given.text.stop_token_ids, is_last, routed=routed
         )
         async with aclosing(tokens):
             async for new in tokens:
@@ -205,7 +204,7 @@ class GenerationStream:
             took_s, num = now_s - self._began_s, request.num_samples
             self._metrics.began(name, replica, request.prompt_tokens, new.num_cached_tokens, num, took_s)
         self._metrics.generated(name, replica, sample.take(new, now_s))
-        self.usage.completion_tokens += 1
+        self.usage.completion_tokens += not self._given.text.is_prompt_only
 
     def _replica_of(self, choice: int) -> int:
         """The number of the replica that serves a choice."""

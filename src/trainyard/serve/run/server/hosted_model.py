@@ -94,6 +94,7 @@ class HostedModel:
     adapter : by which name its engine knows it, if it is one.
     reads_priority : whether the policy of its engine may depend on the priorities of requests.
     limited_tokenizer : does what requests ask of the tokenizer; None if a thread of this process does it without limits.
+    reasoning_parser : name of the format in which it writes its reasoning; "" if it has none, or that is not known.
     created_s : when the server began to serve it, in seconds since 1970.
     """
 
@@ -105,6 +106,7 @@ class HostedModel:
     adapter: str = ""
     reads_priority: bool = True
     limited_tokenizer: LimitedTokenizer | None = None
+    reasoning_parser: str = ""
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.serve.run.model_tokenizer import Detokenizer
 from trainyard.serve.run.server.answer_writer import AnswerWriter
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.choice_decoder import ChoiceDelta, OutputToken
+from trainyard.serve.run.server.choice_decoder import ChoiceDelta, OutputToken, ScoredPrompt
 from trainyard.serve.run.server.generation_stream import Usage
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta
 
@@ -37,13 +41,20 @@ class ResponseWriter(AnswerWriter):
                 tuple(token for delta in each for token in delta.tokens),
                 each[-1].finish_reason,
                 tuple(call for delta in each for call in delta.calls),
+                "".join(delta.reasoning for delta in each),
+                each[0].prompt,
             )
             for index, each in enumerate(by_choice)
         ]
         return self._head(False) | {
             "choices": [self._choice(each) for each in joined],
             "usage": _usage(usage),
+            **self._of_prompt(joined),
         }
+
+    def _of_prompt(self, choices: Sequence[ChoiceDelta]) -> dict[str, Any]:
+        """What is told of the prompt beside the choices."""
+        return {}
 
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
         """What a stream begins with."""
@@ -69,6 +80,23 @@ class ResponseWriter(AnswerWriter):
         more = {} if self.usage_in_stream == "none" else {"usage": None}
         return self._head(True) | {"choices": choices} | more
 
+    def _prompt_logprobs(self, prompt: ScoredPrompt) -> list[dict[str, Any] | None]:
+        """Of each token of a prompt, it and the likeliest ones by their ids, as vLLM has them; of the first, nothing."""
+        found: list[dict[str, Any] | None] = [None]
+        known = prompt.logprobs
+        rows = zip(prompt.tokens[1:], known.chosen, known.ranks, known.top, known.logprobs, strict=True)
+        for token, logprob, rank, top, logprobs in rows:
+            entry = {str(token): self._ranked(token, logprob, rank)}
+            likeliest = zip(top[: self.num_prompt_logprobs].tolist(), logprobs, strict=False)
+            for place, (other, value) in enumerate(likeliest, 1):
+                entry.setdefault(str(other), self._ranked(other, value, place))
+            found.append(entry)
+        return found
+
+    def _ranked(self, token: int, logprob: float, rank: int) -> dict[str, Any]:
+        text = self.tokenizer.bytes_of(token).decode("utf-8", "replace")
+        return {"logprob": _finite(logprob), "rank": int(rank), "decoded_token": text}
+
     @abstractmethod
     def _head(self, is_chunk: bool) -> dict[str, Any]: ...
 
@@ -87,6 +115,10 @@ class ChatResponseWriter(ResponseWriter):
         first = {"role": "assistant", "content": ""}
         return [self._chunk([_chunk_choice(index, first, None, None)]) for index in range(num_choices)]
 
+    def _of_prompt(self, choices: Sequence[ChoiceDelta]) -> dict[str, Any]:
+        prompt = choices[0].prompt
+        return {} if prompt is None else {"prompt_logprobs": self._prompt_logprobs(prompt)}
+
     def _head(self, is_chunk: bool) -> dict[str, Any]:
         kind = "chat.completion.chunk" if is_chunk else "chat.completion"
         return {
@@ -100,6 +132,8 @@ class ChatResponseWriter(ResponseWriter):
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.calls:
             message |= {"content": choice.text or None, "tool_calls": _whole_calls(choice.calls)}
+        if choice.reasoning:
+            message |= {"content": choice.text or None} | _reasoning(choice.reasoning)
         return {
             "index": choice.index,
             "message": message,
@@ -109,7 +143,9 @@ class ChatResponseWriter(ResponseWriter):
 
     def _deltas(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
-        if delta.text or (delta.tokens and not delta.calls):
+        if delta.reasoning:
+            said.append(_reasoning(delta.reasoning))
+        if delta.text or (delta.tokens and not delta.calls and not delta.reasoning):
             said.append({"content": delta.text})
         said += [{"tool_calls": [_call_chunk(call)]} for call in delta.calls]
         told = [self._logprobs(delta.tokens), *(None for _ in said)]
@@ -153,18 +189,11 @@ class CompletionResponseWriter(ResponseWriter):
 
     Attributes
     ----------
-    echoed : what the text of each choice begins with.
+    num_echoed_logprobs : how many likely tokens are told of each token of an echoed prompt; None if prompts are not
+        echoed, or no log-probabilities are told.
     """
 
-    echoed: tuple[str, ...]
-
-    def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """The prompts, if they are to be echoed."""
-        return [
-            self._chunk([self._part(ChoiceDelta(index, text))])
-            for index, text in enumerate(self.echoed)
-            if text
-        ]
+    num_echoed_logprobs: int | None = None
 
     def _head(self, is_chunk: bool) -> dict[str, Any]:
         return {
@@ -175,35 +204,70 @@ class CompletionResponseWriter(ResponseWriter):
         }
 
     def _choice(self, choice: ChoiceDelta) -> dict[str, Any]:
-        return self._part(replace(choice, text=self.echoed[choice.index] + choice.text))
+        return self._part(choice)
 
     def _deltas(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
         return [self._part(delta)]
 
     def _part(self, choice: ChoiceDelta) -> dict[str, Any]:
-        return {
+        found = {
             "index": choice.index,
             "text": choice.text,
-            "logprobs": self._logprobs(choice.tokens),
+            "logprobs": self._logprobs(choice),
             "finish_reason": choice.finish_reason or None,
         }
+        if choice.prompt is not None and self.num_prompt_logprobs is not None:
+            found["prompt_logprobs"] = self._prompt_logprobs(choice.prompt)
+        return found
 
-    def _logprobs(self, tokens: Sequence[OutputToken]) -> dict[str, Any] | None:
+    def _logprobs(self, choice: ChoiceDelta) -> dict[str, Any] | None:
         if not self.has_logprobs:
             return None
-        likeliest = []
-        for each in tokens:
-            values = {
-                self._name(int(token)): _finite(value)
-                for token, value in zip(each.logprobs.top, each.logprobs.logprobs, strict=True)
-            }
-            likeliest.append(values | {self._name(each.token): _finite(each.logprobs.chosen)})
-        return {
-            "tokens": [self._name(each.token) for each in tokens],
-            "token_logprobs": [_finite(each.logprobs.chosen) for each in tokens],
-            "top_logprobs": likeliest,
-            "text_offset": [each.offset for each in tokens],
+        found: dict[str, list[Any]] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
         }
+        if choice.prompt is not None and self.num_echoed_logprobs is not None:
+            self._add_prompt(found, choice.prompt, self.num_echoed_logprobs)
+        for each in choice.tokens:
+            known = each.logprobs
+            self._add(found, each.token, each.offset, known.chosen, known.top, known.logprobs)
+        return found
+
+    def _add_prompt(self, found: dict[str, list[Any]], prompt: ScoredPrompt, num: int) -> None:
+        """Add the tokens of a prompt, of which the first has no log-probability."""
+        known, detokenizer, num_chars = prompt.logprobs, Detokenizer(self.tokenizer), 0
+        for place, token in enumerate(prompt.tokens):
+            if place:
+                row = place - 1
+                top, logprobs = known.top[row, :num], known.logprobs[row, :num]
+                self._add(found, token, num_chars, known.chosen[row], top, logprobs)
+            else:
+                found["tokens"].append(self._name(token))
+                found["text_offset"].append(0)
+                found["token_logprobs"].append(None)
+                found["top_logprobs"].append(None)
+            num_chars += len(detokenizer.take(token))
+
+    def _add(
+        self,
+        found: dict[str, list[Any]],
+        token: int,
+        offset: int,
+        logprob: float,
+        top: NDArray[np.int64],
+        logprobs: NDArray[np.float64],
+    ) -> None:
+        """Add a token, with the likeliest ones beside it."""
+        likeliest = {
+            self._name(other): _finite(value) for other, value in zip(top.tolist(), logprobs, strict=True)
+        }
+        found["tokens"].append(self._name(token))
+        found["text_offset"].append(offset)
+        found["token_logprobs"].append(_finite(logprob))
+        found["top_logprobs"].append(likeliest | {self._name(token): _finite(logprob)})
 
     def _name(self, token: int) -> str:
         """A token as text; if it is part of a character, its bytes."""
@@ -218,6 +282,11 @@ def _chunk_choice(
     index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, reason: str | None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Reasoning under both of its names: vLLM's and DeepSeek's."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _call_chunk(call: ToolCallDelta) -> dict[str, Any]:

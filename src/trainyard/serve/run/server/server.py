@@ -21,11 +21,13 @@ from trainyard.serve.run.engine_client import EngineClient
 from trainyard.serve.run.engine_process import EngineFactory
 from trainyard.serve.run.limited_tokenizer import LimitedTokenizer
 from trainyard.serve.run.open_files import allow_open_files
+from trainyard.serve.run.pooling import has_pooling
 from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.server.api_keys import ApiKeys
 from trainyard.serve.run.server.api_server import ApiServer, ServerLimits
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.http_protocol import BoundedHttpProtocol
+from trainyard.serve.run.server.reasoning import reasoning_tokens
 from trainyard.serve.run.server.served_models import NamedAdapter, ServedModels
 from trainyard.serve.run.step_watch import STEP_LIMITS
 
@@ -53,6 +55,7 @@ class ServerOptions:
     drain_s : at its end, for requests that run.
     logs_prompts : whether what clients send is logged.
     tool_call_parser : name of the format in which the models write calls of tools; "" if that is not known.
+    reasoning_parser : name of the format in which the models write their reasoning; "" if they have none.
     max_retries : how often a request is begun anew whose engine ended.
     adapters : that it begins with.
     reads_priority : whether the policy of the engines may depend on the priorities of requests.
@@ -74,6 +77,7 @@ class ServerOptions:
     adapter_root: Path | None = None
     router: Router = round_robin
     step_limits: ProcessLimits = STEP_LIMITS
+    reasoning_parser: str = ""
 
 
 class HttpServer(uvicorn.Server):
@@ -115,11 +119,15 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
     Raises
     ------
     ServeError
-        If it cannot be listened there, or a model cannot be served.
+        If it cannot be listened there, or a model cannot be served, or does not reason as it should.
     """
     options.keys.check_host(options.host)
     allow_open_files(2 * _MOST_CONNECTIONS)
     tokenizers = {name: LimitedTokenizer(factories[0].folder) for name, factories in models.items()}
+    if options.reasoning_parser:
+        for name, factories in models.items():
+            if not has_pooling(factories[0].folder):
+                reasoning_tokens(options.reasoning_parser, tokenizers[name].local)
     with listening(options.host, options.port) as listener:
         return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
 
@@ -208,6 +216,7 @@ def _api(
             parser,
             reads_priority=reads_priority,
             limited_tokenizer=tokenizers[name],
+            reasoning_parser=options.reasoning_parser,
         )
         for name, engine in engines.items()
     }

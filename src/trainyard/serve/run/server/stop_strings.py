@@ -10,29 +10,31 @@ __all__ = ["StopStrings", "num_undecided"]
 class StopStrings:
     """Looks for texts that end an answer, in text that arrives piece by piece.
 
-    What may be the beginning of one is held back until more has come.
+    An answer ends where the first of these texts is complete. What may be the beginning of one is held back until more
+    has come.
 
     Parameters
     ----------
     stops : the texts; none is empty.
+    is_included : whether the answer ends behind the text that ends it, and not before it.
 
     Attributes
     ----------
     matched : the one that ended the answer; "" before.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops, self._held = tuple(stops), ""
+    def __init__(self, stops: Sequence[str], *, is_included: bool = False) -> None:
+        self._stops, self._is_included, self._held = tuple(stops), is_included, ""
         self.matched = ""
 
     def take(self, text: str) -> tuple[str, bool]:
         """Take the next piece; return what is certain to be of the answer, and whether the answer ends with it."""
         text = self._held + text
-        places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if places:
+        places = [(text.find(stop), stop) for stop in self._stops]
+        if ends := [(place + len(stop), place, stop) for place, stop in places if place >= 0]:
             self._held = ""
-            place, self.matched = min(places)
-            return text[:place], True
+            end, start, self.matched = min(ends)
+            return text[: end if self._is_included else start], True
         num = num_undecided(text, self._stops)
         self._held = text[len(text) - num :]
         return text[: len(text) - num], False

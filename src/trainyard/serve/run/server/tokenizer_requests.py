@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from pydantic import FailFast, Field
 
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_messages import Messages, Tools
-from trainyard.serve.run.server.engine_requests import check_token_ids
+from trainyard.serve.run.server.chat_messages import Messages, TemplateFields, Tools
 from trainyard.serve.run.server.hosted_model import HostedModel
 from trainyard.serve.run.server.request_body import Name, RequestBody
+from trainyard.serve.run.server.sampling_requests import check_token_ids
 from trainyard.serve.run.tokenizer_work import DecodeTokens, EncodeConversation, EncodeTexts
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
@@ -18,14 +19,13 @@ __all__ = ["DetokenizeRequest", "TokenizeRequest", "detokenized", "tokenized"]
 _MOST_TOKENS = 2**20  # in an answer
 
 
-class TokenizeRequest(RequestBody):
+class TokenizeRequest(TemplateFields):
     """POST /tokenize: a text or a conversation."""
 
     model: Name = ""
     prompt: str | None = None
     messages: Messages = Field(default_factory=list)
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
     tools: Tools = Field(default_factory=list)
 
 
@@ -52,7 +52,9 @@ async def tokenized(body: TokenizeRequest, model: HostedModel) -> tuple[int, ...
     conversation = EncodeConversation.of(
         [each.for_template() for each in body.messages],
         [each.for_template() for each in body.tools],
-        add_generation_prompt=body.add_generation_prompt,
+        variables=json.dumps(body.chat_template_kwargs),
+        add_generation_prompt=body.adds_generation_prompt,
+        continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
         allowed_tokens=_MOST_TOKENS,
     )
