@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import Message
+from openai.types.responses import Response
 from tests.serve.run.server.served_api import CHAT, END, VOCABULARY, FakeEngine, call_api, save_tiny
 
 from trainyard.serve.catalog import parse_policies
@@ -186,3 +188,52 @@ def test_a_form_holds_behind_reasoning_of_a_model(reasoner_folder, reasoner, is_
         assert each[-1] == END
         assert reasoner.decode(each[place:]) in ("yes", "no")
     assert num_reasoned == 8 if is_open else 0 < num_reasoned < 8
+
+
+def api_answer(
+    tokenizer: ModelTokenizer, path: str, body: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What another API says, whole, and the events of a stream."""
+    tokens = [_BEGIN, *tokenizer.encode("so it is"), _END, *tokenizer.encode("yes"), END]
+
+    async def work(client, api):
+        whole = await client.post(path, json=body)
+        assert whole.status_code == 200, whole.text
+        text = (await client.post(path, json=body | {"stream": True})).text
+        return whole.json(), [
+            json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")
+        ]
+
+    return call_api(tokenizer, FakeEngine(tokens), work, reasoning_parser="qwen3")
+
+
+def test_messages_have_reasoning_as_thinking(reasoner: ModelTokenizer) -> None:
+    before = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}]}
+    asked = {"role": "user", "content": "Is it?"}
+    body = {"model": "tiny", "max_tokens": 100, "messages": [asked, before, asked]}
+    whole, events = api_answer(reasoner, "/v1/messages", body)
+    thinking, text = Message.model_validate(whole).content
+    assert (thinking.type, thinking.thinking, text.text) == ("thinking", "so it is", "yes")
+    deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
+    assert "".join(each.get("thinking", "") for each in deltas) == "so it is"
+    assert "".join(each.get("text", "") for each in deltas) == "yes"
+    assert [each["content_block"]["type"] for each in events if each["type"] == "content_block_start"] == [
+        "thinking",
+        "text",
+    ]
+
+
+def test_responses_have_items_of_reasoning(reasoner: ModelTokenizer) -> None:
+    whole, events = api_answer(reasoner, "/v1/responses", {"model": "tiny", "input": "Is it?"})
+    reasoning, message = Response.model_validate(whole).output
+    assert [part.text for part in reasoning.content] == ["so it is"]
+    assert [part.text for part in message.content] == ["yes"]
+    kinds = [each["type"] for each in events]
+    assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
+    assert (
+        "".join(each["delta"] for each in events if each["type"] == "response.reasoning_text.delta")
+        == "so it is"
+    )
+    assert events[-1]["response"]["output"][0]["content"] == whole["output"][0]["content"]
+    again = [*whole["output"], {"role": "user", "content": "Sure?"}]
+    api_answer(reasoner, "/v1/responses", {"model": "tiny", "input": again})

@@ -1,4 +1,4 @@
-"""An answer as a list of items, texts and calls of tools in their order, as APIs have it that have no choices."""
+"""An answer as a list of items in their order: reasoning, texts and calls of tools, for APIs that have no choices."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ __all__ = ["AnswerItem", "AnswerItems", "ItemPart"]
 
 @dataclass
 class AnswerItem:
-    """A text, or a call of a tool.
+    """A text, a piece of reasoning, or a call of a tool.
 
     Attributes
     ----------
     place : of the item among those of the answer.
     text : the text, or the arguments of the call as JSON, so far.
     call_id, name : of the call and its tool; "" of a text.
+    is_reasoning : whether the text is reasoning.
     """
 
     place: int
     text: str = ""
     call_id: str = ""
     name: str = ""
+    is_reasoning: bool = False
 
     @property
     def is_call(self) -> bool:
@@ -67,10 +69,11 @@ class AnswerItems:
 
     def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:
         """Take the next part of the choice."""
-        if delta.text:
-            if not self._is_open or self.items[-1].is_call:
-                yield from self._begin(AnswerItem(len(self.items)))
-            yield self._more(delta.text)
+        for text, is_reasoning in ((delta.reasoning, True), (delta.text, False)):
+            if text:
+                if not self._is_open or self.items[-1].is_call or self.items[-1].is_reasoning != is_reasoning:
+                    yield from self._begin(AnswerItem(len(self.items), is_reasoning=is_reasoning))
+                yield self._more(text)
         for call in delta.calls:
             if call.call_id:
                 yield from self._begin(AnswerItem(len(self.items), "", call.call_id, call.name))

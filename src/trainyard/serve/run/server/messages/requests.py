@@ -57,7 +57,15 @@ class _ToolResult(_Block):
     is_error: bool = False
 
 
-_AnyBlock = Annotated[_Text | _ToolUse | _ToolResult, Field(discriminator="type")]
+class _Reasoning(_Block):
+    """Reasoning of an answer before, which comes back; models are not given it again."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+_AnyBlock = Annotated[_Text | _ToolUse | _ToolResult | _Reasoning, Field(discriminator="type")]
 
 
 class _Message(NullableBody):
@@ -165,7 +173,7 @@ class MessagesRequest(TranslatedRequest):
                 yield from _user_messages(message.content)
 
 
-def _user_messages(blocks: Sequence[_Text | _ToolUse | _ToolResult]) -> Iterator[dict[str, Any]]:
+def _user_messages(blocks: Sequence[_Block]) -> Iterator[dict[str, Any]]:
     """Results of tools as messages of their own, and texts that follow each other as one."""
     texts: list[_Text] = []
     for block in blocks:
@@ -181,7 +189,7 @@ def _user_messages(blocks: Sequence[_Text | _ToolUse | _ToolResult]) -> Iterator
         yield {"role": "user", "content": _joined(texts)}
 
 
-def _joined(blocks: Sequence[_Text | _ToolUse | _ToolResult]) -> str:
+def _joined(blocks: Sequence[_Block]) -> str:
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 

@@ -90,12 +90,16 @@ class MessageWriter(AnswerWriter):
 def _whole(item: AnswerItem) -> dict[str, Any]:
     if item.is_call:
         return _begin(item) | {"input": json.loads(item.text or "{}")}
+    if item.is_reasoning:
+        return _begin(item) | {"thinking": item.text}
     return _begin(item) | {"text": item.text}
 
 
 def _begin(item: AnswerItem) -> dict[str, Any]:
     if item.is_call:
         return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
+    if item.is_reasoning:
+        return {"type": "thinking", "thinking": "", "signature": ""}
     return {"type": "text", "text": ""}
 
 
@@ -107,6 +111,8 @@ def _event(part: ItemPart) -> dict[str, Any]:
         return {"type": "content_block_stop", **place}
     if part.item.is_call:
         delta = {"type": "input_json_delta", "partial_json": part.text}
+    elif part.item.is_reasoning:
+        delta = {"type": "thinking_delta", "thinking": part.text}
     else:
         delta = {"type": "text_delta", "text": part.text}
     return {"type": "content_block_delta", **place, "delta": delta}

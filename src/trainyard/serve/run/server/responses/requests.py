@@ -17,9 +17,7 @@ from trainyard.serve.run.server.request_body import Name, NullableBody
 __all__ = ["ResponsesRequest"]
 
 _MOST_TOKENS, _MOST_METADATA = 2**31 - 1, 16
-_ASKS_FOR_NOTHING = Literal[
-    "reasoning.encrypted_content"
-]  # there is none, as answers have no items of reasoning
+_ASKS_FOR_NOTHING = Literal["reasoning.encrypted_content"]  # there is none, as reasoning is told in words
 _CHOICES = ("none", "auto", "required")
 _Status = Literal["in_progress", "completed", "incomplete"] | None
 
@@ -56,6 +54,21 @@ class _FunctionCall(NullableBody):
     status: _Status = None
 
 
+class _ReasoningText(NullableBody):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class _Reasoning(NullableBody):
+    """Reasoning of an answer before, which comes back; models are not given it again."""
+
+    type: Literal["reasoning"]
+    id: Name = ""
+    summary: Annotated[list[Any], Field(max_length=0)] = Field(default_factory=list)
+    content: Annotated[list[_ReasoningText], FailFast()] = Field(default_factory=list)
+    status: _Status = None
+
+
 class _FunctionOutput(NullableBody):
     type: Literal["function_call_output"]
     call_id: Name
@@ -70,7 +83,7 @@ def _with_type(given: Any) -> Any:
 
 
 _Item = Annotated[
-    Annotated[_Message | _FunctionCall | _FunctionOutput, Field(discriminator="type")],
+    Annotated[_Message | _FunctionCall | _FunctionOutput | _Reasoning, Field(discriminator="type")],
     BeforeValidator(_with_type),
 ]
 
@@ -168,6 +181,8 @@ class ResponsesRequest(TranslatedRequest):
         """Messages; calls that follow each other, or a message of the assistant, belong to one message."""
         answer: dict[str, Any] | None = None
         for place, item in enumerate(self.input):
+            if isinstance(item, _Reasoning):
+                continue
             if isinstance(item, _FunctionCall):
                 name = f"input.{place}.arguments"
                 parse_json(item.arguments.encode(), name, param=name)

@@ -102,8 +102,8 @@ class ResponsesWriter(AnswerWriter):
         place = {"output_index": item.place}
         inner = place | {"item_id": self._id(item)}
         content = inner if item.is_call else inner | {"content_index": 0}
-        name = "function_call_arguments" if item.is_call else "output_text"
-        logprobs: dict[str, Any] = {} if item.is_call else {"logprobs": []}
+        name = "function_call_arguments" if item.is_call else _text_kind(item)
+        logprobs: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
         if part.kind == "more":
             yield self._event(f"response.{name}.delta", content | logprobs | {"delta": part.text})
             return
@@ -113,12 +113,12 @@ class ResponsesWriter(AnswerWriter):
                 begun["content"] = []
             yield self._event("response.output_item.added", place | {"item": begun})
             if not item.is_call:
-                yield self._event("response.content_part.added", content | {"part": _text_part("")})
+                yield self._event("response.content_part.added", content | {"part": _text_part(item, "")})
             return
         told = {"arguments": item.text, "name": item.name} if item.is_call else {"text": item.text}
         yield self._event(f"response.{name}.done", content | logprobs | told)
         if not item.is_call:
-            yield self._event("response.content_part.done", content | {"part": _text_part(item.text)})
+            yield self._event("response.content_part.done", content | {"part": _text_part(item, item.text)})
         yield self._event(
             "response.output_item.done", place | {"item": self._whole(item, self._status(item))}
         )
@@ -132,17 +132,16 @@ class ResponsesWriter(AnswerWriter):
                 "arguments": item.text,
             }
             return {"id": self._id(item), "status": status, **call}
-        content = [_text_part(item.text)]
-        return {
-            "id": self._id(item),
-            "status": status,
-            "type": "message",
-            "role": "assistant",
-            "content": content,
-        }
+        kind = (
+            {"type": "reasoning", "summary": []}
+            if item.is_reasoning
+            else {"type": "message", "role": "assistant"}
+        )
+        return {"id": self._id(item), "status": status, **kind, "content": [_text_part(item, item.text)]}
 
     def _id(self, item: AnswerItem) -> str:
-        return f"{'fc' if item.is_call else 'msg'}_{self.response_id}_{item.place}"
+        kind = "fc" if item.is_call else "rs" if item.is_reasoning else "msg"
+        return f"{kind}_{self.response_id}_{item.place}"
 
     def _status(self, item: AnswerItem) -> str:
         return "incomplete" if self._items.is_cut and item is self._items.items[-1] else "completed"
@@ -151,8 +150,13 @@ class ResponsesWriter(AnswerWriter):
         return {"type": kind, "sequence_number": next(self._numbers), **told}
 
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _text_kind(item: AnswerItem) -> str:
+    return "reasoning_text" if item.is_reasoning else "output_text"
+
+
+def _text_part(item: AnswerItem, text: str) -> dict[str, Any]:
+    plain = {"type": _text_kind(item), "text": text}
+    return plain if item.is_reasoning else plain | {"annotations": [], "logprobs": []}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
