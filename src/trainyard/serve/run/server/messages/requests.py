@@ -58,7 +58,7 @@ class _ToolResult(_Block):
 
 
 class _Reasoning(_Block):
-    """Reasoning of an answer before, which comes back; models are not given it again."""
+    """Reasoning of an answer before, which comes back."""
 
     type: Literal["thinking"]
     thinking: str
@@ -167,6 +167,9 @@ class MessagesRequest(TranslatedRequest):
                 yield {
                     "role": "assistant",
                     "content": _joined(message.content),
+                    "reasoning": "".join(
+                        each.thinking for each in message.content if isinstance(each, _Reasoning)
+                    ),
                     "tool_calls": [function_call(each.id, each.name, each.input) for each in calls],
                 }
             else:

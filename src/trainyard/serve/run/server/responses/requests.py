@@ -60,7 +60,7 @@ class _ReasoningText(NullableBody):
 
 
 class _Reasoning(NullableBody):
-    """Reasoning of an answer before, which comes back; models are not given it again."""
+    """Reasoning of an answer before, which comes back."""
 
     type: Literal["reasoning"]
     id: Name = ""
@@ -180,13 +180,21 @@ class ResponsesRequest(TranslatedRequest):
     def _chat_messages(self) -> Iterator[dict[str, Any]]:
         """Messages; calls that follow each other, or a message of the assistant, belong to one message."""
         answer: dict[str, Any] | None = None
+        reasoning = ""
         for place, item in enumerate(self.input):
             if isinstance(item, _Reasoning):
+                reasoning += "".join(each.text for each in item.content)
                 continue
             if isinstance(item, _FunctionCall):
                 name = f"input.{place}.arguments"
                 parse_json(item.arguments.encode(), name, param=name)
-                answer = answer or {"role": "assistant", "content": "", "tool_calls": []}
+                answer = answer or {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [],
+                    "reasoning": reasoning,
+                }
+                reasoning = ""
                 answer["tool_calls"].append(function_call(item.call_id, item.name, item.arguments))
                 continue
             if answer is not None:
@@ -195,7 +203,8 @@ class ResponsesRequest(TranslatedRequest):
             if isinstance(item, _FunctionOutput):
                 yield {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
             elif item.role == "assistant":
-                answer = {"role": "assistant", "content": _joined(item.content), "tool_calls": []}
+                said = {"content": _joined(item.content), "tool_calls": [], "reasoning": reasoning}
+                answer, reasoning = {"role": "assistant", **said}, ""
             else:
                 yield {"role": item.role, "content": _joined(item.content)}
         if answer is not None:
