@@ -127,6 +127,11 @@ class EngineState(NamedTuple):
     running_adapters: tuple[str, ...] = ()
     waiting_adapters: tuple[str, ...] = ()
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request waits or runs, or holds a block of the cache."""
+        return bool(self.num_waiting or self.num_running or self.num_swapped or self.cache_use)
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
