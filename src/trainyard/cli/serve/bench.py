@@ -14,8 +14,9 @@ import tyro
 from trainyard.cli.bounds import REQUESTS
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.outputs import Output, writing
+from trainyard.cli.quantities import Duration
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.serve.requests import GivenRequests, RequestOptions, quantity
+from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class Options(RequestOptions):
     """Key for the server. Other users of this machine can see it; the variable TRAINYARD_API_KEY is safer."""
     max_concurrency: Annotated[int | None, tyro.conf.arg(metavar="N"), REQUESTS] = None
     """Most concurrent requests; others wait, and count as sent late. By default there is no limit."""
-    timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
+    timeout: Duration = 600.0
     """Longest time of a whole answer; a request that takes longer has failed."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a CSV with one line for every request."""
@@ -85,12 +86,10 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _target(options: Options) -> Target:
     import os
 
-    from trainyard.reading.quantities import parse_seconds
     from trainyard.serve.run.bench.target import Target
 
     key = os.environ.get("TRAINYARD_API_KEY", "") if options.api_key is None else options.api_key
-    timeout_s = quantity("--timeout", options.timeout, parse_seconds)
-    return Target(options.url, options.endpoint, options.model or "", key, timeout_s)
+    return Target(options.url, options.endpoint, options.model or "", key, options.timeout)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import DEVICES, TOKENS
-from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
+from trainyard.cli.quantities import Size
+from trainyard.cli.serve.cache_memory import cache_bytes
 
 if TYPE_CHECKING:
     from trainyard.serve.deployment import Deployment
@@ -44,9 +45,9 @@ class DeployOptions:
     """Copies of the model, each on --tp x --pp x --dp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of a replica, in blocks; by default as many as fit beside the weights, which is the most."""
-    cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    cache_memory: Size | None = None
     """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
-    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    host_cache_memory: Size | None = None
     """Host memory per device for swapped-out requests, under policies that swap; by default none."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Tokens per block of the KV cache."""
@@ -82,7 +83,7 @@ class DeployOptions:
             cache_blocks=self.cache_blocks,
             cache_bytes=cache_bytes(self.cache_memory, self.cache_blocks),
             block_tokens=self.block_tokens,
-            host_cache_bytes=host_cache_bytes(self.host_cache_memory),
+            host_cache_bytes=self.host_cache_memory or 0,
             max_model_len=self.max_model_len,
             max_loras=self.max_loras,
             lora_rank=self.lora_rank,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import PROCESSES, TOKENS
-from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
+from trainyard.cli.quantities import Size
+from trainyard.cli.serve.cache_memory import cache_bytes
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class LocalEngineOptions:
     """Device that computes each model; with cuda, say how large the KV cache is. Each replica has a device of its own."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of each model, in blocks."""
-    cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    cache_memory: Size | None = None
     """KV cache of each model, such as 2GiB; by default all models share a quarter of the free memory, at most 4 GiB."""
-    host_cache_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    host_cache_memory: Size | None = None
     """Memory of each model for swapped-out requests, under policies that swap; by default none."""
     block_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Tokens per block of the KV cache; by default 16, with vLLM 32."""
@@ -92,8 +93,8 @@ class LocalEngineOptions:
             num_bytes = _free_bytes() * tensor_parallel // num_processes if num_bytes is None else num_bytes
             num_blocks = num_bytes // block_bytes(folder, size, dtype)
         num_host_blocks = 0
-        if host_bytes := host_cache_bytes(self.host_cache_memory):
-            num_host_blocks = host_bytes // block_bytes(folder, size, dtype)
+        if self.host_cache_memory is not None:
+            num_host_blocks = self.host_cache_memory // block_bytes(folder, size, dtype)
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
         threads = self._threads(num_processes)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)

@@ -13,8 +13,8 @@ import tyro
 
 from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED
 from trainyard.cli.outputs import Output
+from trainyard.cli.quantities import Duration, Size, quantity
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.serve.requests import quantity
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -57,11 +57,11 @@ class Options(Common):
     """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N"), SEED] = None
     """Random seed of drawn requests; by default 0."""
-    e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    e2e: Duration | None = None
     """Objective for the end-to-end time, such as 100ms, of models without one of their own."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights and of the computation: float32, float16 or bfloat16."""
-    weight_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    weight_memory: Size | None = None
     """Memory of each device for weights, such as 10GB; by default all that a server may use."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a picture of each placement."""
@@ -152,7 +152,6 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
     from trainyard.reading.quantities import parse_seconds
     from trainyard.serve.errors import ServeError
 
-    default_s = quantity("--e2e", options.e2e, parse_seconds) if options.e2e is not None else None
     found = []
     for text in options.models.split(","):
         source, *more = (part.strip() for part in text.split(":"))
@@ -168,7 +167,7 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
                 f"model {text.strip()!r}: allowed are a name, its requests per second ({RATE}) and its objective, "
                 "such as resnet50:200/s:50ms"
             )
-        objective_s = quantity(f"model {source}", times[0], parse_seconds) if times else default_s
+        objective_s = quantity(f"model {source}", times[0], parse_seconds) if times else options.e2e
         found.append(_Asked(source, float(rates[0][1]) if rates else None, objective_s))
     names = [each.name for each in found]
     if len(set(names)) < len(names):
@@ -237,16 +236,16 @@ def _models(
 
 def _weight_bytes(options: Options, cluster: Cluster) -> float:
     from trainyard.hardware.devices import DeviceSpec
-    from trainyard.reading.quantities import parse_bytes
+    from trainyard.reading.quantities import bytes_as_given
     from trainyard.report.units import bytes_text
     from trainyard.serve.deploy import usable_bytes
     from trainyard.serve.errors import ServeError
 
     if options.weight_memory is not None:
-        given, device = quantity("--weight-memory", options.weight_memory, parse_bytes), cluster.devices[0]
+        given, device = options.weight_memory, cluster.devices[0]
         if isinstance(device, DeviceSpec) and given > device.usable_bytes:
             raise ServeError(
-                f"--weight-memory {options.weight_memory}: allowed is at most what a device has, "
+                f"--weight-memory {bytes_as_given(given)}: allowed is at most what a device has, "
                 f"{bytes_text(device.usable_bytes)}"
             )
         return float(given)

@@ -17,6 +17,7 @@ from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 from trainyard.cli.serve.simulate import Options as SimulateOptions
+from trainyard.reading.quantities import seconds_as_given
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "act"]
 
 _ALWAYS_SAID = ("tp", "replicas", "policy", "router")  # of the options of a simulation
+_TIMES = ("ttft", "tpot", "e2e", "think_time")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 
@@ -115,13 +117,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     title = f"{options.model} on {options.cluster}: {given.title}"
     command = _simulation(options, plan, given)
     if options.html is not None:
-        wanted = ", ".join(
-            f"{name.upper()} {text}" for name in ("ttft", "tpot", "e2e") if (text := getattr(options, name))
-        )
         facts = {
             "result": verdict(plan),
             "requests": given.title,
-            "objectives": f"{wanted or 'of the trace'}, for {options.share} of the requests",
+            "objectives": f"{options.objectives_text() or 'of the trace'}, for {options.share} of the requests",
             "simulated by": command,
         }
         screen.keep(serve_plan_page(title, plan, facts, left_out=given.left_out), options.html)
@@ -172,12 +171,14 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
     for name, value in wanted.items():
         if value != usual[name] or name in _ALWAYS_SAID:
             words.append(f"--{name.replace('_', '-')}")
-            words += [] if value is True else [_word(value)]
+            words += [] if value is True else [_word(name, value)]
     return shlex.join(words)
 
 
-def _word(value: object) -> str:
-    """An option's value on a command line; whole numbers without a fraction."""
+def _word(option: str, value: object) -> str:
+    """Return an option's value in the words of a command line; whole numbers without a fraction."""
+    if option in _TIMES and isinstance(value, float):
+        return seconds_as_given(value)
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 

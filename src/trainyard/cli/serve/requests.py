@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED, TOKENS
-from trainyard.cli.quantities import quantity
+from trainyard.cli.quantities import Duration
 from trainyard.cli.screen import Common
 from trainyard.serve.requests.request import MAX_TOKENS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainyard.serve.requests.generate import Conversations, SharedPrefixes, TokenLengths
     from trainyard.serve.requests.request import TracedRequest
 
-__all__ = ["GivenRequests", "RequestOptions", "quantity"]
+__all__ = ["GivenRequests", "RequestOptions"]
 
 _OF_TRACES = ("format", "limit", "time_scale", "strict")
 _OF_DRAWN = (
@@ -148,7 +148,7 @@ class DrawnOptions:
     turns: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """Requests of a conversation: each further one begins with the prompt and the answer of the one before. By default 1.
     Conversations then begin at --rate, and --num counts all requests."""
-    think_time: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    think_time: Duration | None = None
     """Mean time from an answer to the next turn, such as 5s, drawn exponentially; by default none."""
     burstiness: Annotated[float | None, tyro.conf.arg(metavar="X"), BURSTINESS] = None
     """Coefficient of variation of the gaps between drawn requests: 1 (default) is Poisson, more is bursty."""
@@ -163,23 +163,26 @@ class RequestOptions(TracedOptions, DrawnOptions, Common):
     heading = "limits and objectives of requests"
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = MAX_TOKENS
     """The client's limit on output tokens, where the trace has none. Policies see this limit, not the true length."""
-    ttft: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    ttft: Duration | None = None
     """Objective (SLO) for the time to first token, such as 500ms, of requests without one of their own."""
-    tpot: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    tpot: Duration | None = None
     """Objective for the time per output token after the first, such as 50ms."""
-    e2e: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    e2e: Duration | None = None
     """Objective for the end-to-end time, arrival to last token, such as 10s."""
 
     def objectives(self) -> dict[str, float]:
         """Seconds by name, such as ``ttft_s``, of those that are given."""
-        from trainyard.reading.quantities import parse_seconds
+        given = {f"{name}_s": getattr(self, name) for name in ("ttft", "tpot", "e2e")}
+        return {name: seconds for name, seconds in given.items() if seconds is not None}
 
-        given = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
-        return {
-            f"{name}_s": quantity(f"--{name}", text, parse_seconds)
-            for name, text in given.items()
-            if text is not None
-        }
+    def objectives_text(self) -> str:
+        """Return the objectives that are given, such as ``TTFT 500ms, TPOT 50ms``."""
+        from trainyard.reading.quantities import seconds_as_given
+
+        given = self.objectives().items()
+        return ", ".join(
+            f"{name.removesuffix('_s').upper()} {seconds_as_given(value)}" for name, value in given
+        )
 
     def read(self) -> GivenRequests:
         """The requests, with their objectives.
@@ -300,7 +303,6 @@ class RequestOptions(TracedOptions, DrawnOptions, Common):
 
     def _shared(self, how: dict[str, Any]) -> tuple[SharedPrefixes | None, Conversations | None]:
         """What prompts have in common; notes it in ``how``."""
-        from trainyard.reading.quantities import parse_seconds
         from trainyard.serve.requests.generate import Constant, Conversations, SharedPrefixes
 
         # In blocks of which a prefix has a whole number, so that all of it is shared.
@@ -311,9 +313,7 @@ class RequestOptions(TracedOptions, DrawnOptions, Common):
             prefixes = SharedPrefixes(self.num_prefixes or 1, self.prefix_tokens, size)
             how |= {"prefix_tokens": self.prefix_tokens, "num_prefixes": prefixes.num_prefixes}
         if self.turns is not None and self.turns > 1:
-            think_s = (
-                0.0 if self.think_time is None else quantity("--think-time", self.think_time, parse_seconds)
-            )
+            think_s = self.think_time or 0.0
             conversations = Conversations(Constant(self.turns), think_s, size)
             how |= {"turns": self.turns, "think_time_s": think_s}
         return prefixes, conversations

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from trainyard.cli.bounds import COUNT, PORT, TOKENS
 from trainyard.cli.extras import needing_extra
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
@@ -26,7 +25,7 @@ from trainyard.cli.serve.replica_engines import (
     simulated_engines,
     simulation_notes,
 )
-from trainyard.cli.serve.requests import quantity
+from trainyard.cli.serve.server_options import AdapterOptions, ClientOptions, LimitOptions
 from trainyard.cli.serve.trained_models import with_trained_models
 from trainyard.serve.errors import ServeError
 
@@ -39,7 +38,9 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
+class Options(
+    ReplicaOptions, LocalEngineOptions, AdapterOptions, ClientOptions, LimitOptions, ChunkOption, Common
+):
     """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running ones are finished.
 
     With --json, the first line of the output is a document with the address, printed when all models are ready.
@@ -63,49 +64,12 @@ class Options(ReplicaOptions, LocalEngineOptions, ChunkOption, Common):
     """With --engine vllm: Python of its environment; by default .venv-vllm/bin/python, which `make vllm` makes."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """With --engine simulated: the cluster whose first devices serve each replica, such as 1xH100."""
-    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
-    """Address to listen on; an address that other machines can reach needs keys."""
-    port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8000
-    """Port to listen on; 0 takes a free one."""
-    api_key: Annotated[str | None, tyro.conf.arg(metavar="NAME=KEY,...")] = None
-    """Clients and their keys, separated by commas. Other users of this machine can see them; --api-key-file is safer."""
-    api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Clients and their keys: lines NAME=KEY; readable by you alone."""
-    max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
-    """Requests of a model that may wait for their first token; more are refused with status 429."""
-    max_num_queued_tokens: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Prompt tokens of a model that may wait for their first token; by default there is no limit."""
-    max_body: Annotated[str, tyro.conf.arg(metavar="SIZE")] = "8MiB"
-    """Largest body of a request; larger ones are refused with status 413."""
-    deadline: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Longest time of a whole request, such as 2min; a longer one is cancelled. By default there is no limit."""
-    max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
-    """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
-    process, each up to so many times. With 0 they end with an error."""
-    step_cpu: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
-    """CPU time that the process of a model may use for one layer of a step. A process that uses more is ended and started
-    again."""
-    step_idle: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10min"
-    """How long the process of a model may use no CPU while it has requests, because it is stopped or this machine is
-    busy. Then it is ended and started again."""
-    drain: Annotated[str, tyro.conf.arg(metavar="TIME")] = "30s"
-    """How long running requests may go on when the server is told to stop."""
     tool_call_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format in which the models write tool calls: hermes, for Hermes and Qwen models. Without it, tools are called only
     if a request has tool_choice "required" or names a function."""
     reasoning_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format in which the models write their reasoning: qwen3 or deepseek_r1. Answers of chats then have it apart, as
     reasoning and reasoning_content. Without it, it is part of the text."""
-    lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None
-    """LoRA adapters, in folders as PEFT saves them, separated by commas. A request uses one by its NAME, as a model.
-    If several models are served: NAME=MODEL:FOLDER."""
-    lora_root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder from which clients may load adapters while the server runs; they may then also unload adapters. By
-    default they may do neither."""
-    max_cpu_loras: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 64
-    """Adapters that may be in memory at once; more are refused."""
-    log_prompts: bool = False
-    """Log what clients send; by default that is never written anywhere."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -187,7 +151,6 @@ def _served_by_vllm(
 def _server_options(options: Options) -> ServerOptions:
     from trainyard.processes import ProcessLimits
     from trainyard.reading import listed
-    from trainyard.reading.quantities import parse_bytes, parse_seconds
     from trainyard.serve.catalog import reads_priority
     from trainyard.serve.router import router_of
     from trainyard.serve.run.server.api_keys import ApiKeys
@@ -196,19 +159,15 @@ def _server_options(options: Options) -> ServerOptions:
     from trainyard.serve.run.server.server import ServerOptions
     from trainyard.serve.run.server.tools.tool_use import TOOL_CALL_FORMATS
 
-    deadline_s = float("inf")
-    if options.deadline is not None:
-        deadline_s = quantity("--deadline", options.deadline, parse_seconds)
     keys = ApiKeys.read(between_commas(options.api_key or ""), options.api_key_file)
     keys.check_host(options.host)
     limits = ServerLimits(
         options.max_num_queued_reqs,
         options.max_num_queued_tokens,
-        quantity("--max-body", options.max_body, parse_bytes),
-        deadline_s,
+        options.max_body,
+        options.deadline or float("inf"),
         options.max_cpu_loras,
     )
-    drain_s = quantity("--drain", options.drain, parse_seconds)
     parser = options.tool_call_parser or ""
     if parser and parser not in TOOL_CALL_FORMATS:
         raise ServeError(f"--tool-call-parser {parser!r} is not known; known are {listed(TOOL_CALL_FORMATS)}")
@@ -224,7 +183,7 @@ def _server_options(options: Options) -> ServerOptions:
         options.port,
         keys,
         limits,
-        drain_s,
+        options.drain,
         options.log_prompts,
         parser,
         options.max_retries,
@@ -232,8 +191,8 @@ def _server_options(options: Options) -> ServerOptions:
         adapter_root=options.lora_root,
         router=router_of(options.router, may_move=False),
         step_limits=ProcessLimits(
-            quantity("--step-cpu", options.step_cpu, parse_seconds),
-            idle_s=quantity("--step-idle", options.step_idle, parse_seconds),
+            options.step_cpu,
+            idle_s=options.step_idle,
         ),
         reasoning_parser=reasoning,
     )

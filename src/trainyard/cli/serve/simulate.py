@@ -177,8 +177,7 @@ def _followed(
 
 def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
     """The deployment and the objectives, by name."""
-    wanted = ((name.upper(), getattr(options, name)) for name in ("ttft", "tpot", "e2e"))
-    objectives = ", ".join(f"{name} {text}" for name, text in wanted if text is not None)
+    objectives = options.objectives_text()
     facts = {**deployment_facts(deployment), "cluster": options.cluster}
     return facts | ({"objectives": objectives} if objectives else {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.cli.serve.cache_memory import cache_bytes, host_cache_bytes
+from trainyard.cli.serve.cache_memory import cache_bytes
 from trainyard.cli.serve.engine_options import BLOCK_TOKENS, LocalEngineOptions
 from trainyard.serve.errors import ServeError
 
@@ -56,7 +56,7 @@ def simulated_spec(
         cache_blocks=options.cache_blocks,
         cache_bytes=cache_bytes(options.cache_memory, options.cache_blocks),
         block_tokens=options.block_tokens or BLOCK_TOKENS,
-        host_cache_bytes=host_cache_bytes(options.host_cache_memory),
+        host_cache_bytes=options.host_cache_memory or 0,
         max_model_len=options.max_model_len,
     )
     _check_plan(replica, found.model.plan)
