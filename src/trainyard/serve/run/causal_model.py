@@ -76,7 +76,7 @@ class CausalModel:
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
-        dtype, head_dims = self._model.dtype, (shape.width for shape in self.shapes)
+        dtype, head_dims = self._model.dtype, (max(each.width, each.value_width) for each in self.shapes)
         attention = self._given_attention or attention_for(
             self._device, head_dims, num_blocks, block_tokens, dtype
         )
