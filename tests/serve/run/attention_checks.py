@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from trainyard.serve.run.paged_attention import LayerCache, PagedAttention, attention_batch
 
 SEQUENCES = ((0, 1), (20, 1), (0, 37), (11, 6), (3, 4), (64, 3), (150, 1), (16, 16), (5, 0))

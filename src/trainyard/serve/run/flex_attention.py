@@ -99,10 +99,17 @@ class FlexAttention(TorchAttention):
         keys, values = (by_slot(part)[None] for part in cache)
         torch._dynamo.mark_dynamic(by_row, 2)
         kernel = _kernel(
-            mask.rows_per_block, batch.block_tokens, most_rows, softcap is not None, sinks is not None, self._backend
+            mask.rows_per_block,
+            batch.block_tokens,
+            most_rows,
+            softcap is not None,
+            sinks is not None,
+            self._backend,
         )
         bound = self._bound(softcap or 1.0)
-        found, log_sums = kernel(by_row, keys, values, mask.num_blocks, mask.blocks, mask.rows, mask.starts, bound)
+        found, log_sums = kernel(
+            by_row, keys, values, mask.num_blocks, mask.blocks, mask.rows, mask.starts, bound
+        )
         if sinks is not None:  # one more term of the sum by which all weights are divided
             assert log_sums is not None
             found = found.float() * (log_sums - sinks.float()[:, None]).sigmoid()[..., None]

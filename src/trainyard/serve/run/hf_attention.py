@@ -65,9 +65,9 @@ def _paged(
     s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer, for a query of shape (1, heads, tokens, width); the result is (1, tokens, heads, value_width).
+    """Attention of one layer, for a query of shape (1, heads, tokens, width), with the arguments of transformers.
 
-    The names of arguments are those of transformers: ``softcap`` bounds scores, and ``s_aux`` are sinks.
+    ``softcap`` bounds the scores, and ``s_aux`` are sinks. The result is (1, tokens, heads, value_width).
     """
     unknown = [
         name
@@ -89,9 +89,7 @@ def _paged(
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2), None
     cache, batch = context.layers[layer], inputs.attention
     attention.write(key[0].transpose(0, 1), value[0].transpose(0, 1), cache, batch)
-    found = attention.attend(
-        query[0].transpose(0, 1), cache, batch, scaling, sliding_window, softcap, s_aux
-    )
+    found = attention.attend(query[0].transpose(0, 1), cache, batch, scaling, sliding_window, softcap, s_aux)
     context.report()
     return found[None], None
 

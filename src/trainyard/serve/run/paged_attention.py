@@ -292,7 +292,9 @@ def require_query_fits(
     if softcap is not None and not softcap > 0:
         raise ServeError(f"softcap is {softcap}; allowed is a number above 0, or None for no bound")
     if sinks is not None and sinks.shape != query.shape[1:2]:
-        raise ServeError(f"sinks have shape {tuple(sinks.shape)}; allowed is one for each of {query.shape[1]} heads")
+        raise ServeError(
+            f"sinks have shape {tuple(sinks.shape)}; allowed is one for each of {query.shape[1]} heads"
+        )
 
 
 def _require_cache_fits(cache: LayerCache, batch: AttentionBatch) -> None:
