@@ -141,6 +141,16 @@ def _most_rows(head_dim: int, dtype: torch.dtype) -> int:
     return min(_MOST_ROWS, _TILE_BYTES // row_bytes)
 
 
+def _options(rows_per_block: int, block_tokens: int, most_rows: int) -> FlexKernelOptions:
+    """Tiles of a kernel; see `_kernel`."""
+    return {
+        "BACKEND": "TRITON",  # one kernel for few rows and for many
+        "BLOCK_M": rows_per_block,
+        "BLOCK_N": min(most_rows, block_tokens & -block_tokens),
+        "num_stages": 2,
+    }
+
+
 @cached
 def _kernel(
     rows_per_block: int,
@@ -159,12 +169,7 @@ def _kernel(
     is_bounded : whether scores have a bound, which is given to the kernel.
     tells_sums : whether it also returns the logarithm of the sum of each row's weights; shape (1, heads, rows).
     """
-    options: FlexKernelOptions = {
-        "BACKEND": "TRITON",  # one kernel for few rows and for many
-        "BLOCK_M": rows_per_block,
-        "BLOCK_N": min(most_rows, block_tokens & -block_tokens),
-        "num_stages": 2,
-    }
+    options = _options(rows_per_block, block_tokens, most_rows)
 
     def attention(
         query: Tensor,

@@ -15,6 +15,7 @@ from trainyard.reading import listed, shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, weight_files
 from trainyard.serve.run.quantized_weights import lazy_weights
+from trainyard.user_file import fault_in_user_file
 
 __all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "refusing"]
 
@@ -74,12 +75,17 @@ def load_pretrained(
 
 
 @contextmanager
-def refusing(folder: Path, said: str) -> Iterator[None]:
+def refusing(
+    folder: Path, said: str, advice: str = "give a folder with a model as transformers saves it"
+) -> Iterator[None]:
     """Within it, any error is the folder's: libraries raise whatever comes of what its files say.
+
+    Errors in a user's own file stay what they are.
 
     Parameters
     ----------
     said : what cannot be done with the folder.
+    advice : what to do instead.
 
     Raises
     ------
@@ -93,10 +99,10 @@ def refusing(folder: Path, said: str) -> Iterator[None]:
     except ServeError:
         raise
     except Exception as error:
+        if fault_in_user_file(error):
+            raise
         told = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
-        raise ServeError(
-            f"{folder} {said}: {told}; give a folder with a model as transformers saves it"
-        ) from error
+        raise ServeError(f"{folder} {said}: {told}; {advice}") from error
 
 
 def load_causal_pretrained(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
