@@ -26,7 +26,13 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.run.causal_model import CausalModel, load_causal_model
 from trainyard.serve.run.model_check import check_model
 from trainyard.serve.run.pretrained import load_causal_pretrained
-from trainyard.serve.run.quantized_weights import Quantization, Stored, quantization_of, weights_of
+from trainyard.serve.run.quantized_weights import (
+    Quantization,
+    Stored,
+    lazy_weights,
+    quantization_of,
+    weights_of,
+)
 
 BLOCK = (32, 32)
 _FP8 = {
@@ -108,6 +114,16 @@ def test_a_model_of_fp8_computes_with_these_numbers(qwen: tuple[Path, dict[str, 
     torch.testing.assert_close(rounded.float(), wanted, rtol=0.05, atol=0.05)
 
 
+def test_a_block_may_be_larger_than_the_matrix(tmp_path: Path):
+    weight = torch.tensor([[1.0, 2.0, -3.0]]).to(torch.float8_e4m3fn)
+    save_file({"w": weight, "w_scale_inv": torch.tensor([[0.5]])}, tmp_path / "w.safetensors")
+    given = {"quantization_config": _FP8 | {"weight_block_size": [2**70, 2**40]}}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    weights = lazy_weights(tmp_path, [tmp_path / "w.safetensors"])
+    assert weights is not None
+    assert weights["w"][...].tolist() == [[0.5, 1.0, -1.5]]
+
+
 def test_fp8_experts_are_merged(tmp_path: Path):
     torch.manual_seed(0)
     given = SIZES | {
@@ -165,8 +181,6 @@ def test_mxfp4_numbers_are_two_in_a_byte_times_a_power_of_two(tmp_path: Path):
     tensors = {"x_blocks": blocks, "x_scales": torch.tensor([[[127], [130]]], dtype=torch.uint8)}
     save_file(tensors, tmp_path / "x.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": _MXFP4}))
-    from trainyard.serve.run.quantized_weights import lazy_weights
-
     weights = lazy_weights(tmp_path, [tmp_path / "x.safetensors"])
     assert weights is not None
     found = weights["x"][...]

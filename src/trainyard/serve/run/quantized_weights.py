@@ -235,9 +235,12 @@ def _fp8_numbers(weight: Tensor, scale: Tensor, block: tuple[int, int] | None) -
     """Multiply each block of a matrix by its factor; in float32."""
     factors = scale.float()
     if block is not None and weight.dim() >= 2:
-        rows, columns = weight.shape[-2:]
-        factors = factors.repeat_interleave(block[0], -2)[..., :rows, :]
-        factors = factors.repeat_interleave(block[1], -1)[..., :columns]
+        # Indices, and not repeated factors: a block may be said to be far larger than the matrix.
+        row, column = (
+            torch.arange(size) // min(width, size)
+            for size, width in zip(weight.shape[-2:], block, strict=True)
+        )
+        factors = factors[..., row[:, None], column]
     else:
         factors = factors.reshape(())
     return weight.float().mul_(factors)
