@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from trainyard.serve.run.paged_attention import LayerCache, PagedAttention, attention_batch
 
@@ -17,15 +16,22 @@ Layout = tuple[int, int, int, int]
 """Query heads per key, heads of keys, head_dim, block_tokens."""
 
 
-def expected(query, keys, values, before, scale, window):
-    """Attention of the last tokens of one sequence: (queries, heads, dim) of (tokens, kv_heads, dim)."""
+def expected(query, keys, values, before, scale, window, softcap, sinks):
+    """Attention of the last tokens of one sequence: (queries, heads, dim) of (tokens, kv_heads, dim), in float64."""
     ends = before + torch.arange(len(query), device=query.device)[:, None]
     token = torch.arange(len(keys), device=query.device)[None]
     seen = (token <= ends) & (token > ends - (window or len(keys)))
     group = query.shape[1] // keys.shape[1]
-    q, k, v = (each.transpose(0, 1) for each in (query, keys, values))
+    q, k, v = (each.transpose(0, 1).double() for each in (query, keys, values))
     k, v = (each.repeat_interleave(group, 0) for each in (k, v))
-    return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale).transpose(0, 1)
+    scores = q @ k.transpose(1, 2) * (scale or q.shape[2] ** -0.5)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, len(query), 1)), -1)
+    weights = scores.softmax(-1)[:, :, : len(keys)]
+    return (weights @ v).transpose(0, 1).to(query.dtype)
 
 
 def check(
@@ -35,6 +41,9 @@ def check(
     *,
     window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    has_sinks: bool = False,
+    value_dim: int | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     unwritten: float = torch.nan,
@@ -49,6 +58,7 @@ def check(
     tolerance : of results that are about 1.
     """
     group, num_kv_heads, head_dim, block_tokens = layout
+    value_dim = value_dim or head_dim
     generator = torch.Generator().manual_seed(seed)
     before = np.array([each[0] for each in sequences])
     lengths = np.array([each[1] for each in sequences])
@@ -58,24 +68,27 @@ def check(
     tables = np.full((len(sequences), used.max() + 1), -7)
     for sequence, count in enumerate(used):
         tables[sequence, :count] = [next(order) for _ in range(count)]
-    cache = attention.new_cache(num_blocks, num_kv_heads, head_dim, block_tokens, dtype, torch.device(device))
+    cache = attention.new_cache(
+        num_blocks, num_kv_heads, head_dim, block_tokens, dtype, torch.device(device), value_dim
+    )
     cache.keys.fill_(torch.nan)
     cache.values.fill_(unwritten)
     keys, values = [], []
     for table, count in zip(tables, before + lengths, strict=True):
-        for each in (keys, values):
-            drawn = torch.randn(count, num_kv_heads, head_dim, generator=generator)
+        for each, width in ((keys, head_dim), (values, value_dim)):
+            drawn = torch.randn(count, num_kv_heads, width, generator=generator)
             each.append(drawn.to(device, dtype))
         written = attention_batch([0, count], [0], [table], num_blocks, block_tokens)
         attention.write(keys[-1], values[-1], cache, written)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     batch = attention_batch(starts, before, tables, num_blocks, block_tokens)
     query = torch.randn(batch.num_tokens, group * num_kv_heads, head_dim, generator=generator).to(device)
-    found = attention.attend(query, cache, batch, scale, window)
+    sinks = torch.randn(query.shape[1], generator=generator).to(device) if has_sinks else None
+    found = attention.attend(query, cache, batch, scale, window, softcap, sinks)
     assert found.dtype == query.dtype
     for i in range(len(sequences)):
         part = slice(starts[i], starts[i + 1])
-        wanted = expected(query[part], keys[i].float(), values[i].float(), int(before[i]), scale, window)
+        wanted = expected(query[part], keys[i], values[i], int(before[i]), scale, window, softcap, sinks)
         torch.testing.assert_close(found[part], wanted, atol=tolerance, rtol=3 * tolerance)
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-import torch
 from tests.serve.run.tiny_models import CONTEXT, VOCABULARY, drawn_prompts, made
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.draft import BatchDraft
@@ -214,20 +212,6 @@ def test_a_request_that_the_policy_refuses_is_told(model: CausalModel):
     outs = found.step()
     assert [out for out in outs if isinstance(out, Refused)] == [Refused(number, "too long")]
     assert len(tokens_of(found)[0]) == 1
-
-
-def test_positions_that_depend_on_the_batch_are_refused():
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-    )
-    torch.manual_seed(0)
-    with pytest.raises(ServeError, match="rope_type 'dynamic'"):
-        CausalModel(LlamaForCausalLM(config), "long")
 
 
 def test_folders_without_a_model_are_refused(tmp_path):

@@ -1,7 +1,8 @@
-"""The process of an engine: an error in a user's policy is one line that names the place."""
+"""The process of an engine: an error in a user's policy, or in a model, is one line that names the place."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import signal
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
+import torch
 from tests.serve.run.tiny_models import made
+from transformers import PreTrainedModel
 
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_process import AddRequest, EngineFailed, EngineReady, EngineSpec, engine_main
+from trainyard.serve.run.pretrained import load_causal_pretrained
 from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.step_watch import StepProgress
 
@@ -72,3 +76,29 @@ def test_a_policy_that_fails_at_the_start_is_the_reason(spec: EngineSpec):
         said = ours.recv()
     assert isinstance(said, EngineFailed)
     assert said.why.startswith(_FAULT)
+
+
+def _failing_later(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """A model that fails at its third pass: when its shapes are known, and it serves nothing yet."""
+    model = load_causal_pretrained(folder, dtype)
+    calls = itertools.count()
+
+    def fail(*given: object) -> None:
+        if next(calls) == 2:
+            raise AttributeError("'Odd' object has no attribute\n'weight'")
+
+    model.register_forward_hook(fail)
+    return model
+
+
+def test_a_model_that_fails_before_it_serves_is_one_line_about_its_folder(spec: EngineSpec):
+    failing = replace(spec, policy="vllm", load=_failing_later)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        engine_main(theirs, failing.make_engine, _progress())
+        said = ours.recv()
+    assert isinstance(said, EngineFailed)
+    assert said.why == (
+        f"{spec.folder} cannot be computed: AttributeError: 'Odd' object has no attribute 'weight'; give another model, "
+        "or a smaller cache"
+    )

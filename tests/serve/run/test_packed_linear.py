@@ -49,3 +49,13 @@ def test_a_layer_is_gone_when_the_next_one_is_packed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(linear_module, "PackedLinear", Counting)
     pack_linear_layers(model)
     assert there == [3, 2, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_weight_can_be_read(dtype: torch.dtype):
+    """Some modules of transformers multiply by it themselves, or ask for its dtype."""
+    linear = nn.Linear(24, 37).to(dtype)
+    weight, model = linear.weight.detach().clone(), nn.Sequential(linear)
+    pack_linear_layers(model)
+    assert torch.equal(model[0].weight, weight)
+    assert model[0].weight.dtype == dtype

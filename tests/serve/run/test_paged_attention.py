@@ -47,6 +47,36 @@ def test_scale_and_bfloat16_caches():
     check(ATTENTION, LAYOUTS[2], [(30, 1), (2, 9)], dtype=torch.bfloat16, window=6)
 
 
+BOUNDED_AND_SUNK = [(30, 1), (0, 9), (3, 4), (0, 1)]
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("softcap", [None, 0.5, 30.0])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_bounded_scores_and_sinks(window, softcap, has_sinks):
+    check(ATTENTION, LAYOUTS[1], BOUNDED_AND_SUNK, window=window, softcap=softcap, has_sinks=has_sinks)
+
+
+def test_bounded_scores_are_scaled_before():
+    check(ATTENTION, LAYOUTS[1], BOUNDED_AND_SUNK, softcap=2.0, scale=0.7, has_sinks=True)
+    check(ATTENTION, LAYOUTS[1], BOUNDED_AND_SUNK, softcap=50.0, scale=4.0, has_sinks=True, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("value_dim", [8, 24, 40])
+def test_values_of_another_size_than_keys(value_dim):
+    check(ATTENTION, LAYOUTS[3], SEQUENCES, value_dim=value_dim, window=9)
+    check(ATTENTION, (1, 3, 16, 4), BOUNDED_AND_SUNK, value_dim=value_dim, dtype=torch.bfloat16)
+
+
+def test_a_high_sink_takes_nearly_all():
+    cache = ATTENTION.new_cache(2, 1, 16, 16)
+    cache.values.fill_(1.0)
+    batch = attention_batch([0, 5], [0], [[1]], 2, 16)
+    found = ATTENTION.attend(torch.zeros(5, 2, 16), cache, batch, sinks=torch.tensor([200.0, -200.0]))
+    assert (found[:, 0].abs() < 1e-30).all()
+    assert (found[:, 1] == 1.0).all()
+
+
 def test_large_scores_do_not_overflow():
     check(ATTENTION, LAYOUTS[1], [(30, 1), (0, 9)], scale=40.0)
 
@@ -91,7 +121,11 @@ def test_tensors_that_do_not_fit(attention):
         attention.attend(torch.ones(2, 2, 16), cache, batch)
     with pytest.raises(ServeError, match="window is 0"):
         attention.attend(torch.ones(1, 2, 16), cache, batch, window=0)
-    with pytest.raises(ServeError, match=r"the cache takes \(1, 2, 16\)"):
+    with pytest.raises(ServeError, match="softcap is 0"):
+        attention.attend(torch.ones(1, 2, 16), cache, batch, softcap=0.0)
+    with pytest.raises(ServeError, match=r"sinks have shape \(3,\); allowed is one for each of 2 heads"):
+        attention.attend(torch.ones(1, 2, 16), cache, batch, sinks=torch.ones(3))
+    with pytest.raises(ServeError, match=r"the cache takes \(1, 2, 16\) and \(1, 2, 16\)"):
         attention.write(torch.ones(1, 2, 16), torch.ones(1, 2, 8), cache, batch)
     with pytest.raises(ServeError, match="2 blocks of 4 tokens; the batch is for 3 of 4"):
         attention.write(

@@ -74,6 +74,19 @@ def test_scale_and_bfloat16(made_for: Any, device: str) -> None:
     check(attention, (2, 3, 64, 16), [(30, 1), (0, 29)], dtype=torch.bfloat16, tolerance=2e-2, **given)
 
 
+@pytest.mark.parametrize("device", ["cpu", on_a_gpu])
+@pytest.mark.parametrize("made_for", [TorchAttention, flex])
+def test_bounded_scores_sinks_and_values_of_another_size(made_for: Any, device: str) -> None:
+    attention = made_for(device if made_for is flex else torch.device(device))
+    sequences = [(30, 1), (0, 9), (3, 4), (0, 1), (7, 1)]
+    given: dict[str, Any] = {"unwritten": GARBAGE, "device": device, "window": 7, "tolerance": 5e-6}
+    check(attention, (2, 3, 64, 16), sequences, softcap=0.5, **given)
+    check(attention, (2, 3, 64, 16), sequences, softcap=3.0, scale=0.5, has_sinks=True, **given)
+    check(attention, (2, 3, 64, 16), sequences, has_sinks=True, **given)
+    check(attention, (2, 3, 48, 16), sequences, value_dim=32, **given)
+    check(attention, (2, 3, 48, 16), sequences, value_dim=64, softcap=2.0, has_sinks=True, **given)
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> AttentionBatch:
     """Sequences of any lengths, whose blocks lie anywhere and are those of others, too, in the same order or not."""
@@ -181,6 +194,8 @@ def test_a_compiled_kernel_on_the_cpu_has_these_numbers() -> None:
     with torch.inference_mode():
         for sequences in ([(70, 1), (3, 2)], [(9, 1), (50, 30)], [(64, 2)]):
             check(attention, (3, 2, 16, 16), sequences, unwritten=GARBAGE, tolerance=1e-5)
+        more: Any = {"softcap": 2.0, "value_dim": 32}  # of sums, torch tells on GPUs only
+        check(attention, (3, 2, 16, 16), [(70, 1), (3, 2)], unwritten=GARBAGE, tolerance=1e-5, **more)
 
 
 @pytest.mark.parametrize(

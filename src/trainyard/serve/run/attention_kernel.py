@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from trainyard.compiling import lean
-from trainyard.serve.run.vector_math import exp, fast, highest
+from trainyard.serve.run.vector_math import exp, fast, highest, tanh
 
 __all__ = ["TILE", "tile_kernel", "token_kernel", "write_tokens"]
 
@@ -180,10 +180,21 @@ def _spread(builder: Any, number: Any, width: int) -> Any:
 
 
 @fast
-def _softmax(scores: Any, scale: Any) -> None:
-    """Turn scores into the weights of their tokens, in place."""
-    top = highest(scores)
-    total = f32(0.0)
+def _softmax(scores: Any, scale: Any, softcap: Any, sink: Any) -> None:
+    """Turn products of a query and keys into the weights of their tokens, in place.
+
+    Parameters
+    ----------
+    scale : of the products, above 0.
+    softcap : bound of the scores, which are ``softcap * tanh(score / softcap)``; 0 for none.
+    sink : score of one more token, which has no value; minus infinity for none.
+    """
+    if softcap > f32(0.0):
+        for i in range(len(scores)):
+            scores[i] = softcap * tanh(scores[i] * (scale / softcap))
+        scale = f32(1.0)
+    top = max(highest(scores), sink / scale)
+    total = exp(sink - top * scale)
     for i in range(len(scores)):
         weight = exp((scores[i] - top) * scale)
         scores[i] = weight
@@ -194,7 +205,7 @@ def _softmax(scores: Any, scale: Any) -> None:
 
 
 @cache
-def token_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., None]:
+def token_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) -> Callable[..., None]:
     """Compile, for these sizes, the attention of what `tile_kernel` leaves: fewer than `TILE` queries of a sequence.
 
     All heads of a query are computed block by block, so that the cache is read as it lies in memory.
@@ -202,27 +213,29 @@ def token_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., 
     Parameters
     ----------
     group : query heads that share keys and values.
+    head_dim, value_dim : elements of a key and of a value.
     """
-    size = head_dim * block_tokens
+    size, value_size = head_dim * block_tokens, value_dim * block_tokens
 
     def attend_tokens(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, softcap: Any, sinks: Any, window: int, scores: Any, out: Any,
     ) -> None:  # fmt: skip
-        stride, line, block_size = len(scores) // num_heads, num_heads * head_dim, num_heads // group * size
+        stride, num_kv_heads = len(scores) // num_heads, num_heads // group
+        line, out_line = num_heads * head_dim, num_heads * value_dim
         for sequence in range(len(positions)):
             last = starts[sequence + 1]
             for token in range(last - (last - starts[sequence]) % TILE, last):
                 end = positions[sequence] + token - starts[sequence] + 1
                 start = max(0, end - window)
                 first_block, last_block = start // block_tokens, (end - 1) // block_tokens
-                base, row = first_block * block_tokens, token * line
-                out[row : row + line] = f32(0.0)
+                base, row, out_row = first_block * block_tokens, token * line, token * out_line
+                out[out_row : out_row + out_line] = f32(0.0)
                 for head in range(num_heads):
                     column = head * stride
                     scores[column : column + (last_block + 1) * block_tokens - base] = f32(0.0)
                 for block in range(first_block, last_block + 1):
-                    place = np.int64(tables[sequence, block]) * block_size
+                    place = np.int64(tables[sequence, block]) * num_kv_heads * size
                     for head in range(0, num_heads, group):
                         column = block * block_tokens - base + head * stride
                         _add_product(
@@ -230,22 +243,24 @@ def token_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., 
                             keys, place + head // group * size, head_dim, group, block_tokens,
                         )  # fmt: skip
                 for head in range(num_heads):
-                    _softmax(scores[head * stride + start - base : head * stride + end - base], scale)
+                    seen = scores[head * stride + start - base : head * stride + end - base]
+                    _softmax(seen, scale, softcap, sinks[head])
                 for block in range(first_block, last_block + 1):
-                    seen, unseen = max(start, block * block_tokens), min(end, (block + 1) * block_tokens)
-                    place = np.int64(tables[sequence, block]) * block_size
-                    place += (seen - block * block_tokens) * head_dim
+                    first, last_token = max(start, block * block_tokens), min(end, (block + 1) * block_tokens)
+                    place = np.int64(tables[sequence, block]) * num_kv_heads * value_size
+                    place += (first - block * block_tokens) * value_dim
                     for head in range(0, num_heads, group):
                         _add_product(
-                            out, row + head * head_dim, head_dim, scores, seen - base + head * stride, stride,
-                            values, place + head // group * size, unseen - seen, group, head_dim,
+                            out, out_row + head * value_dim, value_dim,
+                            scores, first - base + head * stride, stride,
+                            values, place + head // group * value_size, last_token - first, group, value_dim,
                         )  # fmt: skip
 
     return fast(attend_tokens)
 
 
 @cache
-def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., None]:
+def tile_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) -> Callable[..., None]:
     """Compile, for these sizes, the attention of tiles: `TILE` queries that follow each other in a sequence.
 
     A tile reads each key and value of a head once for all its queries.
@@ -253,14 +268,16 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
     Parameters
     ----------
     group : query heads that share keys and values.
+    head_dim, value_dim : elements of a key and of a value.
     """
-    size = head_dim * block_tokens
+    size, value_size = head_dim * block_tokens, value_dim * block_tokens
 
     def attend_tiles(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, softcap: Any, sinks: Any, window: int, scores: Any, out: Any,
     ) -> None:  # fmt: skip
-        stride, line, block_size = len(scores) // TILE, num_heads * head_dim, num_heads // group * size
+        stride, num_kv_heads = len(scores) // TILE, num_heads // group
+        line, out_line = num_heads * head_dim, num_heads * value_dim
         for sequence in range(len(positions)):
             first, length = starts[sequence], starts[sequence + 1] - starts[sequence]
             for item in range(num_heads * (length // TILE)):
@@ -269,12 +286,13 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
                 end = positions[sequence] + tile * TILE + 1
                 start, last = max(0, end - window), end + TILE - 1
                 first_block, last_block = start // block_tokens, (last - 1) // block_tokens
-                base, row = first_block * block_tokens, (first + tile * TILE) * line + head * head_dim
+                base, token = first_block * block_tokens, first + tile * TILE
+                row, out_row = token * line + head * head_dim, token * out_line + head * value_dim
                 for i in range(TILE):
-                    out[row + i * line : row + i * line + head_dim] = f32(0.0)
+                    out[out_row + i * out_line : out_row + i * out_line + value_dim] = f32(0.0)
                     scores[i * stride : i * stride + (last_block + 1) * block_tokens - base] = f32(0.0)
                 for block in range(first_block, last_block + 1):
-                    place = np.int64(tables[sequence, block]) * block_size + head // group * size
+                    place = (np.int64(tables[sequence, block]) * num_kv_heads + head // group) * size
                     _add_product(
                         scores, block * block_tokens - base, stride, query, row, line,
                         keys, place, head_dim, TILE, block_tokens,
@@ -282,17 +300,17 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
                 for i in range(TILE):
                     seen = scores[i * stride + start - base : i * stride + last - base]
                     own, unseen = max(0, end + i - window) - start, end + i - start
-                    _softmax(seen[own:unseen], scale)
+                    _softmax(seen[own:unseen], scale, softcap, sinks[head])
                     seen[:own] = f32(0.0)
                     seen[unseen:] = f32(0.0)
                 for block in range(first_block, last_block + 1):
                     token = max(start, block * block_tokens)
-                    place = np.int64(tables[sequence, block]) * block_size + head // group * size
-                    place += (token - block * block_tokens) * head_dim
-                    count = min(last, (block + 1) * block_tokens) - token
+                    place = (np.int64(tables[sequence, block]) * num_kv_heads + head // group) * value_size
+                    place += (token - block * block_tokens) * value_dim
                     _add_product(
-                        out, row, line, scores, token - base, stride, values, place, count, TILE, head_dim
-                    )
+                        out, out_row, out_line, scores, token - base, stride, values, place,
+                        min(last, (block + 1) * block_tokens) - token, TILE, value_dim,
+                    )  # fmt: skip
 
     return fast(attend_tiles)
 
@@ -301,10 +319,11 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
 def write_tokens(keys: Any, values: Any, slots: Any, key_cache: Any, value_cache: Any) -> None:
     """Copy keys and values of tokens to their places in the cache, of any type of numbers."""
     num_heads, head_dim, block_tokens = key_cache.shape[1:]
+    value_dim = value_cache.shape[3]
     for token in range(len(slots)):
         block, offset = divmod(slots[token], block_tokens)
         for head in range(num_heads):
             for i in range(head_dim):
                 key_cache[block, head, i, offset] = keys[token, head, i]
-            for i in range(head_dim):
+            for i in range(value_dim):
                 value_cache[block, head, offset, i] = values[token, head, i]

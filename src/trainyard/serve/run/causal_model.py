@@ -23,7 +23,8 @@ from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
 from trainyard.serve.run.lora_layers import LoraLayers
 from trainyard.serve.run.paged_attention import PagedAttention, attention_batch
-from trainyard.serve.run.pretrained import load_causal_pretrained, refusing, require_fixed_rope
+from trainyard.serve.run.pretrained import load_causal_pretrained, refusing
+from trainyard.serve.run.rope import longest_alike
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
 
 __all__ = ["CausalModel", "load_causal_model"]
@@ -55,7 +56,7 @@ class CausalModel:
     ) -> None:
         config = model.config.get_text_config()
         self.name = name or type(model).__name__
-        require_fixed_rope(self.name, config)
+        alike = longest_alike(self.name, config)
         self._model = model.eval()
         self._device = model.device
         self._given_attention = attention
@@ -67,7 +68,7 @@ class CausalModel:
         connect(model, self._attention)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.shapes = self._shapes()
-        self.context = int(config.max_position_embeddings)
+        self.context = min(int(config.max_position_embeddings), alike or 2**31)
         self.vocabulary = int(config.vocab_size)
         self._cache = KvCache(CpuAttention(), self.shapes, 0, 1)
         if self._device.type == "cpu":
@@ -76,7 +77,7 @@ class CausalModel:
 
     def new_cache(self, num_blocks: int, block_tokens: int, num_host_blocks: int) -> None:
         """Keep keys and values in a new KV cache; see `trainyard.serve.run.step_model.StepModel`."""
-        dtype, head_dims = self._model.dtype, (shape.width for shape in self.shapes)
+        dtype, head_dims = self._model.dtype, (max(each.width, each.value_width) for each in self.shapes)
         attention = self._given_attention or attention_for(
             self._device, head_dims, num_blocks, block_tokens, dtype
         )

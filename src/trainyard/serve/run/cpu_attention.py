@@ -40,11 +40,13 @@ class CpuAttention:
         block_tokens: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        value_dim: int | None = None,
     ) -> LayerCache:
         """Make the cache of a layer; see `paged_attention.PagedAttention`."""
         require_cache_dtype(dtype)
+        value_dim = value_dim or head_dim
         keys = torch.zeros(num_blocks, num_kv_heads, head_dim, block_tokens, dtype=dtype, device=device)
-        values = torch.zeros(num_blocks, num_kv_heads, block_tokens, head_dim, dtype=dtype, device=device)
+        values = torch.zeros(num_blocks, num_kv_heads, block_tokens, value_dim, dtype=dtype, device=device)
         return LayerCache(keys, values)
 
     def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
@@ -68,17 +70,19 @@ class CpuAttention:
         batch: AttentionBatch,
         scale: float | None = None,
         window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
         from trainyard.serve.run.attention_kernel import TILE, tile_kernel, token_kernel
 
-        require_query_fits(cache, batch, query, window)
+        require_query_fits(cache, batch, query, window, softcap, sinks)
         num_heads, head_dim = query.shape[1:]
         num_kv_heads = cache.values.shape[1]
         lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
         seen = int((batch.positions + lengths).max(initial=1))
         width = min(seen, window + TILE if window else seen) + 2 * batch.block_tokens
-        out = torch.empty(query.shape, dtype=torch.float32)
+        out = torch.empty(batch.num_tokens, num_heads, cache.value_dim, dtype=torch.float32)
         arguments = (
             _numbers(query.float().contiguous()).reshape(-1),
             _numbers(cache.keys).reshape(-1),
@@ -88,11 +92,13 @@ class CpuAttention:
             batch.block_tables,
             num_heads,
             np.float32(head_dim**-0.5 if scale is None else scale),
+            np.float32(softcap or 0.0),
+            np.full(num_heads, -np.inf, np.float32) if sinks is None else sinks.detach().float().numpy(),
             window or _NO_WINDOW,
             np.empty(max(num_heads, TILE) * width, np.float32),
             out.numpy().reshape(-1),
         )
-        sizes = (num_heads // num_kv_heads, head_dim, batch.block_tokens)
+        sizes = (num_heads // num_kv_heads, head_dim, cache.value_dim, batch.block_tokens)
         if (lengths >= TILE).any():
             tile_kernel(*sizes)(*arguments)
         if (lengths % TILE).any():

@@ -16,7 +16,8 @@ from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.pooling import Pooling, pool, read_pooling
-from trainyard.serve.run.pretrained import load_pretrained, refusing, require_fixed_rope
+from trainyard.serve.run.pretrained import load_pretrained, refusing
+from trainyard.serve.run.rope import longest_alike
 
 __all__ = ["UNUSED_WEIGHTS", "EmbeddingForm", "EmbeddingModel", "load_embedding_model"]
 
@@ -69,12 +70,12 @@ class EmbeddingModel:
             raise ServeError(
                 f"{self.name} is a {type(model).__name__}; allowed are models of text that are an encoder or a decoder"
             )
-        require_fixed_rope(self.name, config)
+        alike = longest_alike(self.name, config)
         self._model, self._pooling = model.eval(), pooling
         self._more: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
         self._pad = config.pad_token_id or 0
         self.vocabulary = int(config.vocab_size)
-        self.context = min(_num_positions(self.name, model), pooling.max_tokens or 2**31)
+        self.context = min(_num_positions(self.name, model), pooling.max_tokens or 2**31, alike or 2**31)
         self.form = EmbeddingForm(int(config.hidden_size), pooling.is_normalized, _smaller(self.name, config))
         if hasattr(model, "pooler"):
             model.pooler = None  # type: ignore[assignment]

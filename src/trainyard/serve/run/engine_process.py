@@ -140,7 +140,8 @@ class EngineSpec:
         torch.set_num_threads(self.num_threads)
         disable_progress_bar()
         ((_, policy),) = parse_policies(self.policy)
-        with ExitStack() as failed:
+        refused = refusing(self.folder, "cannot be computed", "give another model, or a smaller cache")
+        with refused, ExitStack() as failed:
             model = self._model()
             failed.callback(model.close)
             warm_up(Engine(model, policy, replace(self.options, num_blocks=64, max_model_len=None)))

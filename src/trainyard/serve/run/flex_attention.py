@@ -16,7 +16,7 @@ from math import isclose
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, FlexKernelOptions, flex_attention
 
 from trainyard.serve.run.paged_attention import AttentionBatch, LayerCache, require_query_fits
 from trainyard.serve.run.step_mask import LEAST_ROWS, StepMask, step_mask
@@ -64,6 +64,7 @@ class FlexAttention(TorchAttention):
         self._backend = backend
         self._masked: AttentionBatch | None = None
         self._masks: dict[tuple[int | None, int], StepMask] = {}
+        self._bounds: dict[float, Tensor] = {}
 
     def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
         """Write keys and values of tokens; see `paged_attention.PagedAttention`.
@@ -83,11 +84,13 @@ class FlexAttention(TorchAttention):
         batch: AttentionBatch,
         scale: float | None = None,
         window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
-        require_query_fits(cache, batch, query, window)
+        require_query_fits(cache, batch, query, window, softcap, sinks)
         dtype, head_dim = cache.keys.dtype, query.shape[2]
-        most_rows = _most_rows(head_dim, dtype)
+        most_rows = _most_rows(max(head_dim, cache.value_dim), dtype)
         mask = self.mask(batch, window, most_rows)
         # The scale is not given to the kernel, in which a second one would be a number that is not known when it is made.
         factor = 1.0 if scale is None else scale * head_dim**0.5
@@ -95,9 +98,28 @@ class FlexAttention(TorchAttention):
         by_row = scaled[mask.token_of_row].transpose(0, 1)[None]
         keys, values = (by_slot(part)[None] for part in cache)
         torch._dynamo.mark_dynamic(by_row, 2)
-        kernel = _kernel(mask.rows_per_block, batch.block_tokens, most_rows, self._backend)
-        found = kernel(by_row, keys, values, mask.num_blocks, mask.blocks, mask.rows, mask.starts)
+        kernel = _kernel(
+            mask.rows_per_block,
+            batch.block_tokens,
+            most_rows,
+            softcap is not None,
+            sinks is not None,
+            self._backend,
+        )
+        bound = self._bound(softcap or 1.0)
+        found, log_sums = kernel(
+            by_row, keys, values, mask.num_blocks, mask.blocks, mask.rows, mask.starts, bound
+        )
+        if sinks is not None:  # one more term of the sum by which all weights are divided
+            assert log_sums is not None
+            found = found.float() * (log_sums - sinks.float()[:, None]).sigmoid()[..., None]
         return found[0].transpose(0, 1)[mask.row_of_token].to(query.dtype)
+
+    def _bound(self, softcap: float) -> Tensor:
+        """A bound of scores on the device, as a tensor: as a number it would be compiled in."""
+        if softcap not in self._bounds:
+            self._bounds[softcap] = torch.tensor(softcap, dtype=torch.float32, device=self._device)
+        return self._bounds[softcap]
 
     def mask(self, batch: AttentionBatch, window: int | None, most_rows: int) -> StepMask:
         """The mask of a batch for all layers of this window, made when it is asked for the first time."""
@@ -119,21 +141,35 @@ def _most_rows(head_dim: int, dtype: torch.dtype) -> int:
     return min(_MOST_ROWS, _TILE_BYTES // row_bytes)
 
 
+def _options(rows_per_block: int, block_tokens: int, most_rows: int) -> FlexKernelOptions:
+    """Tiles of a kernel; see `_kernel`."""
+    return {
+        "BACKEND": "TRITON",  # one kernel for few rows and for many
+        "BLOCK_M": rows_per_block,
+        "BLOCK_N": min(most_rows, block_tokens & -block_tokens),
+        "num_stages": 2,
+    }
+
+
 @cached
-def _kernel(rows_per_block: int, block_tokens: int, most_rows: int, backend: str) -> Callable[..., Tensor]:
+def _kernel(
+    rows_per_block: int,
+    block_tokens: int,
+    most_rows: int,
+    is_bounded: bool,
+    tells_sums: bool,
+    backend: str,
+) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Attention of rows over slots, compiled once for all steps over a cache.
 
     Parameters
     ----------
     rows_per_block, block_tokens : of a mask.
     most_rows : of a tile of keys.
+    is_bounded : whether scores have a bound, which is given to the kernel.
+    tells_sums : whether it also returns the logarithm of the sum of each row's weights; shape (1, heads, rows).
     """
-    options: FlexKernelOptions = {
-        "BACKEND": "TRITON",  # one kernel for few rows and for many
-        "BLOCK_M": rows_per_block,
-        "BLOCK_N": min(most_rows, block_tokens & -block_tokens),
-        "num_stages": 2,
-    }
+    options = _options(rows_per_block, block_tokens, most_rows)
 
     def attention(
         query: Tensor,
@@ -143,10 +179,14 @@ def _kernel(rows_per_block: int, block_tokens: int, most_rows: int, backend: str
         blocks: Tensor,
         rows: Tensor,
         starts: Tensor,
-    ) -> Tensor:
+        bound: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
         def is_seen(batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
             position = starts[rows[0, row], slot // block_tokens] + slot % block_tokens
             return (position >= rows[1, row]) & (position <= rows[2, row])
+
+        def bounded(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
+            return bound * torch.tanh(score / bound)
 
         mask = BlockMask.from_kv_blocks(
             num_blocks,
@@ -156,9 +196,16 @@ def _kernel(rows_per_block: int, block_tokens: int, most_rows: int, backend: str
             seq_lengths=(query.shape[2], keys.shape[2]),
             compute_q_blocks=False,
         )
-        found: Tensor = flex_attention(
-            query, keys, values, block_mask=mask, enable_gqa=True, kernel_options=options
+        found, aux = flex_attention(
+            query,
+            keys,
+            values,
+            score_mod=bounded if is_bounded else None,
+            block_mask=mask,
+            enable_gqa=True,
+            kernel_options=options,
+            return_aux=AuxRequest(lse=tells_sums),
         )
-        return found
+        return found, aux.lse
 
     return torch.compile(attention, fullgraph=True, backend=backend)

@@ -35,8 +35,8 @@ _IMPLEMENTATIONS = frozenset(
 )
 _ALLOWED_IMPLEMENTATIONS = (None, "eager", "sdpa")
 _REFUSED = {
-    "quantization_config": "give weights of float32, bfloat16 or float16",
     "transformers_weights": f"give weights as {_WEIGHTS}",
+    "quantization_config": "allowed is one for the whole model, beside its other fields",
 }
 
 
@@ -138,7 +138,9 @@ def _names_of_index(path: Path) -> Sequence[str]:
 
 
 def _check_config(path: Path) -> None:
-    for name, value in _fields(read_json(path)):
+    given = read_json(path)
+    given.pop("quantization_config", None)  # see `trainyard.serve.run.quantized_weights`
+    for name, value in _fields(given):
         if name in _IMPLEMENTATIONS and value not in _ALLOWED_IMPLEMENTATIONS:
             allowed = ", ".join(each for each in _ALLOWED_IMPLEMENTATIONS if each)
             raise ServeError(f"{path}: {name} is {shown(value)}; allowed is one of {allowed}, or none")

@@ -61,9 +61,14 @@ def _paged(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer, for a query of shape (1, heads, tokens, width); the result is (1, tokens, heads, width)."""
+    """Attention of one layer, for a query of shape (1, heads, tokens, width), with the arguments of transformers.
+
+    ``softcap`` bounds the scores, and ``s_aux`` are sinks. The result is (1, tokens, heads, value_width).
+    """
     unknown = [
         name
         for name, given in more.items()
@@ -78,18 +83,13 @@ def _paged(
     context: AttentionContext = getattr(module, _CONTEXT)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    if key.shape != value.shape:
-        raise ServeError(
-            f"{type(module).__name__} has keys of {key.shape[3]} elements and values of {value.shape[3]}; allowed are "
-            "equal ones"
-        )
-    context.shapes[layer] = CacheShape(key.shape[1], key.shape[3])
+    context.shapes[layer] = CacheShape(key.shape[1], key.shape[3], value.shape[3])
     attention, inputs = context.attention, context.inputs
     if attention is None or inputs is None:  # only shapes are asked for
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2), None
     cache, batch = context.layers[layer], inputs.attention
     attention.write(key[0].transpose(0, 1), value[0].transpose(0, 1), cache, batch)
-    found = attention.attend(query[0].transpose(0, 1), cache, batch, scaling, sliding_window)
+    found = attention.attend(query[0].transpose(0, 1), cache, batch, scaling, sliding_window, softcap, s_aux)
     context.report()
     return found[None], None
 

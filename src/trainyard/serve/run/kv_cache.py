@@ -19,11 +19,12 @@ class CacheShape(NamedTuple):
     Attributes
     ----------
     num_heads : of keys and values.
-    width : elements of a head.
+    width, value_width : elements of a key and of a value.
     """
 
     num_heads: int
     width: int
+    value_width: int
 
 
 class KvCache:
@@ -58,7 +59,8 @@ class KvCache:
 
         def tier(num: int, device: torch.device | None) -> list[LayerCache]:
             return [
-                attention.new_cache(num, heads, width, block_tokens, dtype, device) for heads, width in shapes
+                attention.new_cache(num, heads, width, block_tokens, dtype, device, value_width)
+                for heads, width, value_width in shapes
             ]
 
         self.layers = tier(num_blocks, device)

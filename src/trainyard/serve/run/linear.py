@@ -25,6 +25,12 @@ class PackedLinear(nn.Module):
         # No buffer: what oneDNN packed has no shape in memory that a module could move or save.
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
 
+    @property
+    def weight(self) -> Tensor:
+        """The weight as `torch.nn.Linear` has it: a copy, for modules that read it beside the product."""
+        found: Tensor = self._packed.to_dense()
+        return found
+
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
         return found

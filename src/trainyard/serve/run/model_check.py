@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
 from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
+from trainyard.serve.run.quantized_weights import Stored, quantization_of, weights_of
 
 __all__ = ["check_model"]
 
@@ -109,11 +111,14 @@ def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Aske
     """Count the sizes of a model: run in the process with limits."""
     disable_progress_bar()
     set_verbosity_error()
-    num_tensors, saved = 0, 0
+    stored: dict[str, Stored] = {}
     for path in files:
         with safe_open(path, framework="np") as file:  # that of torch maps all of it into private memory
             for name in file.keys():  # noqa: SIM118
-                num_tensors, saved = num_tensors + 1, saved + _size(file.get_slice(name).get_shape())
+                part = file.get_slice(name)
+                stored[name] = Stored(part.get_dtype(), tuple(part.get_shape()))
+    num_tensors = len(stored)
+    weights = weights_of(stored, quantization_of(folder), folder)
     given = read_json(folder / "config.json")
     for name in _LAYERS:
         if isinstance(number := given.get(name), int) and number > num_tensors:
@@ -129,17 +134,10 @@ def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Aske
     ]
     return _Asked(
         sum(each.numel() for each in parameters),
-        saved,
+        sum(prod(weight.shape) for weight in weights.values()),
         sum(each.numel() * each.element_size() for each in model.buffers()),
     )
 
 
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.3g} GiB"
-
-
-def _size(shape: Sequence[int]) -> int:
-    found = 1
-    for each in shape:
-        found *= each
-    return found

@@ -89,20 +89,20 @@ def model_shards(folder: Path, num_ranks: int) -> ModelShards:
 
 def _program(folder: Path) -> Program:
     """The forward graph of a model, with transformers' names."""
-    with refusing(folder, "cannot be served in shards"):
+    with refusing(folder, "cannot be served in shards", "serve it with --tp 1"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(
                 config, trust_remote_code=False, attn_implementation="sdpa", experts_implementation=_EXPERTS
             )
-    length = min(_MOST_TOKENS, int(config.get_text_config().max_position_embeddings))
-    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+        length = min(_MOST_TOKENS, int(config.get_text_config().max_position_embeddings))
+        tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+        return forward_program(Model(folder.name, module, _forward, tokens))
 
-    def forward(model: nn.Module, tokens: Tensor) -> Tensor:
-        found: Tensor = model(input_ids=tokens, use_cache=False).logits
-        return found
 
-    return forward_program(Model(folder.name, module, forward, tokens))
+def _forward(model: nn.Module, tokens: Tensor) -> Tensor:
+    found: Tensor = model(input_ids=tokens, use_cache=False).logits
+    return found
 
 
 def _grouped_experts(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,11 +41,21 @@ class LayerCache(NamedTuple):
     Attributes
     ----------
     keys : its first dim is blocks; the others are as the attention wants them.
-    values : (num_blocks, num_kv_heads, block_tokens, head_dim).
+    values : (num_blocks, num_kv_heads, block_tokens, value_dim).
     """
 
     keys: Tensor
     values: Tensor
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a key."""
+        return prod(self.keys.shape[2:]) // self.values.shape[2]
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a value."""
+        return self.values.shape[3]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +102,16 @@ class PagedAttention(Protocol):
         block_tokens: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        value_dim: int | None = None,
     ) -> LayerCache:
         """Make the cache of a layer; every number in it is 0.
 
         Parameters
         ----------
+        head_dim : elements of a key.
         dtype : float32 or bfloat16.
         device : where it is kept; by default the CPU.
+        value_dim : elements of a value; as many as of a key by default.
 
         Raises
         ------
@@ -111,7 +125,8 @@ class PagedAttention(Protocol):
 
         Parameters
         ----------
-        keys, values : (num_tokens, num_kv_heads, head_dim).
+        keys : (num_tokens, num_kv_heads, head_dim).
+        values : (num_tokens, num_kv_heads, value_dim).
 
         Raises
         ------
@@ -127,6 +142,8 @@ class PagedAttention(Protocol):
         batch: AttentionBatch,
         scale: float | None = None,
         window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute the causal attention of the tokens of a batch, whose own keys and values are in the cache already.
 
@@ -138,11 +155,13 @@ class PagedAttention(Protocol):
         cache : of the layer.
         scale : of the scores; 1 / sqrt(head_dim) by default.
         window : tokens that a query sees, its own among them; all by default.
+        softcap : bound of the scores, which become ``softcap * tanh(score / softcap)`` after they are scaled.
+        sinks : (num_heads,) score of one more token that each query of a head sees, and whose value is 0.
 
         Returns
         -------
         Tensor
-            (num_tokens, num_heads, head_dim), of the dtype of the query.
+            (num_tokens, num_heads, value_dim), of the dtype of the query.
 
         Raises
         ------
@@ -221,7 +240,8 @@ def require_written_fit(cache: LayerCache, batch: AttentionBatch, keys: Tensor, 
 
     Parameters
     ----------
-    keys, values : (num_tokens, num_kv_heads, head_dim).
+    keys : (num_tokens, num_kv_heads, head_dim).
+    values : (num_tokens, num_kv_heads, value_dim).
 
     Raises
     ------
@@ -229,29 +249,39 @@ def require_written_fit(cache: LayerCache, batch: AttentionBatch, keys: Tensor, 
         If their shapes do not fit the batch, or the batch does not fit the cache.
     """
     _require_cache_fits(cache, batch)
-    _, num_kv_heads, _, head_dim = cache.values.shape
-    shape = (batch.num_tokens, num_kv_heads, head_dim)
-    if keys.shape != shape or values.shape != shape:
+    written = batch.num_tokens, cache.values.shape[1]
+    key_shape, value_shape = (*written, cache.head_dim), (*written, cache.value_dim)
+    if keys.shape != key_shape or values.shape != value_shape:
         raise ServeError(
-            f"keys {tuple(keys.shape)} and values {tuple(values.shape)}; the cache takes {shape}"
+            f"keys {tuple(keys.shape)} and values {tuple(values.shape)}; the cache takes {key_shape} and {value_shape}"
         )
 
 
-def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, window: int | None) -> None:
+def require_query_fits(
+    cache: LayerCache,
+    batch: AttentionBatch,
+    query: Tensor,
+    window: int | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> None:
     """Refuse a query for which a cache would be read beyond its ends.
 
     Parameters
     ----------
     query : (num_tokens, num_heads, head_dim).
     window : tokens that a query sees; None for all.
+    softcap : bound of the scores; None for none.
+    sinks : (num_heads,) scores of a token without a value; None for none.
 
     Raises
     ------
     ServeError
-        If its shape does not fit the batch, the batch does not fit the cache, or the window is empty.
+        If its shape does not fit the batch, the batch does not fit the cache, the window is empty, the bound is not above
+        0, or the sinks are not one for each head.
     """
     _require_cache_fits(cache, batch)
-    _, num_kv_heads, _, head_dim = cache.values.shape
+    num_kv_heads, head_dim = cache.values.shape[1], cache.head_dim
     if (query.shape[0], query.shape[2]) != (batch.num_tokens, head_dim) or query.shape[1] % num_kv_heads:
         raise ServeError(
             f"query {tuple(query.shape)} does not fit; allowed is ({batch.num_tokens}, heads, {head_dim}), "
@@ -259,6 +289,12 @@ def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, 
         )
     if window is not None and window < 1:
         raise ServeError(f"window is {window}; allowed is 1 or more, or None for all tokens")
+    if softcap is not None and not softcap > 0:
+        raise ServeError(f"softcap is {softcap}; allowed is a number above 0, or None for no bound")
+    if sinks is not None and sinks.shape != query.shape[1:2]:
+        raise ServeError(
+            f"sinks have shape {tuple(sinks.shape)}; allowed is one for each of {query.shape[1]} heads"
+        )
 
 
 def _require_cache_fits(cache: LayerCache, batch: AttentionBatch) -> None:

@@ -14,13 +14,13 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from trainyard.reading import listed, shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, weight_files
+from trainyard.serve.run.quantized_weights import lazy_weights
+from trainyard.user_file import fault_in_user_file
 
-__all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "refusing", "require_fixed_rope"]
+__all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "refusing"]
 
 ModelLoader = Callable[[Path, torch.dtype], PreTrainedModel]
 """Makes the model of a folder, with weights of a type; a function of a module, for it is pickled."""
-
-_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 def load_pretrained(
@@ -40,12 +40,19 @@ def load_pretrained(
         If the folder has no such model, or not all of its weights.
     """
     check_files(folder)
-    weight_files(folder)
+    files = weight_files(folder)
     with refusing(folder, "cannot be read"):
+        weights = lazy_weights(folder, files)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        model, found = auto_class.from_pretrained(
-            folder,
+        loader: Any = auto_class
+        if weights is not None:
+            del config.quantization_config  # for which transformers would change its modules
+            with torch.device("meta"):
+                loader = type(auto_class.from_config(config, trust_remote_code=False))
+        model, found = loader.from_pretrained(
+            folder if weights is None else None,
             config=config,
+            state_dict=weights,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
@@ -68,12 +75,17 @@ def load_pretrained(
 
 
 @contextmanager
-def refusing(folder: Path, said: str) -> Iterator[None]:
+def refusing(
+    folder: Path, said: str, advice: str = "give a folder with a model as transformers saves it"
+) -> Iterator[None]:
     """Within it, any error is the folder's: libraries raise whatever comes of what its files say.
+
+    Errors in a user's own file stay what they are.
 
     Parameters
     ----------
     said : what cannot be done with the folder.
+    advice : what to do instead.
 
     Raises
     ------
@@ -87,29 +99,12 @@ def refusing(folder: Path, said: str) -> Iterator[None]:
     except ServeError:
         raise
     except Exception as error:
+        if fault_in_user_file(error):
+            raise
         told = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
-        raise ServeError(
-            f"{folder} {said}: {told}; give a folder with a model as transformers saves it"
-        ) from error
+        raise ServeError(f"{folder} {said}: {told}; {advice}") from error
 
 
 def load_causal_pretrained(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """Read a model that generates text; see `load_pretrained`."""
     return load_pretrained(AutoModelForCausalLM, folder, dtype)
-
-
-def require_fixed_rope(name: str, config: Any) -> None:
-    """Refuse a model whose positions depend on what else is in a step.
-
-    Raises
-    ------
-    ServeError
-        If it is one.
-    """
-    given = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None) or {}
-    kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-    if kind in _LENGTH_DEPENDENT_ROPE:
-        raise ServeError(
-            f"{name} turns positions by the longest sequence of a step (rope_type {kind!r}); that would let requests "
-            "change each other's answers; allowed are types that depend on the position only"
-        )

@@ -56,7 +56,7 @@ def shard_model(model: PreTrainedModel, name: str, shards: ModelShards, groups: 
     # Some modules use sizes of the whole. A few rows may differ by another choice of experts.
     try:
         difference = (_scores(model) - whole).norm(dim=1) / whole.norm(dim=1)
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # of modules of transformers, that look for what was replaced
         raise _refusal(name, shards, f"its modules do not run there ({error})") from error
     if not difference.median() < _CLOSE[whole.dtype]:
         raise _refusal(name, shards, "its modules compute something else there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,7 +30,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.model_shards import ModelShards
-from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained
+from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained, refusing
 from trainyard.serve.run.sharded_modules import shard_model
 
 __all__ = ["TensorParallelModel"]
@@ -187,8 +188,12 @@ def _own_part(
     read()
     use_interface()
     join_group(torch.device("cpu"), FileStore(store, shards.num_ranks), rank, shards.num_ranks)
-    shard_model(model, folder.name, shards, ProcessGroups(shards.plan, rank, torch.device("cpu")))
-    return CausalModel(model, folder.name)
+    groups = ProcessGroups(shards.plan, rank, torch.device("cpu"))
+    with refusing(
+        folder, f"cannot be served in {shards.num_ranks} shards", "serve it without tensor parallelism"
+    ):
+        shard_model(model, folder.name, shards, groups)
+        return CausalModel(model, folder.name)
 
 
 def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> None:
@@ -199,13 +204,17 @@ def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> Non
     receiving = Thread(target=_receive, args=(connection, calls), daemon=True)
     receiving.start()
     try:
-        model = own_part(lambda: connection.send(None))
+        try:
+            model = own_part(lambda: connection.send(None))
+        except Exception as error:
+            receiving.join(
+                _NOTICE_S
+            )  # if the first process cannot have its part, either, it says so and ends
+            print(f"a part of the model cannot be computed: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         while True:
             method, given = calls.get()
             getattr(model, method)(*given)
-    except ServeError:  # the first process tells the same, and ends
-        receiving.join(_NOTICE_S)
-        os._exit(1)
     except (RuntimeError, OSError):
         receiving.join(_NOTICE_S)
         raise

@@ -48,11 +48,15 @@ class TorchAttention:
         block_tokens: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        value_dim: int | None = None,
     ) -> LayerCache:
         """Make the cache of a layer; see `paged_attention.PagedAttention`."""
         require_cache_dtype(dtype)
-        shape = (num_kv_heads, num_blocks, block_tokens, head_dim)
-        keys, values = (torch.zeros(shape, dtype=dtype, device=device).transpose(0, 1) for _ in range(2))
+        slots = (num_kv_heads, num_blocks, block_tokens)
+        keys, values = (
+            torch.zeros(*slots, width, dtype=dtype, device=device).transpose(0, 1)
+            for width in (head_dim, value_dim or head_dim)
+        )
         return LayerCache(keys, values)
 
     def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
@@ -70,11 +74,13 @@ class TorchAttention:
         batch: AttentionBatch,
         scale: float | None = None,
         window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
-        require_query_fits(cache, batch, query, window)
+        require_query_fits(cache, batch, query, window, softcap, sinks)
         starts, lengths = batch.cu_seqlens[:-1], np.diff(batch.cu_seqlens)
-        out = torch.empty_like(query)
+        out = query.new_empty(*query.shape[:2], cache.value_dim)
         decodes = np.flatnonzero(lengths == 1)
         groups = [decodes] if len(decodes) else []
         for sequences in (*groups, *np.flatnonzero(lengths > 1)[:, None]):
@@ -87,15 +93,42 @@ class TorchAttention:
             mask = _mask(before, length, seen * batch.block_tokens, window)
             unseen = ~mask.any(1)[:, None, :, None]  # what stands there may be no number
             keys, values = (part[at].transpose(1, 2).flatten(2, 3).to(query.dtype) for part in cache)
-            out[rows] = F.scaled_dot_product_attention(
+            given = (
                 query[rows].transpose(1, 2),
                 keys.masked_fill_(unseen, 0.0),
                 values.masked_fill_(unseen, 0.0),
-                attn_mask=mask[:, None],
-                scale=scale,
-                enable_gqa=True,
-            ).transpose(1, 2)
+                mask[:, None],
+                scale,
+            )
+            if softcap is None and sinks is None:
+                q, k, v, seen_keys, _ = given
+                found = F.scaled_dot_product_attention(q, k, v, seen_keys, scale=scale, enable_gqa=True)
+            else:
+                found = _attend(*given, softcap, sinks)
+            out[rows] = found.transpose(1, 2)
         return out
+
+
+def _attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention that torch has no function for, in float32; shapes are those of `scaled_dot_product_attention`."""
+    group = query.shape[1] // keys.shape[1]
+    keys, values = (each.float().repeat_interleave(group, 1) for each in (keys, values))
+    scores = query.float() @ keys.transpose(2, 3) * (query.shape[3] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float()[:, None, None].expand(*scores.shape[:3], 1)), -1)
+    weights = scores.softmax(-1)[..., : keys.shape[2]]
+    return (weights @ values).to(query.dtype)
 
 
 def by_slot(part: Tensor) -> Tensor:

@@ -128,7 +128,8 @@ _CONFIGURATIONS: dict[str, tuple[Change, str]] = {
     "negative width": (_fields(head_dim=-16), "negative dimension"),
     "positions": (_fields(rope_parameters=[1]), "rope_parameters"),
     "kernel": (_fields(text_config={"_attn_implementation": "some/kernel"}), "allowed is one of eager, sdpa, or none"),
-    "packed": (_fields(quantization_config={"quant_method": "gptq"}), "has quantization_config, which is not done"),
+    "packed": (_fields(quantization_config={"quant_method": "gptq"}), "quant_method 'gptq'; allowed are"),
+    "packed in a part": (_fields(text_config={"quantization_config": {}}), "allowed is one for the whole model"),
     "weights elsewhere": (_fields(transformers_weights="../other.safetensors"), "has transformers_weights"),
     "code": (
         _fields(model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}),

@@ -13,24 +13,26 @@ from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files
 from trainyard.serve.run.pretrained import refusing
+from trainyard.serve.run.rope import longest_alike
 
 __all__ = ["block_bytes", "context_of", "longest_sequence"]
 
 
 def context_of(folder: Path) -> int:
-    """The longest sequence that a model was made for, in tokens.
+    """The longest sequence that a model computes, in tokens; see also `trainyard.serve.run.rope`.
 
     Raises
     ------
     ServeError
         If its configuration cannot be read, or does not say it.
     """
-    found = getattr(_config(folder), "max_position_embeddings", None)
+    config = _config(folder)
+    found = getattr(config, "max_position_embeddings", None)
     if type(found) is not int or found < 1:
         raise ServeError(
             f"{folder}/config.json has max_position_embeddings {shown(found)}; allowed is a number of tokens, from 1 on"
         )
-    return found
+    return min(found, longest_alike(folder.name, config) or found)
 
 
 def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
@@ -43,8 +45,7 @@ def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
     """
     config = _config(folder)
     try:
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads, width = _kept_of_a_token(config)
         layers = config.num_hidden_layers
     except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise ServeError(
@@ -52,10 +53,23 @@ def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
         ) from error
     if not all(type(each) is int and each > 0 for each in (heads, width, layers)):
         raise ServeError(
-            f"{folder}/config.json has {shown(layers)} layers of {shown(heads)} heads of width {shown(width)}; allowed "
-            "are numbers from 1 on"
+            f"{folder}/config.json has {shown(layers)} layers of {shown(heads)} heads with {shown(width)} elements; "
+            "allowed are numbers from 1 on"
         )
-    return 2 * int(layers * heads * width) * block_tokens * dtype.itemsize
+    return int(layers * heads * width) * block_tokens * dtype.itemsize
+
+
+def _kept_of_a_token(config: Any) -> tuple[Any, Any]:
+    """Heads of a layer, and elements of a key and a value of each."""
+    if (
+        getattr(config, "kv_lora_rank", None) is not None
+    ):  # latents, of which keys and values of all heads are made
+        return (
+            config.num_attention_heads,
+            config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim,
+        )
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads, 2 * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def longest_sequence(folder: Path, num_blocks: int, block_tokens: int, max_model_len: int | None) -> int:
@@ -69,7 +83,7 @@ def longest_sequence(folder: Path, num_blocks: int, block_tokens: int, max_model
     context, room = context_of(folder), num_blocks * block_tokens
     if max_model_len is not None and max_model_len > context:
         raise ServeError(
-            f"--max-model-len {max_model_len}; {folder.name} was made for at most {context} tokens; give that or less"
+            f"--max-model-len {max_model_len}; {folder.name} is computed for at most {context} tokens; give that or less"
         )
     wanted = max_model_len or 2
     if room < wanted:
