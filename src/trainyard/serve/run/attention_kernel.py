@@ -207,14 +207,14 @@ def token_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., 
 
     def attend_tokens(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, windows: Any, scores: Any, out: Any,
     ) -> None:  # fmt: skip
         stride, line, block_size = len(scores) // num_heads, num_heads * head_dim, num_heads // group * size
         for sequence in range(len(positions)):
             last = starts[sequence + 1]
             for token in range(last - (last - starts[sequence]) % TILE, last):
                 end = positions[sequence] + token - starts[sequence] + 1
-                start = max(0, end - window)
+                start = max(0, end - windows[token])
                 first_block, last_block = start // block_tokens, (end - 1) // block_tokens
                 base, row = first_block * block_tokens, token * line
                 out[row : row + line] = f32(0.0)
@@ -258,7 +258,7 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
 
     def attend_tiles(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, windows: Any, scores: Any, out: Any,
     ) -> None:  # fmt: skip
         stride, line, block_size = len(scores) // TILE, num_heads * head_dim, num_heads // group * size
         for sequence in range(len(positions)):
@@ -267,7 +267,7 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
                 head, tile = divmod(item, length // TILE)
                 # Of the first query of the tile; all together see the tokens from `start` to `last - 1`.
                 end = positions[sequence] + tile * TILE + 1
-                start, last = max(0, end - window), end + TILE - 1
+                start, last = max(0, end - windows[first + tile * TILE]), end + TILE - 1
                 first_block, last_block = start // block_tokens, (last - 1) // block_tokens
                 base, row = first_block * block_tokens, (first + tile * TILE) * line + head * head_dim
                 for i in range(TILE):
@@ -281,7 +281,7 @@ def tile_kernel(group: int, head_dim: int, block_tokens: int) -> Callable[..., N
                     )  # fmt: skip
                 for i in range(TILE):
                     seen = scores[i * stride + start - base : i * stride + last - base]
-                    own, unseen = max(0, end + i - window) - start, end + i - start
+                    own, unseen = max(0, end + i - windows[first + tile * TILE + i]) - start, end + i - start
                     _softmax(seen[own:unseen], scale)
                     seen[:own] = f32(0.0)
                     seen[unseen:] = f32(0.0)

@@ -14,17 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.paged_attention import (
     AttentionBatch,
     LayerCache,
     require_cache_dtype,
     require_query_fits,
     require_written_fit,
+    token_windows,
 )
 
 __all__ = ["CpuAttention"]
-
-_NO_WINDOW = 1 << 62
 
 
 class CpuAttention:
@@ -67,7 +67,7 @@ class CpuAttention:
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
         from trainyard.serve.run.attention_kernel import TILE, tile_kernel, token_kernel
@@ -77,7 +77,8 @@ class CpuAttention:
         num_kv_heads = cache.values.shape[1]
         lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
         seen = int((batch.positions + lengths).max(initial=1))
-        width = min(seen, window + TILE if window else seen) + 2 * batch.block_tokens
+        windows = token_windows(batch, window)
+        width = min(seen, int(windows.max(initial=1)) + TILE) + 2 * batch.block_tokens
         out = torch.empty(query.shape, dtype=torch.float32)
         arguments = (
             _numbers(query.float().contiguous()).reshape(-1),
@@ -88,7 +89,7 @@ class CpuAttention:
             batch.block_tables,
             num_heads,
             np.float32(head_dim**-0.5 if scale is None else scale),
-            window or _NO_WINDOW,
+            windows,
             np.empty(max(num_heads, TILE) * width, np.float32),
             out.numpy().reshape(-1),
         )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, flex_attention
 
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.paged_attention import AttentionBatch, LayerCache, require_query_fits
 from trainyard.serve.run.step_mask import LEAST_ROWS, StepMask, step_mask
 from trainyard.serve.run.torch_attention import TorchAttention, by_slot
@@ -63,7 +64,7 @@ class FlexAttention(TorchAttention):
         super().__init__(device)
         self._backend = backend
         self._masked: AttentionBatch | None = None
-        self._masks: dict[tuple[int | None, int], StepMask] = {}
+        self._masks: dict[tuple[Window, int], StepMask] = {}
 
     def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
         """Write keys and values of tokens; see `paged_attention.PagedAttention`.
@@ -82,7 +83,7 @@ class FlexAttention(TorchAttention):
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
         require_query_fits(cache, batch, query, window)
@@ -99,7 +100,7 @@ class FlexAttention(TorchAttention):
         found = kernel(by_row, keys, values, mask.num_blocks, mask.blocks, mask.rows, mask.starts)
         return found[0].transpose(0, 1)[mask.row_of_token].to(query.dtype)
 
-    def mask(self, batch: AttentionBatch, window: int | None, most_rows: int) -> StepMask:
+    def mask(self, batch: AttentionBatch, window: Window, most_rows: int) -> StepMask:
         """The mask of a batch for all layers of this window, made when it is asked for the first time."""
         if batch is not self._masked:
             self._masked, self._masks = batch, {}

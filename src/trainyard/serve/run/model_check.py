@@ -3,26 +3,36 @@ of it is made.
 
 The model is made without storage there, and its parameters are compared with those that the files have. So sizes that are
 wrong are refused whatever they are called, and whatever they would make grow.
+
+Models that generate text are checked by a small model of the same kind, too (`type_check`). What it shows is remembered
+beside the measurements of this machine, so that it is computed once for configurations that differ in sizes only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
 import torch
+import transformers
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from trainyard.distribution import VERSION
+from trainyard.hardware.remembered import measurements_file, recall, remember
 from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits
 from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
 from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
+from trainyard.serve.run.type_check import kind_of, why_not_served
 
 __all__ = ["check_model"]
 
@@ -30,6 +40,9 @@ _LIMITS = ProcessLimits(cpu_s=60.0, memory_bytes=2 << 30)
 _MOST_BUFFER_BYTES = 1 << 30
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _CLASSES = {"causal": AutoModelForCausalLM, "embedding": AutoModel}
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class _Asked(NamedTuple):
@@ -39,11 +52,13 @@ class _Asked(NamedTuple):
     ----------
     parameters, saved : numbers that are weights.
     buffer_bytes : of what it computes from its configuration and keeps.
+    kind : its kind, if it generates text; see `type_check.kind_of`.
     """
 
     parameters: int
     saved: int
     buffer_bytes: int
+    kind: str
 
 
 def check_model(
@@ -64,11 +79,17 @@ def check_model(
     """
     check_files(folder)
     files = weight_files(folder)
-    process = LimitedProcess[Path, _Asked](
-        partial(_prepared, files, kind, unused), _LIMITS, None, preloaded_context
-    )
+    asked = _limited(folder, partial(_asked, files, kind, unused), folder)
+    _check(folder, asked, dtype)
+    if asked.kind and (why := _why_not_served(folder, asked.kind)):
+        raise ServeError(f"{folder}: {why}")
+
+
+def _limited(folder: Path, function: Callable[[Work], Result], work: Work) -> Result:
+    """Call a function in a process with limits."""
+    process = LimitedProcess[Work, Result](partial(_same, function), _LIMITS, None, preloaded_context)
     try:
-        asked = process(folder)
+        return process(work)
     except LimitedProcessError as error:
         raise_serve_error(error)
         then = (
@@ -79,7 +100,31 @@ def check_model(
         raise ServeError(f"reading {folder} {shortened(' '.join(str(error).split()))}; {then}") from error
     finally:
         process.close()
-    _check(folder, asked, dtype)
+
+
+def _same(function: Callable[[Work], Result]) -> Callable[[Work], Result]:
+    return function
+
+
+def _why_not_served(folder: Path, kind: str) -> str:
+    """Say why models of a kind are not served, as it is remembered, or else as a small model shows."""
+    made_of = (kind, transformers.__version__, torch.__version__, VERSION, _code())
+    digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+    path = measurements_file(f"model-{digest}")
+    if (known := recall(path)) is not None:
+        with suppress(ValueError):
+            if isinstance(why := json.loads(known), str):
+                return why
+    why = _limited(folder, why_not_served, kind)
+    remember(path, json.dumps(why))
+    return why
+
+
+@cache
+def _code() -> str:
+    """What the code is by which steps are computed: another one may compute what this one does not."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
 
 
 def _check(folder: Path, asked: _Asked, dtype: torch.dtype) -> None:
@@ -99,10 +144,6 @@ def _check(folder: Path, asked: _Asked, dtype: torch.dtype) -> None:
             f"{folder} has {_gib(needed)} of weights, and {_gib(free)} of memory are free; give a smaller "
             "model, or --dtype bfloat16"
         )
-
-
-def _prepared(files: Sequence[Path], kind: str, unused: str) -> Callable[[Path], _Asked]:
-    return partial(_asked, files, kind, unused)
 
 
 def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Asked:
@@ -131,6 +172,7 @@ def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Aske
         sum(each.numel() for each in parameters),
         saved,
         sum(each.numel() * each.element_size() for each in model.buffers()),
+        kind_of(config) if kind == "causal" else "",
     )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.attention_window import Window
 
 __all__ = [
     "AttentionBatch",
@@ -29,8 +30,10 @@ __all__ = [
     "require_cache_dtype",
     "require_query_fits",
     "require_written_fit",
+    "token_windows",
 ]
 
+_NO_WINDOW = 1 << 30  # behind all tokens
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -126,7 +129,7 @@ class PagedAttention(Protocol):
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
     ) -> Tensor:
         """Compute the causal attention of the tokens of a batch, whose own keys and values are in the cache already.
 
@@ -204,6 +207,18 @@ def attention_batch(
     return AttentionBatch(starts, before, tables, slots, num_blocks, block_tokens)
 
 
+def token_windows(batch: AttentionBatch, window: Window) -> NDArray[np.int64]:
+    """How many tokens each query of a batch sees, its own among them; shape ``(num_tokens,)``.
+
+    The first token that a query sees is never before that of the query before it in its sequence.
+    """
+    if window is None or isinstance(window, int):
+        return np.full(batch.num_tokens, window or _NO_WINDOW, np.int64)
+    lengths = np.diff(batch.cu_seqlens)
+    before = np.repeat(batch.positions - batch.cu_seqlens[:-1], lengths)
+    return window(np.arange(batch.num_tokens) + before)
+
+
 def require_cache_dtype(dtype: torch.dtype) -> None:
     """Refuse numbers that no cache keeps.
 
@@ -237,7 +252,7 @@ def require_written_fit(cache: LayerCache, batch: AttentionBatch, keys: Tensor, 
         )
 
 
-def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, window: int | None) -> None:
+def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, window: Window) -> None:
     """Refuse a query for which a cache would be read beyond its ends.
 
     Parameters
@@ -257,7 +272,7 @@ def require_query_fits(cache: LayerCache, batch: AttentionBatch, query: Tensor, 
             f"query {tuple(query.shape)} does not fit; allowed is ({batch.num_tokens}, heads, {head_dim}), "
             f"where heads is a multiple of kv_heads, here {num_kv_heads}"
         )
-    if window is not None and window < 1:
+    if isinstance(window, int) and window < 1:
         raise ServeError(f"window is {window}; allowed is 1 or more, or None for all tokens")
 
 
