@@ -32,7 +32,7 @@ from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
 from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
-from trainyard.serve.run.type_check import kind_of, why_not_served
+from trainyard.serve.run.type_check import KindCheck, check_kind, kind_of
 
 __all__ = ["check_model"]
 
@@ -63,7 +63,7 @@ class _Asked(NamedTuple):
 
 def check_model(
     folder: Path, kind: Literal["causal", "embedding"], dtype: torch.dtype, unused: str = ""
-) -> None:
+) -> KindCheck:
     """Refuse a folder whose model cannot be made of its files, or does not fit into the memory that is free.
 
     Parameters
@@ -71,6 +71,10 @@ def check_model(
     kind : whether the model generates text or gives embeddings.
     dtype : type of its weights when it is computed.
     unused : beginning of the names of weights that need not be there; "" for none.
+
+    Returns
+    -------
+    What is known of all models of its kind.
 
     Raises
     ------
@@ -81,8 +85,12 @@ def check_model(
     files = weight_files(folder)
     asked = _limited(folder, partial(_asked, files, kind, unused), folder)
     _check(folder, asked, dtype)
-    if asked.kind and (why := _why_not_served(folder, asked.kind)):
-        raise ServeError(f"{folder}: {why}")
+    if not asked.kind:
+        return KindCheck("")
+    found = _checked(folder, asked.kind)
+    if found.why_not:
+        raise ServeError(f"{folder}: {found.why_not}")
+    return found
 
 
 def _limited(folder: Path, function: Callable[[Work], Result], work: Work) -> Result:
@@ -106,18 +114,17 @@ def _same(function: Callable[[Work], Result]) -> Callable[[Work], Result]:
     return function
 
 
-def _why_not_served(folder: Path, kind: str) -> str:
-    """Say why models of a kind are not served, as it is remembered, or else as a small model shows."""
+def _checked(folder: Path, kind: str) -> KindCheck:
+    """What a small model of a kind shows, as it is remembered, or else computed."""
     made_of = (kind, transformers.__version__, torch.__version__, VERSION, _code())
     digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
     path = measurements_file(f"model-{digest}")
-    if (known := recall(path)) is not None:
-        with suppress(ValueError):
-            if isinstance(why := json.loads(known), str):
-                return why
-    why = _limited(folder, why_not_served, kind)
-    remember(path, json.dumps(why))
-    return why
+    with suppress(ValueError, TypeError):  # of a damaged file
+        why_not, calls_per_layer = json.loads(recall(path) or "")
+        return KindCheck(str(why_not), float(calls_per_layer))
+    found = _limited(folder, check_kind, kind)
+    remember(path, json.dumps(found))
+    return found
 
 
 @cache

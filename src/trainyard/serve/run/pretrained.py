@@ -95,8 +95,8 @@ def _require_equal_experts(folder: Path, files: Sequence[Path]) -> None:
                 raise ServeError(f"{folder} has no {name}; give all weights of all experts")
             if other != shape:
                 raise ServeError(
-                    f"{folder} has {name} of shape {list(other)}, and {list(shape)} of another expert; give the weights of "
-                    "one model"
+                    f"{folder} has {name} of shape {list(other)}, and {list(shape)} of another expert; give the "
+                    "weights of one model"
                 )
 
 

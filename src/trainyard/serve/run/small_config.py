@@ -8,17 +8,18 @@ are left is not taken from names: layers of models without storage are compared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-__all__ = ["SMALL_CONTEXT", "SmallModelError", "causal_model_of", "small_configs"]
+__all__ = ["SMALL_CONTEXT", "SmallModelError", "causal_model_of", "small_config"]
 
-SMALL_CONTEXT = 128
-"""The longest sequence of a small model, in tokens; the model may have a shorter one."""
+SMALL_CONTEXT = 64
+"""The longest sequence of a small model, in tokens, at least; where the configuration has a shorter one, it stays."""
 
 _SMALL, _FEED_FORWARD, _VOCABULARY, _EXPERTS, _TOP = 16, 128, 211, 8, 2
 _LEAST_LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96)
@@ -46,11 +47,10 @@ class SmallModelError(Exception):
     """Transformers computes nothing of a small model: that says nothing of the model that it stands for."""
 
 
-def small_configs(config: Any) -> Iterator[dict[str, Any]]:
-    """Small configurations that differ from one in sizes only, as the fields of a ``config.json``.
+def small_config(config: Any) -> dict[str, Any]:
+    """A small configuration that differs from one in sizes only, as the fields of a ``config.json``.
 
-    Each has layers of all kinds that the configuration has. If nothing can be computed of the first one, the next one has
-    sizes that are closer to those of the configuration.
+    It has layers of all kinds that the configuration has. If sizes of vectors cannot be small, they stay as they are.
 
     Parameters
     ----------
@@ -59,29 +59,29 @@ def small_configs(config: Any) -> Iterator[dict[str, Any]]:
     Raises
     ------
     SmallModelError
-        If there is none.
+        If transformers makes no model of one.
     """
-    total, reason = int(config.get_text_config().num_hidden_layers), ""
+    reasons = []
     for keeps_widths in (False, True):
-        wanted = None
-        fewer = [(each, scaled) for each in _LEAST_LAYERS if each < total for scaled in (False, True)]
-        for num_layers, scales_layers in ((total, False), *fewer, (total, False)):
+        try:
+            return _few_layers(config, keeps_widths)
+        except Exception as error:  # of a configuration that cannot be, any
+            reasons.append(f"{type(error).__name__}: {error}")
+    raise SmallModelError(reasons[0])
+
+
+def _few_layers(config: Any, keeps_widths: bool) -> dict[str, Any]:
+    """Find the least number of layers among which all kinds are."""
+    total = int(config.get_text_config().num_hidden_layers)
+    whole = _Shrunk(config, total, keeps_widths).fields
+    wanted = _kinds(whole)
+    for num_layers in (each for each in _LEAST_LAYERS if each < total):
+        for scales_layers in (False, True):
             fields = _Shrunk(config, num_layers, keeps_widths, scales_layers).fields
-            try:
-                with torch.device("meta"):
-                    kinds = _kinds(causal_model_of(fields))
-            except Exception as error:  # of a configuration that cannot be, any
-                if wanted is None:
-                    reason = reason or f"{type(error).__name__}: {error}"
-                    break
-                continue
-            if wanted is None:
-                wanted = kinds
-            elif kinds == wanted:
-                yield fields
-                break
-    if reason:
-        raise SmallModelError(reason)
+            with suppress(Exception):  # so many layers cannot be
+                if _kinds(fields) == wanted:
+                    return fields
+    return whole
 
 
 def causal_model_of(fields: Mapping[str, Any]) -> Any:
@@ -96,8 +96,10 @@ def causal_model_of(fields: Mapping[str, Any]) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
-def _kinds(model: nn.Module) -> frozenset[object]:
-    """Layers that differ in more than their numbers and their place."""
+def _kinds(fields: Mapping[str, Any]) -> frozenset[object]:
+    """Layers of a model without storage that differ in more than their numbers and their place."""
+    with torch.device("meta"):
+        model = causal_model_of(fields)
     found = set()
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
@@ -145,14 +147,10 @@ class _Shrunk:
         self._heads = int(all_fields.get(names.get("num_attention_heads", "num_attention_heads")) or 1)
         key_heads = all_fields.get(names.get("num_key_value_heads", "num_key_value_heads"))
         self._key_heads = int(key_heads or self._heads)
-        self._context = max(
-            (
-                value
-                for name, value in all_fields.items()
-                if _CONTEXT.search(name) and type(value) is int and not name.startswith("original")
-            ),
-            default=SMALL_CONTEXT,
-        )
+        positions = [
+            v for name, v in all_fields.items() if _CONTEXT.search(name) and type(v) is int and v > 0
+        ]
+        self._context = min(positions, default=SMALL_CONTEXT)
         of_text = [key for key in config.sub_configs if getattr(config, key, None) is text]
         fields = {name: value for name, value in config.to_dict().items() if name not in _NOT_OF_THE_MODEL}
         self.fields = self._object(fields, is_text=text is config, text_name=of_text[0] if of_text else "")
@@ -191,7 +189,7 @@ class _Shrunk:
         if name.endswith(("vocab_size", "vocab_size_per_layer_input")):
             return min(value, _VOCABULARY)
         if _CONTEXT.search(name):
-            return max(2, value * SMALL_CONTEXT // self._context) if self._context > SMALL_CONTEXT else value
+            return value * SMALL_CONTEXT // self._context if self._context > SMALL_CONTEXT else value
         if _LAYERS.search(name) and "per_layer" not in name:
             if not is_text:
                 return min(value, 2)

@@ -13,7 +13,9 @@ from trainyard.serve.errors import ServeError
 
 __all__ = ["ALLOWED_FAMILIES", "family_of", "own_attention", "require_no_state", "require_steps"]
 
-ALLOWED_FAMILIES = "allowed are families that compute attention over all tokens, in windows or in chunks, such as llama or qwen3"
+ALLOWED_FAMILIES = (
+    "allowed are families with attention over all tokens, in windows or in chunks, such as llama or qwen3"
+)
 """The end of messages about families that are not served."""
 
 
@@ -60,12 +62,11 @@ def require_steps(model: PreTrainedModel) -> None:
     """
     require_no_state(model.config)
     family, parameters = family_of(model), inspect.signature(model.forward).parameters
-    if type(
-        longest := getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    ) is not int or (longest < 1):
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if type(longest) is not int or longest < 1:
         raise ServeError(
-            f"{family} models are not served: config.json has max_position_embeddings {longest!r}; allowed is a number of "
-            f"tokens; {ALLOWED_FAMILIES}"
+            f"{family} models are not served: config.json has max_position_embeddings {longest!r}; allowed is a number "
+            f"of tokens; {ALLOWED_FAMILIES}"
         )
     if "position_ids" not in parameters and not any(
         each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()

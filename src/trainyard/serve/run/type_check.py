@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -20,12 +22,12 @@ from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.paged_attention import attention_batch
-from trainyard.serve.run.small_config import SmallModelError, causal_model_of, small_configs
+from trainyard.serve.run.small_config import SmallModelError, causal_model_of, small_config
 from trainyard.serve.run.step_inputs import StepInputs
 from trainyard.serve.run.step_requirements import ALLOWED_FAMILIES, family_of, require_no_state
 from trainyard.serve.run.torch_attention import TorchAttention
 
-__all__ = ["kind_of", "why_not_served"]
+__all__ = ["KindCheck", "check_kind", "kind_of"]
 
 _TOLERANCE, _MOST_ROUNDING = 1e-4, 1e-5
 _SPREADS = (1.0, 0.5, 0.25)
@@ -49,7 +51,21 @@ _STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
 )
 """The sequences of each step, and how many tokens it computes of each; none if the sequence is computed anew."""
 
+Longs = NDArray[np.int64]
 Logits = Sequence[Tensor]
+
+
+class KindCheck(NamedTuple):
+    """What a small model shows of all models of its kind.
+
+    Attributes
+    ----------
+    why_not : why they are not served; "" if they are.
+    calls_per_layer : how often a layer calls attention, each time with keys and values of its own.
+    """
+
+    why_not: str
+    calls_per_layer: float = 1.0
 
 
 def kind_of(config: Any) -> str:
@@ -61,7 +77,7 @@ def kind_of(config: Any) -> str:
 
     Returns
     -------
-    The small configurations that stand for it, as JSON; of each, as the fields of a ``config.json``.
+    The ``config.json`` of the small model that stands for it.
 
     Raises
     ------
@@ -70,13 +86,13 @@ def kind_of(config: Any) -> str:
     """
     require_no_state(config)
     try:
-        return json.dumps(list(small_configs(config)), sort_keys=True)
+        return json.dumps(small_config(config), sort_keys=True)
     except SmallModelError as error:
         raise _unknown(config.get_text_config().model_type, error) from error
 
 
-def why_not_served(kind: str) -> str:
-    """Say why models of a kind are not served; "" if they are.
+def check_kind(kind: str) -> KindCheck:
+    """Compare steps of a small model with transformers' own forward.
 
     Parameters
     ----------
@@ -85,15 +101,18 @@ def why_not_served(kind: str) -> str:
     disable_progress_bar()
     set_verbosity_error()
     torch.set_num_threads(1)
-    family, last = "", SmallModelError("none")
-    for fields in json.loads(kind):
-        family = str(fields["model_type"])
-        for seed, spread in enumerate(_SPREADS):
-            try:
-                return _why_not_served(_drawn_model(fields, seed, spread))
-            except SmallModelError as error:
-                last = error
-    return str(_unknown(family, last))
+    fields = json.loads(kind)
+    for seed, spread in enumerate(_SPREADS):
+        try:
+            model = _drawn_model(fields, seed, spread)
+            family = family_of(model)
+            return _compared(family, model)
+        except SmallModelError as error:
+            last = error
+        except ServeError as error:
+            said = str(error)
+            return KindCheck(said if said.startswith(family) else f"{family} models are not served: {said}")
+    return KindCheck(str(_unknown(fields["model_type"], last)))
 
 
 def _unknown(family: str, error: SmallModelError) -> ServeError:
@@ -101,15 +120,6 @@ def _unknown(family: str, error: SmallModelError) -> ServeError:
         f"{family} models with this configuration are not served: their answers are checked by a small model, and "
         f"transformers makes none ({shortened(' '.join(str(error).split()))}); {ALLOWED_FAMILIES}"
     )
-
-
-def _why_not_served(model: Any) -> str:
-    family = family_of(model)
-    try:
-        return _difference(family, model)
-    except ServeError as error:
-        said = str(error)
-        return said if said.startswith(family) else f"{family} models are not served: {said}"
 
 
 def _drawn_model(fields: Mapping[str, Any], seed: int, spread: float) -> Any:
@@ -139,29 +149,14 @@ def _drawn_model(fields: Mapping[str, Any], seed: int, spread: float) -> Any:
     return model
 
 
-def _difference(family: str, model: Any) -> str:
+def _compared(family: str, model: Any) -> KindCheck:
     """Compute sequences both ways; say where steps are not what the forward is."""
-    config = model.config.get_text_config()
-    random = np.random.default_rng(0)
-    vocabulary, context = (
-        int(config.vocab_size),
-        max(1, int(getattr(config, "max_position_embeddings", 0) or max(_LENGTHS))),
-    )
-    sequences = [random.integers(0, vocabulary, min(each, context)) for each in _LENGTHS]
     layers = _LayerOutputs(model)
+    steps, calls_per_layer = _steps(family, model)
+    random, vocabulary = np.random.default_rng(0), int(model.config.get_text_config().vocab_size)
+    sequences = [random.integers(0, vocabulary, min(each, steps.context)) for each in _LENGTHS]
+    wanted = _forwards(model, sequences, layers)
     try:
-        before = [layers.of_forward(model, each) for each in sequences]
-        _round_otherwise(model)
-        layers.forget()
-        wanted = [layers.of_forward(model, each) for each in sequences]
-    except Exception as error:
-        raise SmallModelError(_told(error)) from error
-    rounding = max(map(_relative, before, wanted))
-    if not rounding <= _MOST_ROUNDING:
-        raise SmallModelError(f"rounding changes its logits by {rounding:.2g} of the largest")
-    try:
-        steps = CausalModel(model, family, TorchAttention(torch.device("cpu")))
-        steps.new_cache(_NUM_BLOCKS, _BLOCK_TOKENS, 0)
         with layers.of_steps():
             found = max(
                 _largest_difference(steps, inputs, ends, wanted, layers)
@@ -170,14 +165,41 @@ def _difference(family: str, model: Any) -> str:
     except ServeError:
         raise
     except Exception as error:
-        raise ServeError(f"steps of tokens of several requests end with {_told(error)}") from error
+        raise ServeError(f"steps of several requests end with {_told(error)}; {ALLOWED_FAMILIES}") from error
     if found <= _TOLERANCE:
-        return ""
+        return KindCheck("", calls_per_layer)
     where = layers.first_that_differs or "their output"
-    return (
-        f"{family} models are not served: in steps of several requests, {where} gives other numbers than transformers' "
-        f"forward (logits differ by {found:.2g} of the largest); {ALLOWED_FAMILIES}"
+    raise ServeError(
+        f"in steps of several requests, {where} gives other numbers than transformers' forward (logits differ by "
+        f"{found:.2g} of the largest); {ALLOWED_FAMILIES}"
     )
+
+
+def _steps(family: str, model: Any) -> tuple[CausalModel, float]:
+    """A model that computes steps with the same weights, and how often each of its layers calls attention."""
+    try:
+        steps = CausalModel(deepcopy(model), family, TorchAttention(torch.device("cpu")))
+        steps.new_cache(_NUM_BLOCKS, _BLOCK_TOKENS, 0)
+    except ServeError:
+        raise
+    except Exception as error:
+        raise ServeError(f"a step ends with {_told(error)}; {ALLOWED_FAMILIES}") from error
+    num_layers = int(model.config.get_text_config().num_hidden_layers)
+    return steps, max(1.0, len(steps.shapes) / num_layers)
+
+
+def _forwards(model: Any, sequences: Sequence[Longs], layers: _LayerOutputs) -> Logits:
+    """Logits of transformers' own forward of each sequence."""
+    try:
+        wanted = [layers.of_forward(model, each) for each in sequences]
+        _round_otherwise(model)
+        rounded = [_logits(model, each) for each in sequences]
+    except Exception as error:
+        raise SmallModelError(_told(error)) from error
+    rounding = max(map(_relative, rounded, wanted))
+    if not rounding <= _MOST_ROUNDING:
+        raise SmallModelError(f"rounding changes its logits by {rounding:.2g} of the largest")
+    return wanted
 
 
 def _largest_difference(
@@ -197,13 +219,20 @@ def _largest_difference(
     return difference
 
 
+@torch.inference_mode()
+def _logits(model: Any, sequence: Longs) -> Tensor:
+    """Logits of a forward of a sequence."""
+    found: Tensor = model(input_ids=torch.from_numpy(sequence)[None], use_cache=False).logits[0].float()
+    return found
+
+
 @torch.no_grad()
 def _round_otherwise(model: nn.Module) -> None:
     """Change weights by about what rounding does."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for weight in model.parameters():
-            weight *= 1 + torch.finfo(torch.float32).eps * torch.randn_like(weight)
+            weight.mul_(1 + torch.finfo(torch.float32).eps * torch.randn_like(weight))
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
@@ -212,7 +241,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def _step_inputs(
-    sequences: Sequence[np.ndarray[Any, np.dtype[np.int64]]],
+    sequences: Sequence[Longs],
 ) -> Iterator[tuple[StepInputs, Sequence[tuple[int, int]]]]:
     """The steps, and of each item the sequence and the token before which it ends."""
     places = np.random.default_rng(1).permutation(_NUM_BLOCKS)
@@ -262,17 +291,11 @@ class _LayerOutputs:
                 for i, layer in enumerate(module):
                     layer.register_forward_hook(self._hook(f"{name}.{i} ({type(layer).__name__})"))
 
-    def forget(self) -> None:
-        """Forget what was noted."""
-        self._forwards.clear()
-
-    @torch.inference_mode()
-    def of_forward(self, model: Any, sequence: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+    def of_forward(self, model: Any, sequence: Longs) -> Tensor:
         """Compute a forward; return its logits, and note what layers give."""
         self._forwards.append({})
         self._calls.clear()
-        found: Tensor = model(input_ids=torch.from_numpy(sequence)[None], use_cache=False).logits[0].float()
-        return found
+        return _logits(model, sequence)
 
     @contextmanager
     def of_steps(self) -> Iterator[None]:
@@ -296,7 +319,7 @@ class _LayerOutputs:
             found = output[0] if isinstance(output, tuple) else output
             call = name, self._calls.setdefault(name, 0)
             self._calls[name] += 1
-            if not isinstance(found, Tensor) or found.dim() != 3 or len(found) != 1:
+            if not self._forwards or not isinstance(found, Tensor) or found.dim() != 3 or len(found) != 1:
                 return
             if self._rows is None:
                 self._forwards[-1].setdefault(call, found[0].clone())
