@@ -30,6 +30,12 @@ def test_causal_sliding_and_chunked_masks() -> None:
     assert (window_of(both)(POSITIONS) == np.minimum(POSITIONS % 7 + 1, 4)).all()
 
 
+def test_a_window_that_bounds_nothing_is_known() -> None:
+    assert window_of(masks.causal_mask_function).is_unbounded
+    assert window_of(masks.sliding_window_causal_mask_function(100_000)).is_unbounded
+    assert not window_of(masks.sliding_window_causal_mask_function(99_999)).is_unbounded
+
+
 def test_a_window_of_the_longest_known_context_costs_little() -> None:
     """Positions are looked at as far as they occur."""
     window = window_of(masks.sliding_window_causal_mask_function(8192), 10**12)

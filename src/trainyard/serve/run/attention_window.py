@@ -17,6 +17,7 @@ from torch import Tensor
 __all__ = ["MaskFunction", "MaskWindow", "OtherMaskError", "Window"]
 
 _FIRST_POSITIONS = 1024
+_MOST_COMPARED = 1 << 22
 _SAMPLED = 64
 
 Longs = NDArray[np.int64]
@@ -59,6 +60,14 @@ class MaskWindow:
             self._first = self._first_seen(np.arange(max(_FIRST_POSITIONS, 1 << last.bit_length())))
         windows: Longs = positions + 1 - self._first[positions]
         return windows
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether every query of the longest sequence is known to see all tokens before it."""
+        if self._context > _MOST_COMPARED:
+            return False
+        queries = np.arange(self._context)
+        return bool(self._is_seen(queries, np.zeros_like(queries)).all())
 
     def _first_seen(self, queries: Longs) -> Longs:
         """Search the first token that each query sees, by halves."""

@@ -107,7 +107,8 @@ class AttentionContext:
             raise OtherMaskError
         if place not in self._windows:
             self._windows[place] = MaskWindow(self._masks[place][1], self.context, mask.device)
-        return self._windows[place]
+        window = self._windows[place]
+        return None if window.is_unbounded else window
 
     def next_call(self, shape: CacheShape) -> int:
         """Return the number of a call in its step.

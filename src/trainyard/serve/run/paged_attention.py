@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -73,6 +74,12 @@ class AttentionBatch:
     @property
     def num_tokens(self) -> int:
         return len(self.slots)
+
+    @cached_property
+    def token_positions(self) -> NDArray[np.int64]:
+        """(num_tokens,) how many tokens are before each in its sequence."""
+        before = np.repeat(self.positions - self.cu_seqlens[:-1], np.diff(self.cu_seqlens))
+        return np.arange(self.num_tokens) + before
 
 
 class PagedAttention(Protocol):
@@ -214,9 +221,7 @@ def token_windows(batch: AttentionBatch, window: Window) -> NDArray[np.int64]:
     """
     if window is None or isinstance(window, int):
         return np.full(batch.num_tokens, window or _NO_WINDOW, np.int64)
-    lengths = np.diff(batch.cu_seqlens)
-    before = np.repeat(batch.positions - batch.cu_seqlens[:-1], lengths)
-    return window(np.arange(batch.num_tokens) + before)
+    return window(batch.token_positions)
 
 
 def require_cache_dtype(dtype: torch.dtype) -> None:

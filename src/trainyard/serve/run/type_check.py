@@ -84,11 +84,13 @@ def kind_of(config: Any) -> str:
     ServeError
         If its family is not served.
     """
-    require_no_state(config)
     try:
+        require_no_state(config)
         return json.dumps(small_config(config), sort_keys=True)
-    except SmallModelError as error:
-        raise _unknown(config.get_text_config().model_type, error) from error
+    except ServeError:
+        raise
+    except Exception as error:  # of a configuration that says other things than those of most families, any
+        raise _unknown(str(config.model_type), error) from error
 
 
 def check_kind(kind: str) -> KindCheck:
@@ -115,10 +117,10 @@ def check_kind(kind: str) -> KindCheck:
     return KindCheck(str(_unknown(fields["model_type"], last)))
 
 
-def _unknown(family: str, error: SmallModelError) -> ServeError:
+def _unknown(family: str, error: Exception) -> ServeError:
     return ServeError(
         f"{family} models with this configuration are not served: their answers are checked by a small model, and "
-        f"transformers makes none ({shortened(' '.join(str(error).split()))}); {ALLOWED_FAMILIES}"
+        f"there is none ({shortened(' '.join(str(error).split()))}); {ALLOWED_FAMILIES}"
     )
 
 
