@@ -74,12 +74,15 @@ def _few_layers(config: Any, keeps_widths: bool) -> dict[str, Any]:
     """Find the least number of layers among which all kinds are."""
     total = int(config.get_text_config().num_hidden_layers)
     whole = _Shrunk(config, total, keeps_widths).fields
-    wanted = _kinds(whole)
+    num_layers_of_whole, wanted = _kinds(whole)
     for num_layers in (each for each in _LEAST_LAYERS if each < total):
         for scales_layers in (False, True):
             fields = _Shrunk(config, num_layers, keeps_widths, scales_layers).fields
             with suppress(Exception):  # so many layers cannot be
-                if _kinds(fields) == wanted:
+                num_found, kinds = _kinds(fields)
+                if num_found == num_layers_of_whole:  # another field says how many there are
+                    return whole
+                if kinds == wanted:
                     return fields
     return whole
 
@@ -96,17 +99,17 @@ def causal_model_of(fields: Mapping[str, Any]) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
-def _kinds(fields: Mapping[str, Any]) -> frozenset[object]:
-    """Layers of a model without storage that differ in more than their numbers and their place."""
+def _kinds(fields: Mapping[str, Any]) -> tuple[int, frozenset[object]]:
+    """How many layers a model without storage has, and those that differ in more than their numbers and their place."""
     with torch.device("meta"):
         model = causal_model_of(fields)
-    found = set()
+    found: list[object] = []
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not name.startswith(inside):
             inside = (*inside, f"{name}.")
-            found |= {(name, _kind(layer)) for layer in module}
-    return frozenset(found)
+            found += [(name, _kind(layer)) for layer in module]
+    return len(found), frozenset(found)
 
 
 def _kind(layer: nn.Module) -> object:

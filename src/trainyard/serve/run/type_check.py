@@ -30,7 +30,7 @@ from trainyard.serve.run.torch_attention import TorchAttention
 __all__ = ["KindCheck", "check_kind", "kind_of"]
 
 _TOLERANCE, _MOST_ROUNDING = 1e-4, 1e-5
-_SPREADS = (1.0, 0.5, 0.25)
+_SPREADS = (0.5, 0.25, 0.1)
 _MOST_WEIGHTS = 150_000_000
 _LENGTHS = (47, 29)
 _BLOCK_TOKENS, _NUM_BLOCKS = 4, 32
