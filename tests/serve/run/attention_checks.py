@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from transformers.masking_utils import chunked_causal_mask_function
 
+from trainyard.serve.run.attention_window import MaskWindow, Window
 from trainyard.serve.run.paged_attention import LayerCache, PagedAttention, attention_batch
 
 SEQUENCES = ((0, 1), (20, 1), (0, 37), (11, 6), (3, 4), (64, 3), (150, 1), (16, 16), (5, 0))
@@ -16,11 +18,19 @@ Layout = tuple[int, int, int, int]
 """Query heads per key, heads of keys, head_dim, block_tokens."""
 
 
+def chunks(tokens: int) -> MaskWindow:
+    """Attention in chunks, by transformers' mask."""
+    sees = chunked_causal_mask_function(tokens, torch.zeros(1, dtype=torch.int64))
+    return MaskWindow(sees, 1000, torch.device("cpu"))
+
+
 def expected(query, keys, values, before, scale, window, softcap, sinks):
     """Attention of the last tokens of one sequence: (queries, heads, dim) of (tokens, kv_heads, dim), in float64."""
     ends = before + torch.arange(len(query), device=query.device)[:, None]
     token = torch.arange(len(keys), device=query.device)[None]
-    seen = (token <= ends) & (token > ends - (window or len(keys)))
+    if isinstance(window, MaskWindow):
+        window = torch.from_numpy(window(ends[:, 0].cpu().numpy())).to(query.device)[:, None]
+    seen = (token <= ends) & (token > ends - (len(keys) if window is None else window))
     group = query.shape[1] // keys.shape[1]
     q, k, v = (each.transpose(0, 1).double() for each in (query, keys, values))
     k, v = (each.repeat_interleave(group, 0) for each in (k, v))
@@ -39,7 +49,7 @@ def check(
     layout: Layout,
     sequences: Sequence[tuple[int, int]],
     *,
-    window: int | None = None,
+    window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
     has_sinks: bool = False,

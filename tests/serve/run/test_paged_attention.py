@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serve.run.attention_checks import SEQUENCES, check
+from tests.serve.run.attention_checks import SEQUENCES, check, chunks
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.cpu_attention import CpuAttention
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("window", [None, 1, 9])
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
 def test_decodes_and_parts_of_prompts_are_as_of_pytorch(layout, window):
     check(ATTENTION, layout, SEQUENCES, window=window)
 
@@ -34,7 +34,7 @@ def test_decodes_and_parts_of_prompts_are_as_of_pytorch(layout, window):
         lambda each: sum(queries for _, queries in each) > 0
     ),
     st.sampled_from(LAYOUTS),
-    st.one_of(st.none(), st.integers(1, 130)),
+    st.one_of(st.none(), st.integers(1, 130), st.integers(1, 50).map(chunks)),
     st.integers(0, 1000),
 )
 def test_any_lengths(sequences, layout, window, seed):

@@ -14,11 +14,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serve.run.attention_checks import SEQUENCES, check, copied
+from tests.serve.run.attention_checks import SEQUENCES, check, chunks, copied
 from tests.serve.run.exact_runs import RUNS, check_exact, served
 from tests.serve.run.tiny_models import made
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.cpu_attention import CpuAttention
 from trainyard.serve.run.device_attention import attention_for
@@ -50,17 +51,17 @@ def flex(device: str = "cpu") -> FlexAttention:
     return FlexAttention(torch.device(device), "eager" if device == "cpu" else "inductor")
 
 
-@pytest.mark.parametrize("window", [None, 1, 9])
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
 @pytest.mark.parametrize("layout", [(1, 1, 16, 16), (2, 3, 64, 16), (5, 1, 24, 48)])
 @pytest.mark.parametrize("device", ["cpu", on_a_gpu])
-def test_flex_attention_is_dense_attention(device: str, layout: Any, window: int | None) -> None:
+def test_flex_attention_is_dense_attention(device: str, layout: Any, window: Window) -> None:
     check(flex(device), layout, SEQUENCES, window=window, unwritten=GARBAGE, tolerance=5e-6, device=device)
 
 
-@pytest.mark.parametrize("window", [None, 1, 9])
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
 @pytest.mark.parametrize("layout", [(1, 1, 16, 16), (4, 2, 8, 5)])
 @pytest.mark.parametrize("device", ["cpu", on_a_gpu])
-def test_attention_by_torch_is_dense_attention(device: str, layout: Any, window: int | None) -> None:
+def test_attention_by_torch_is_dense_attention(device: str, layout: Any, window: Window) -> None:
     attention = TorchAttention(torch.device(device))
     check(attention, layout, SEQUENCES, window=window, tolerance=5e-6, device=device)
 
@@ -101,8 +102,8 @@ def batches(draw: st.DrawFn) -> AttentionBatch:
 @pytest.mark.parametrize("attention", [TorchAttention(CPU), flex()], ids=["torch", "flex"])
 def test_any_batch_has_the_numbers_of_the_kernels_of_the_cpu(attention: PagedAttention) -> None:
     @settings(max_examples=15, deadline=None, derandomize=True)
-    @given(batches(), st.one_of(st.none(), st.integers(1, 60)))
-    def check_batch(batch: AttentionBatch, window: int | None) -> None:
+    @given(batches(), st.one_of(st.none(), st.integers(1, 60), st.integers(1, 50).map(chunks)))
+    def check_batch(batch: AttentionBatch, window: Window) -> None:
         cpu = CpuAttention()
         cache = cpu.new_cache(batch.num_blocks, 2, 16, batch.block_tokens)
         cache.keys.normal_()
@@ -233,7 +234,7 @@ def test_an_older_gpu_has_the_attention_of_torch(monkeypatch: pytest.MonkeyPatch
     assert type(found) is TorchAttention
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral with a window"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral with a window", "llama4"])
 def test_tokens_of_attention_by_torch_are_those_of_generate(name: str) -> None:
     found, _ = served(CausalModel(made(name), name, TorchAttention(CPU)), *RUNS["chunks"], num=8)
     check_exact(name, found)
@@ -245,6 +246,7 @@ def test_tokens_of_attention_by_torch_are_those_of_generate(name: str) -> None:
         ("llama", "vllm_v0(preempt='swap')"),
         ("gpt2", "sarathi(chunk_tokens=24)"),
         pytest.param("mistral with a window", "sarathi(chunk_tokens=24)", marks=pytest.mark.slow),
+        pytest.param("llama4", "sarathi(chunk_tokens=24)", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", on_a_gpu])

@@ -44,6 +44,11 @@ _MADE = {
     "mistral with a window": lambda: _mistral(),
 }
 NAMES = tuple(_MADE)
+_MADE |= {
+    "llama4": lambda: _llama4(),
+    "phimoe": lambda: _phimoe(),
+    "diffllama": lambda: _diffllama(),
+}
 _MADE["llama with wide heads"] = lambda: LlamaForCausalLM(
     LlamaConfig(**_LLAMA | {"hidden_size": 128, "head_dim": 32})  # that vLLM has kernels for
 )
@@ -53,6 +58,31 @@ def _mistral() -> PreTrainedModel:
     from transformers import MistralConfig, MistralForCausalLM
 
     return MistralForCausalLM(MistralConfig(**_LLAMA, sliding_window=24))
+
+
+def _llama4() -> PreTrainedModel:
+    """Attention in chunks, and with a scale that grows with the position."""
+    from transformers import Llama4ForCausalLM, Llama4TextConfig
+
+    sizes = {"intermediate_size_mlp": 128, "num_local_experts": 4, "num_hidden_layers": 4, "head_dim": 16}
+    lengths = {"attention_chunk_size": 20, "floor_scale": 8}
+    return Llama4ForCausalLM(Llama4TextConfig(**_LLAMA | sizes | lengths, initializer_range=0.2))
+
+
+def _phimoe() -> PreTrainedModel:
+    """A window that stands in the mask only."""
+    from transformers import PhimoeConfig, PhimoeForCausalLM
+
+    return PhimoeForCausalLM(
+        PhimoeConfig(**_LLAMA, sliding_window=24, num_local_experts=4, initializer_range=0.2)
+    )
+
+
+def _diffllama() -> PreTrainedModel:
+    """Two calls of attention in each layer."""
+    from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+    return DiffLlamaForCausalLM(DiffLlamaConfig(**_LLAMA, initializer_range=0.2))
 
 
 def made(name: str) -> PreTrainedModel:

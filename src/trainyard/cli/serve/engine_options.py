@@ -85,16 +85,16 @@ class LocalEngineOptions:
 
         self._check_device(tensor_parallel)
         dtype = getattr(torch, self.dtype)
-        if checks_weights:
-            check_model(folder, "causal", dtype)
+        calls_per_layer = check_model(folder, "causal", dtype).calls_per_layer if checks_weights else 1.0
         size = self.block_tokens or block_tokens
+        size_bytes = int(block_bytes(folder, size, dtype) * calls_per_layer)
         num_bytes, num_blocks = cache_bytes(self.cache_memory, self.cache_blocks), self.cache_blocks
         if num_blocks is None:
             num_bytes = _free_bytes() * tensor_parallel // num_processes if num_bytes is None else num_bytes
-            num_blocks = num_bytes // block_bytes(folder, size, dtype)
+            num_blocks = num_bytes // size_bytes
         num_host_blocks = 0
         if self.host_cache_memory is not None:
-            num_host_blocks = self.host_cache_memory // block_bytes(folder, size, dtype)
+            num_host_blocks = self.host_cache_memory // size_bytes
         length = longest_sequence(folder, num_blocks, size, self.max_model_len)
         threads = self._threads(num_processes)
         engine = EngineOptions(num_blocks, size, num_host_blocks, length)

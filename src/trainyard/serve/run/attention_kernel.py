@@ -219,7 +219,7 @@ def token_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) -
 
     def attend_tokens(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, softcap: Any, sinks: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, softcap: Any, sinks: Any, windows: Any, scores: Any, out: Any,
     ) -> None:  # fmt: skip
         stride, num_kv_heads = len(scores) // num_heads, num_heads // group
         line, out_line = num_heads * head_dim, num_heads * value_dim
@@ -227,7 +227,7 @@ def token_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) -
             last = starts[sequence + 1]
             for token in range(last - (last - starts[sequence]) % TILE, last):
                 end = positions[sequence] + token - starts[sequence] + 1
-                start = max(0, end - window)
+                start = max(0, end - windows[token])
                 first_block, last_block = start // block_tokens, (end - 1) // block_tokens
                 base, row, out_row = first_block * block_tokens, token * line, token * out_line
                 out[out_row : out_row + out_line] = f32(0.0)
@@ -274,7 +274,7 @@ def tile_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) ->
 
     def attend_tiles(
         query: Any, keys: Any, values: Any, starts: Any, positions: Any, tables: Any,
-        num_heads: int, scale: Any, softcap: Any, sinks: Any, window: int, scores: Any, out: Any,
+        num_heads: int, scale: Any, softcap: Any, sinks: Any, windows: Any, scores: Any, out: Any,
     ) -> None:  # fmt: skip
         stride, num_kv_heads = len(scores) // TILE, num_heads // group
         line, out_line = num_heads * head_dim, num_heads * value_dim
@@ -284,7 +284,7 @@ def tile_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) ->
                 head, tile = divmod(item, length // TILE)
                 # Of the first query of the tile; all together see the tokens from `start` to `last - 1`.
                 end = positions[sequence] + tile * TILE + 1
-                start, last = max(0, end - window), end + TILE - 1
+                start, last = max(0, end - windows[first + tile * TILE]), end + TILE - 1
                 first_block, last_block = start // block_tokens, (last - 1) // block_tokens
                 base, token = first_block * block_tokens, first + tile * TILE
                 row, out_row = token * line + head * head_dim, token * out_line + head * value_dim
@@ -299,7 +299,7 @@ def tile_kernel(group: int, head_dim: int, value_dim: int, block_tokens: int) ->
                     )  # fmt: skip
                 for i in range(TILE):
                     seen = scores[i * stride + start - base : i * stride + last - base]
-                    own, unseen = max(0, end + i - window) - start, end + i - start
+                    own, unseen = max(0, end + i - windows[first + tile * TILE + i]) - start, end + i - start
                     _softmax(seen[own:unseen], scale, softcap, sinks[head])
                     seen[:own] = f32(0.0)
                     seen[unseen:] = f32(0.0)

@@ -17,7 +17,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.cpu_attention import CpuAttention
 from trainyard.serve.run.device_attention import attention_for
-from trainyard.serve.run.hf_attention import ATTENTION, AttentionContext, connect
+from trainyard.serve.run.hf_attention import ATTENTION, FIRST_STEP, AttentionContext, connect, first_step
 from trainyard.serve.run.kv_cache import CacheShape, KvCache
 from trainyard.serve.run.linear import pack_linear_layers
 from trainyard.serve.run.lora_adapter import read_lora_adapter
@@ -26,6 +26,8 @@ from trainyard.serve.run.paged_attention import PagedAttention, attention_batch
 from trainyard.serve.run.pretrained import load_causal_pretrained, refusing
 from trainyard.serve.run.rope import longest_alike
 from trainyard.serve.run.step_inputs import StepInputs, step_inputs
+from trainyard.serve.run.step_positions import needs_step_positions, step_positions
+from trainyard.serve.run.step_requirements import own_attention, require_steps
 
 __all__ = ["CausalModel", "load_causal_model"]
 
@@ -43,7 +45,7 @@ class CausalModel:
     name : of its folder, or of its class.
     context : the longest sequence that it was made for, in tokens.
     vocabulary : number of tokens that it knows.
-    shapes : what each layer keeps of a token.
+    shapes : what each call of attention keeps of a token.
 
     Raises
     ------
@@ -60,15 +62,12 @@ class CausalModel:
         self._model = model.eval()
         self._device = model.device
         self._given_attention = attention
-        self._attention = AttentionContext()
-        try:
-            model.set_attn_implementation(ATTENTION)
-        except ValueError as error:
-            raise ServeError(f"{self.name} computes its attention in a way of its own: {error}") from error
+        require_steps(model)
+        self.context = min(int(config.max_position_embeddings), alike or 2**31)
+        self._attention = AttentionContext(self.context)
         connect(model, self._attention)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.shapes = self._shapes()
-        self.context = min(int(config.max_position_embeddings), alike or 2**31)
         self.vocabulary = int(config.vocab_size)
         self._cache = KvCache(CpuAttention(), self.shapes, 0, 1)
         if self._device.type == "cpu":
@@ -136,30 +135,32 @@ class CausalModel:
         -------
         As `logits`.
         """
-        self._attention.inputs = inputs
+        self._attention.inputs, self._attention.num_called = inputs, 0
         self._adapters.use_rows({name: torch.from_numpy(rows) for name, rows in inputs.adapter_rows.items()})
         keep = torch.tensor(rows, dtype=torch.int64, device=self._device)
         more: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
+        if self._needs_positions:
+            more |= step_positions(self._model, inputs.positions)
         found: Tensor = self._model(
             input_ids=torch.from_numpy(inputs.token_ids)[None].to(self._device),
             position_ids=torch.from_numpy(inputs.positions)[None].to(self._device),
             use_cache=False,
             **more,
         ).logits[0]
+        self._attention.require_all_calls()
         return (found if self._keeps_logits else found[keep]).float().cpu()
 
     def _shapes(self) -> tuple[CacheShape, ...]:
-        """What layers keep, by a step of one token."""
-        with torch.inference_mode():
-            token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
+        """What calls of attention keep, by a step of one token."""
+        self._model.set_attn_implementation(FIRST_STEP)
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
+        with torch.inference_mode(), first_step(self._attention):
             self._model(input_ids=token, position_ids=token, use_cache=False)
-        found = self._attention.shapes
-        if not found or sorted(found) != list(range(len(found))):
-            raise ServeError(
-                f"{self.name} has attention in layers {sorted(found)}; allowed is attention in every layer, through "
-                "transformers' attention interface"
-            )
-        return tuple(found[layer] for layer in range(len(found)))
+        if not self._attention.calls:
+            raise ServeError(own_attention(self._model))
+        self._model.set_attn_implementation(ATTENTION)
+        self._needs_positions = needs_step_positions(self._model, token)
+        return tuple(call.shape for call in self._attention.calls)
 
 
 def load_causal_model(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalModel:

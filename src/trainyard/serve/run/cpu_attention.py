@@ -14,17 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.paged_attention import (
     AttentionBatch,
     LayerCache,
     require_cache_dtype,
     require_query_fits,
     require_written_fit,
+    token_windows,
 )
 
 __all__ = ["CpuAttention"]
-
-_NO_WINDOW = 1 << 62
 
 
 class CpuAttention:
@@ -69,7 +69,7 @@ class CpuAttention:
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
@@ -81,7 +81,8 @@ class CpuAttention:
         num_kv_heads = cache.values.shape[1]
         lengths = batch.cu_seqlens[1:] - batch.cu_seqlens[:-1]
         seen = int((batch.positions + lengths).max(initial=1))
-        width = min(seen, window + TILE if window else seen) + 2 * batch.block_tokens
+        windows = token_windows(batch, window)
+        width = min(seen, int(windows.max(initial=1)) + TILE) + 2 * batch.block_tokens
         out = torch.empty(batch.num_tokens, num_heads, cache.value_dim, dtype=torch.float32)
         arguments = (
             _numbers(query.float().contiguous()).reshape(-1),
@@ -94,7 +95,7 @@ class CpuAttention:
             np.float32(head_dim**-0.5 if scale is None else scale),
             np.float32(softcap or 0.0),
             np.full(num_heads, -np.inf, np.float32) if sinks is None else sinks.detach().float().numpy(),
-            window or _NO_WINDOW,
+            windows,
             np.empty(max(num_heads, TILE) * width, np.float32),
             out.numpy().reshape(-1),
         )

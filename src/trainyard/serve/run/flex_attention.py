@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, FlexKernelOptions, flex_attention
 
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.paged_attention import AttentionBatch, LayerCache, require_query_fits
 from trainyard.serve.run.step_mask import LEAST_ROWS, StepMask, step_mask
 from trainyard.serve.run.torch_attention import TorchAttention, by_slot
@@ -63,7 +64,7 @@ class FlexAttention(TorchAttention):
         super().__init__(device)
         self._backend = backend
         self._masked: AttentionBatch | None = None
-        self._masks: dict[tuple[int | None, int], StepMask] = {}
+        self._masks: dict[tuple[Window, int], StepMask] = {}
         self._bounds: dict[float, Tensor] = {}
 
     def write(self, keys: Tensor, values: Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
@@ -83,7 +84,7 @@ class FlexAttention(TorchAttention):
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
@@ -121,7 +122,7 @@ class FlexAttention(TorchAttention):
             self._bounds[softcap] = torch.tensor(softcap, dtype=torch.float32, device=self._device)
         return self._bounds[softcap]
 
-    def mask(self, batch: AttentionBatch, window: int | None, most_rows: int) -> StepMask:
+    def mask(self, batch: AttentionBatch, window: Window, most_rows: int) -> StepMask:
         """The mask of a batch for all layers of this window, made when it is asked for the first time."""
         if batch is not self._masked:
             self._masked, self._masks = batch, {}

@@ -3,28 +3,38 @@ of it is made.
 
 The model is made without storage there, and its parameters are compared with those that the files have. So sizes that are
 wrong are refused whatever they are called, and whatever they would make grow.
+
+Models that generate text are checked by a small model of the same kind, too (`type_check`). What it shows is remembered
+beside the measurements of this machine, so that it is computed once for configurations that differ in sizes only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
 import torch
+import transformers
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from trainyard.distribution import VERSION
+from trainyard.hardware.remembered import measurements_file, recall, remember
 from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits
 from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.folder_files import check_files, read_json, weight_files
 from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
 from trainyard.serve.run.quantized_weights import Stored, quantization_of, weights_of
+from trainyard.serve.run.type_check import KindCheck, check_kind, kind_of
 
 __all__ = ["check_model"]
 
@@ -32,6 +42,9 @@ _LIMITS = ProcessLimits(cpu_s=60.0, memory_bytes=2 << 30)
 _MOST_BUFFER_BYTES = 1 << 30
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _CLASSES = {"causal": AutoModelForCausalLM, "embedding": AutoModel}
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 class _Asked(NamedTuple):
@@ -41,16 +54,18 @@ class _Asked(NamedTuple):
     ----------
     parameters, saved : numbers that are weights.
     buffer_bytes : of what it computes from its configuration and keeps.
+    kind : its kind, if it generates text; see `type_check.kind_of`.
     """
 
     parameters: int
     saved: int
     buffer_bytes: int
+    kind: str
 
 
 def check_model(
     folder: Path, kind: Literal["causal", "embedding"], dtype: torch.dtype, unused: str = ""
-) -> None:
+) -> KindCheck:
     """Refuse a folder whose model cannot be made of its files, or does not fit into the memory that is free.
 
     Parameters
@@ -59,6 +74,10 @@ def check_model(
     dtype : type of its weights when it is computed.
     unused : beginning of the names of weights that need not be there; "" for none.
 
+    Returns
+    -------
+    What is known of all models of its kind.
+
     Raises
     ------
     ServeError
@@ -66,11 +85,21 @@ def check_model(
     """
     check_files(folder)
     files = weight_files(folder)
-    process = LimitedProcess[Path, _Asked](
-        partial(_prepared, files, kind, unused), _LIMITS, None, preloaded_context
-    )
+    asked = _limited(folder, partial(_asked, files, kind, unused), folder)
+    _check(folder, asked, dtype)
+    if not asked.kind:
+        return KindCheck("")
+    found = _checked(folder, asked.kind)
+    if found.why_not:
+        raise ServeError(f"{folder}: {found.why_not}")
+    return found
+
+
+def _limited(folder: Path, function: Callable[[Work], Result], work: Work) -> Result:
+    """Call a function in a process with limits."""
+    process = LimitedProcess[Work, Result](partial(_same, function), _LIMITS, None, preloaded_context)
     try:
-        asked = process(folder)
+        return process(work)
     except LimitedProcessError as error:
         raise_serve_error(error)
         then = (
@@ -81,7 +110,30 @@ def check_model(
         raise ServeError(f"reading {folder} {shortened(' '.join(str(error).split()))}; {then}") from error
     finally:
         process.close()
-    _check(folder, asked, dtype)
+
+
+def _same(function: Callable[[Work], Result]) -> Callable[[Work], Result]:
+    return function
+
+
+def _checked(folder: Path, kind: str) -> KindCheck:
+    """What a small model of a kind shows, as it is remembered, or else computed."""
+    made_of = (kind, transformers.__version__, torch.__version__, VERSION, _code())
+    digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+    path = measurements_file(f"model-{digest}")
+    with suppress(ValueError, TypeError):  # of a damaged file
+        why_not, calls_per_layer = json.loads(recall(path) or "")
+        return KindCheck(str(why_not), float(calls_per_layer))
+    found = _limited(folder, check_kind, kind)
+    remember(path, json.dumps(found))
+    return found
+
+
+@cache
+def _code() -> str:
+    """What the code is by which steps are computed: another one may compute what this one does not."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
 
 
 def _check(folder: Path, asked: _Asked, dtype: torch.dtype) -> None:
@@ -101,10 +153,6 @@ def _check(folder: Path, asked: _Asked, dtype: torch.dtype) -> None:
             f"{folder} has {_gib(needed)} of weights, and {_gib(free)} of memory are free; give a smaller "
             "model, or --dtype bfloat16"
         )
-
-
-def _prepared(files: Sequence[Path], kind: str, unused: str) -> Callable[[Path], _Asked]:
-    return partial(_asked, files, kind, unused)
 
 
 def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Asked:
@@ -136,6 +184,7 @@ def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Aske
         sum(each.numel() for each in parameters),
         sum(prod(weight.shape) for weight in weights.values()),
         sum(each.numel() * each.element_size() for each in model.buffers()),
+        kind_of(config) if kind == "causal" else "",
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from trainyard.serve.errors import ServeError
+from trainyard.serve.run.attention_window import Window
 
 __all__ = [
     "AttentionBatch",
@@ -30,8 +32,10 @@ __all__ = [
     "require_cache_dtype",
     "require_query_fits",
     "require_written_fit",
+    "token_windows",
 ]
 
+_NO_WINDOW = 1 << 30  # behind all tokens
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -81,6 +85,12 @@ class AttentionBatch:
     @property
     def num_tokens(self) -> int:
         return len(self.slots)
+
+    @cached_property
+    def token_positions(self) -> NDArray[np.int64]:
+        """(num_tokens,) how many tokens are before each in its sequence."""
+        before = np.repeat(self.positions - self.cu_seqlens[:-1], np.diff(self.cu_seqlens))
+        return np.arange(self.num_tokens) + before
 
 
 class PagedAttention(Protocol):
@@ -141,7 +151,7 @@ class PagedAttention(Protocol):
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
@@ -223,6 +233,16 @@ def attention_batch(
     return AttentionBatch(starts, before, tables, slots, num_blocks, block_tokens)
 
 
+def token_windows(batch: AttentionBatch, window: Window) -> NDArray[np.int64]:
+    """How many tokens each query of a batch sees, its own among them; shape ``(num_tokens,)``.
+
+    The first token that a query sees is never before that of the query before it in its sequence.
+    """
+    if window is None or isinstance(window, int):
+        return np.full(batch.num_tokens, window or _NO_WINDOW, np.int64)
+    return window(batch.token_positions)
+
+
 def require_cache_dtype(dtype: torch.dtype) -> None:
     """Refuse numbers that no cache keeps.
 
@@ -261,7 +281,7 @@ def require_query_fits(
     cache: LayerCache,
     batch: AttentionBatch,
     query: Tensor,
-    window: int | None,
+    window: Window,
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> None:
@@ -287,7 +307,7 @@ def require_query_fits(
             f"query {tuple(query.shape)} does not fit; allowed is ({batch.num_tokens}, heads, {head_dim}), "
             f"where heads is a multiple of kv_heads, here {num_kv_heads}"
         )
-    if window is not None and window < 1:
+    if isinstance(window, int) and window < 1:
         raise ServeError(f"window is {window}; allowed is 1 or more, or None for all tokens")
     if softcap is not None and not softcap > 0:
         raise ServeError(f"softcap is {softcap}; allowed is a number above 0, or None for no bound")

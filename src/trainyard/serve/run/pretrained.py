@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -21,6 +23,11 @@ __all__ = ["ModelLoader", "load_causal_pretrained", "load_pretrained", "refusing
 
 ModelLoader = Callable[[Path, torch.dtype], PreTrainedModel]
 """Makes the model of a folder, with weights of a type; a function of a module, for it is pickled."""
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_EXPERT = re.compile(r"(?<=experts\.)(\d+)(?=\.)")
+_OLD_BUFFERS = (".masked_bias", ".inv_freq", ".position_ids")
+"""Ends of names that older versions of transformers saved, and that are no weights."""
 
 
 def load_pretrained(
@@ -43,6 +50,7 @@ def load_pretrained(
     files = weight_files(folder)
     with refusing(folder, "cannot be read"):
         weights = lazy_weights(folder, files)
+        _require_equal_experts(folder, files)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         loader: Any = auto_class
         if weights is not None:
@@ -70,8 +78,47 @@ def load_pretrained(
             f"{folder} has no weights {listed(missing[:3])} of a {type(model).__name__}; give a folder with "
             "all weights; one that gives embeddings also has a modules.json"
         )
+    _require_no_more(folder, model, found["unexpected_keys"])
     loaded: PreTrainedModel = model
     return loaded
+
+
+def _require_equal_experts(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse experts of unequal shapes or numbers, which are saved one by one and computed as one tensor."""
+    shapes: dict[str, dict[int, Sequence[int]]] = {}
+    for path in files:
+        with safe_open(path, framework="np") as file:
+            for name in file.keys():  # noqa: SIM118
+                if len(parts := _EXPERT.split(name)) == 3:
+                    found = shapes.setdefault(f"{parts[0]}#{parts[2]}", {})
+                    found[int(parts[1])] = file.get_slice(name).get_shape()
+    numbers: dict[str, set[int]] = {}
+    for pattern, by_expert in shapes.items():
+        numbers.setdefault(pattern.partition("#")[0], set()).update(by_expert)
+    for pattern, by_expert in sorted(shapes.items()):
+        shape = by_expert[min(by_expert)]
+        for expert in sorted(numbers[pattern.partition("#")[0]]):
+            name, other = pattern.replace("#", str(expert)), by_expert.get(expert)
+            if other is None:
+                raise ServeError(f"{folder} has no {name}; give all weights of all experts")
+            if other != shape:
+                raise ServeError(
+                    f"{folder} has {name} of shape {list(other)}, and {list(shape)} of another expert; give the "
+                    "weights of one model"
+                )
+
+
+def _require_no_more(folder: Path, model: Any, names: Collection[str]) -> None:
+    """Refuse weights that are not used, of layers or modules as the model has them: config.json is of another model."""
+    modules = {_NUMBER.sub("#", name) for name, _ in model.named_modules()}
+    modules |= {name.removeprefix(f"{model.base_model_prefix}.") for name in modules}
+    for name in sorted(names):
+        module = _NUMBER.sub("#", name).rpartition(".")[0]
+        if module in modules and not name.endswith(_OLD_BUFFERS):
+            raise ServeError(
+                f"{folder} has {name}, which a {type(model).__name__} with this config.json does not use; give the "
+                "config.json of these weights, with as many layers as they have"
+            )
 
 
 @contextmanager

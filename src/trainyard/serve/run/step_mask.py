@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.paged_attention import AttentionBatch
+from trainyard.serve.run.attention_window import Window
+from trainyard.serve.run.paged_attention import AttentionBatch, token_windows
 
 __all__ = ["LEAST_ROWS", "StepMask", "step_mask"]
 
@@ -53,12 +54,12 @@ class StepMask(NamedTuple):
     starts: Tensor
 
 
-def step_mask(batch: AttentionBatch, window: int | None, most_rows: int, device: torch.device) -> StepMask:
+def step_mask(batch: AttentionBatch, window: Window, most_rows: int, device: torch.device) -> StepMask:
     """Make the mask of a batch.
 
     Parameters
     ----------
-    window : tokens that a query sees, its own among them; None for all.
+    window : tokens that a query sees, its own among them.
     most_rows : of a block; where every item is short, blocks have the least.
     device : of the tensors.
 
@@ -67,7 +68,7 @@ def step_mask(batch: AttentionBatch, window: int | None, most_rows: int, device:
     ServeError
         If a block is in a sequence twice.
     """
-    window = window or _UNSEEN
+    windows = token_windows(batch, window)
     before, lengths = batch.positions, np.diff(batch.cu_seqlens)
     rows_per_block = LEAST_ROWS if lengths.max(initial=0) <= LEAST_ROWS else most_rows
     row_blocks = -(-lengths // rows_per_block)
@@ -80,13 +81,14 @@ def step_mask(batch: AttentionBatch, window: int | None, most_rows: int, device:
     row_of_token = first_row_block[sequence] * rows_per_block + place
     of_rows = np.zeros((4, num_row_blocks * rows_per_block), np.int64)
     of_rows[3] = -1
-    seen_first = (position - window + 1).clip(0)
+    seen_first = (position - windows + 1).clip(0)
     of_rows[:, row_of_token] = np.arange(batch.num_tokens), sequence, seen_first, position
 
     owner = np.repeat(np.arange(len(lengths)), row_blocks)
-    begin = before[owner] + (np.arange(len(owner)) - first_row_block[owner]) * rows_per_block
+    first_row = (np.arange(len(owner)) - first_row_block[owner]) * rows_per_block
+    begin = before[owner] + first_row
     end = np.minimum(begin + rows_per_block, (before + lengths)[owner])
-    first_column = (begin - window + 1).clip(0) // batch.block_tokens
+    first_column = (begin - windows[batch.cu_seqlens[owner] + first_row] + 1).clip(0) // batch.block_tokens
     num_blocks = -(-end // batch.block_tokens) - first_column
     columns = first_column[:, None] + np.arange(_rounded(int(num_blocks.max(initial=0))))
     listed = batch.block_tables[owner[:, None], np.minimum(columns, (first_column + num_blocks - 1)[:, None])]

@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainyard.serve.run.attention_window import Window
 from trainyard.serve.run.paged_attention import (
     AttentionBatch,
     LayerCache,
     require_cache_dtype,
     require_query_fits,
     require_written_fit,
+    token_windows,
 )
 
 __all__ = ["TorchAttention", "by_slot"]
@@ -73,13 +75,14 @@ class TorchAttention:
         cache: LayerCache,
         batch: AttentionBatch,
         scale: float | None = None,
-        window: int | None = None,
+        window: Window = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute attention; see `paged_attention.PagedAttention`."""
         require_query_fits(cache, batch, query, window, softcap, sinks)
         starts, lengths = batch.cu_seqlens[:-1], np.diff(batch.cu_seqlens)
+        windows = torch.from_numpy(token_windows(batch, window)).to(query.device)
         out = query.new_empty(*query.shape[:2], cache.value_dim)
         decodes = np.flatnonzero(lengths == 1)
         groups = [decodes] if len(decodes) else []
@@ -90,7 +93,7 @@ class TorchAttention:
             tables = batch.block_tables[sequences, :seen].clip(0, batch.num_blocks - 1).astype(np.int64)
             at = torch.from_numpy(tables).to(query.device)
             before = torch.from_numpy(batch.positions[sequences]).to(query.device)
-            mask = _mask(before, length, seen * batch.block_tokens, window)
+            mask = _mask(before, length, seen * batch.block_tokens, windows[rows])
             unseen = ~mask.any(1)[:, None, :, None]  # what stands there may be no number
             keys, values = (part[at].transpose(1, 2).flatten(2, 3).to(query.dtype) for part in cache)
             given = (
@@ -137,9 +140,8 @@ def by_slot(part: Tensor) -> Tensor:
     return part.transpose(0, 1).view(num_kv_heads, num_blocks * block_tokens, head_dim)
 
 
-def _mask(before: Tensor, length: int, num_keys: int, window: int | None) -> Tensor:
+def _mask(before: Tensor, length: int, num_keys: int, windows: Tensor) -> Tensor:
     """Which tokens each query sees; shape (sequences, length, num_keys)."""
     query = before[:, None, None] + torch.arange(length, device=before.device)[:, None]
     key = torch.arange(num_keys, device=before.device)
-    sees = key <= query
-    return sees if window is None else sees & (key > query - window)
+    return (key <= query) & (key > query - windows[..., None])

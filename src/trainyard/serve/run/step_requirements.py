@@ -1,0 +1,74 @@
+"""What a model of transformers needs to have so that tokens of many sequences can go through it together."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from trainyard.reading import listed
+from trainyard.serve.errors import ServeError
+
+__all__ = ["ALLOWED_FAMILIES", "family_of", "own_attention", "require_no_state", "require_steps"]
+
+ALLOWED_FAMILIES = (
+    "allowed are families with attention over all tokens, in windows or in chunks, such as llama or qwen3"
+)
+"""The end of messages about families that are not served."""
+
+
+def family_of(model: PreTrainedModel) -> str:
+    """The name of a family of models, as transformers has it."""
+    return str(model.config.get_text_config().model_type)
+
+
+def own_attention(model: PreTrainedModel) -> str:
+    """Say that a model has no attention over a paged KV cache."""
+    return (
+        f"{family_of(model)} models are not served: they compute attention in a way of their own, not through "
+        f"transformers' attention interface; {ALLOWED_FAMILIES}"
+    )
+
+
+def require_no_state(config: Any) -> None:
+    """Refuse a configuration of models that keep more of a sequence than keys and values.
+
+    Raises
+    ------
+    ServeError
+        Names the family, and where the states are.
+    """
+    text = config.get_text_config()
+    layers = DynamicCache(config=text).layers
+    states = [i for i, each in enumerate(layers) if isinstance(each, LinearAttentionCacheLayerMixin)]
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if states or getattr(kind, "_is_stateful", False):
+        where = f" in layers {listed(map(str, states))}" if states else ""
+        raise ServeError(
+            f"{text.model_type} models are not served: they keep a state of a sequence{where} (linear attention, "
+            f"convolution or Mamba), for which there is no cache; {ALLOWED_FAMILIES}"
+        )
+
+
+def require_steps(model: PreTrainedModel) -> None:
+    """Refuse a model for which the tokens of a sequence are more than their words, positions, keys and values.
+
+    Raises
+    ------
+    ServeError
+        Names the family, and says what it needs.
+    """
+    require_no_state(model.config)
+    family, parameters = family_of(model), inspect.signature(model.forward).parameters
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if type(longest) is not int or longest < 1:
+        raise ServeError(
+            f"{family} models are not served: config.json has max_position_embeddings {longest!r}; allowed is a number "
+            f"of tokens; {ALLOWED_FAMILIES}"
+        )
+    if "position_ids" not in parameters and not any(
+        each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()
+    ):
+        raise ServeError(f"{family} models are not served: they take no position_ids; {ALLOWED_FAMILIES}")
