@@ -72,7 +72,10 @@ def test_families_that_are_served(model_type: str, fields: dict[str, Any]) -> No
         ("mamba", "mamba models are not served: they keep a state"),
         ("bloom", "bloom models are not served: config.json has max_position_embeddings None"),
         ("falcon", "falcon models are not served: they compute attention in a way of their own"),
-        ("blt", "blt models with this configuration are not served: their answers are checked by a small model"),
+        (
+            "blt",
+            "blt models with this configuration are not served: their answers are checked by a small model",
+        ),
         ("deepseek_v32", "DeepseekV32Attention computes attention with indices"),
     ],
 )
