@@ -72,7 +72,7 @@ def small_config(config: Any) -> dict[str, Any]:
 
 def _few_layers(config: Any, keeps_widths: bool) -> dict[str, Any]:
     """Find the least number of layers among which all kinds are."""
-    total = int(config.get_text_config().num_hidden_layers)
+    total = _total_layers(config)
     whole = _Shrunk(config, total, keeps_widths).fields
     num_layers_of_whole, wanted = _kinds(whole)
     for num_layers in (each for each in _LEAST_LAYERS if each < total):
@@ -97,6 +97,13 @@ def causal_model_of(fields: Mapping[str, Any]) -> Any:
     given = dict(fields)
     config = AutoConfig.for_model(given.pop("model_type"), **given)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+
+def _total_layers(config: Any) -> int:
+    """The number of layers as a ``config.json`` has it, or else as transformers finds it."""
+    text = config.get_text_config()
+    name = text.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    return int(text.to_dict().get(name) or text.num_hidden_layers)
 
 
 def _kinds(fields: Mapping[str, Any]) -> tuple[int, frozenset[object]]:
@@ -145,7 +152,7 @@ class _Shrunk:
         text = config.get_text_config()
         all_fields, names = text.to_dict(), text.attribute_map
         self._layers_name = names.get("num_hidden_layers", "num_hidden_layers")
-        self._total, self._num_layers = int(all_fields[self._layers_name]), num_layers
+        self._total, self._num_layers = _total_layers(config), num_layers
         self._keeps_widths, self._scales_layers = keeps_widths, scales_layers
         self._heads = int(all_fields.get(names.get("num_attention_heads", "num_attention_heads")) or 1)
         key_heads = all_fields.get(names.get("num_key_value_heads", "num_key_value_heads"))

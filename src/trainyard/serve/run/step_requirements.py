@@ -13,6 +13,7 @@ from trainyard.serve.errors import ServeError
 
 __all__ = ["ALLOWED_FAMILIES", "family_of", "own_attention", "require_no_state", "require_steps"]
 
+_MOST_SHOWN = 4
 ALLOWED_FAMILIES = (
     "allowed are families with attention over all tokens, in windows or in chunks, such as llama or qwen3"
 )
@@ -45,7 +46,8 @@ def require_no_state(config: Any) -> None:
     states = [i for i, each in enumerate(layers) if isinstance(each, LinearAttentionCacheLayerMixin)]
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if states or getattr(kind, "_is_stateful", False):
-        where = f" in layers {listed(map(str, states))}" if states else ""
+        more = f" and {len(states) - _MOST_SHOWN} more" if len(states) > _MOST_SHOWN else ""
+        where = f" in layers {listed(map(str, states[:_MOST_SHOWN]))}{more}" if states else ""
         raise ServeError(
             f"{text.model_type} models are not served: they keep a state of a sequence{where} (linear attention, "
             f"convolution or Mamba), for which there is no cache; {ALLOWED_FAMILIES}"
