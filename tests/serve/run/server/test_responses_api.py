@@ -172,7 +172,6 @@ def test_items_become_messages_of_a_chat(tokenizer):
             "input.0.message.content.0.type",
             "input_text",
         ),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input.0", "reasoning"),
         ({"input": [1]}, "input.0", "1"),
         ({"background": True}, "background", "False"),
         ({"truncation": "auto"}, "truncation", "disabled"),
