@@ -32,6 +32,8 @@ class BatchDraft(WeightsDraft):
     ----------
     now_s : the current time.
     arrived : requests that arrived since the last decision, in order; they are among the waiting ones, too.
+    moved_in : requests that came from other instances since the last decision, in order; they are among the running
+        ones, too.
     num_layers : layers of the model; None where steps are always of all layers.
     refused : requests that this decision refused, and why.
     """
@@ -45,9 +47,11 @@ class BatchDraft(WeightsDraft):
         keys: BlockKeys,
         adapters: AdapterSlots,
         num_layers: int | None = None,
+        moved_in: Sequence[RequestState] = (),
     ) -> None:
         super().__init__(queues, cache, keys, adapters, num_layers)
         self.now_s, self.arrived, self.num_layers = now_s, arrived, num_layers
+        self.moved_in = moved_in
         self._items = self._launches.items
         self._ops: list[CacheOp] = []
         self._preempted: list[int] = []
