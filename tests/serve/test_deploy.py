@@ -8,11 +8,14 @@ import pytest
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.batch import CacheOp, WorkItem
+from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.deployment import cache_blocks_of
 from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.orca import Orca
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
+from trainyard.serve.step_memory import StepSize, largest_step
 
 _A100 = parse_cluster("1x4xA100-80G")
 
@@ -129,3 +132,34 @@ def test_each_stage_takes_as_long_as_its_layers_and_the_last_one_has_the_head():
     assert step_time.decode_seconds(items, 2)[0] == pytest.approx(first + second + third + last)
     with pytest.raises(ServeError, match="the time of 3 stages; this step time is of 4"):
         step_time.stage_seconds(items, {0: state}, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "step", "num_tokens"),
+    [
+        # vLLM 0.19.0, by the runs of LLMServingSim.
+        ("llama3.1-8b", "1x1xRTX4090", StepSize(2048, 256), 41_408),
+        # vLLM 0.11.0, by the runs of inference-sim.
+        ("llama2-7b", "1x1xH100", StepSize(64, 32), 7438 * 16),
+        ("codellama-34b", "1x1xH100", StepSize(64, 32), 2790 * 16),
+    ],
+)
+def test_the_cache_has_as_many_tokens_as_servers_report(model, cluster, step, num_tokens):
+    place = deploy(model, parse_cluster(cluster), step=step)
+    assert place.cached_tokens == pytest.approx(num_tokens, rel=0.03)
+
+
+def test_activations_are_those_of_the_largest_step():
+    """Of Llama 3 8B: both products of gate and up beside the residual stream, or the scores of all words."""
+    model = deploy("llama3-8b", _A100).model
+    layer = 2 * (2 * 14336 + 14336 + 4096)
+    assert model.with_step(StepSize(8192, 16)).activation_bytes == 8192 * layer
+    assert model.activation_bytes == 2048 * 2 * 4096 + 256 * 128256 * 38
+    assert model.with_step(StepSize(8, 256)).activation_bytes == 8 * 2 * 4096 + 8 * 128256 * 38
+
+
+def test_the_largest_step_is_that_of_any_policy():
+    policies = [each for _, each in parse_policies("vllm(max_batch_tokens=64), sarathi(chunk_tokens=512)")]
+    assert largest_step(policies) == StepSize(512, 256)
+    assert largest_step(policies[:1]) == StepSize(64, 256)
+    assert largest_step([Orca(8)]) == largest_step([]) == StepSize()

@@ -10,7 +10,7 @@ import pytest
 from served import request
 from splits_of_tests import drawn, split_of
 
-from trainyard.report.serve_plan import verdict
+from trainyard.report.serve_plan import plan_facts, verdict
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import DoesNotFitError, ServeError
 from trainyard.serve.planning.bottlenecks import ScaledStepTime
@@ -157,6 +157,25 @@ def test_what_bounds_is_what_helps():
     # Room for two sequences of at most 1000 tokens and what they may generate.
     crowded = [with_objectives(request(n, 1.0 * n, 900, 300), ttft_s=1.0) for n in range(30)]
     assert bound(planned(crowded, usable_bytes=17e9 + 2600 * 2**20)) == "KV cache size"
+
+
+def test_prompts_longer_than_the_context_are_refused_as_such():
+    long = [with_objectives(request(n, 1.0 * n, 130_000, 20), ttft_s=10.0) for n in range(10)]
+    with pytest.raises(
+        ServeError, match=r"10 of 10 requests .* up to 130,000 tokens; made supports .* 4,096 tokens"
+    ):
+        plan_serving(long, split_of(), 1, given_choices("vllm"))
+    short = [with_objectives(request(n, 1.0 * n, 100, 20), ttft_s=10.0) for n in range(10, 200)]
+    plan = plan_serving([*long[:1], *short], split_of(), 1, given_choices("vllm"))  # 99.5 % can be served
+    assert plan.is_met
+
+
+def test_where_no_change_gains_anything_no_bottleneck_is_named():
+    hopeless = [TracedRequest(Request(f"{i}", float(i), 100, 2, ttft_s=1e-6), 2) for i in range(5)]
+    plan = plan_serving(hopeless, split_of(), 1, given_choices("vllm"))
+    assert {each.slo_attainment for each in plan.bottlenecks} == {0.0}
+    assert plan.bottleneck is None
+    assert dict(plan_facts(plan))["bottleneck"] == "none of those simulated: no change gains anything"
 
 
 def test_splits_that_cannot_be_are_refused_with_why():

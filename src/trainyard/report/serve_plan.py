@@ -63,11 +63,19 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
         ("max sequence length", f"{place.max_model_len:,} tokens{_cut(plan)}"),
         (
             "bottleneck",
-            plan.bottlenecks[0].name if plan.bottlenecks else "none: no smaller deployment was simulated",
+            _bottleneck(plan),
         ),
         ("step time", model.source),
         ("simulated", count_text(plan.num_trials, "deployment")),
     )
+
+
+def _bottleneck(plan: ServingPlan) -> str:
+    if plan.bottleneck is not None:
+        return plan.bottleneck.name
+    if plan.bottlenecks:
+        return "none of those simulated: no change gains anything"
+    return "none: no smaller deployment was simulated"
 
 
 def _cut(plan: ServingPlan) -> str:
@@ -153,6 +161,7 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
         "best": _trial_document(plan.best),
         "runners_up": [_trial_document(each) for each in plan.runners_up],
         "closest": None if plan.closest is None else _trial_document(plan.closest),
+        "bottleneck": None if plan.bottleneck is None else plan.bottleneck.name,
         "bottlenecks": [each._asdict() for each in plan.bottlenecks],
         "excluded_splits": [asdict(each) for each in plan.excluded_splits],
         "frontier": [asdict(each) | {"is_best": each in best} for each in plan.points],

@@ -18,22 +18,21 @@ from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
-from trainyard.serve.costs.kernels import StepGraph
 from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError, check_context
+from trainyard.serve.step_memory import DEFAULT_STEP, StepSize, step_memory
 from trainyard.serve.step_time import StepTime
 from trainyard.zoo.decoder import with_heads_for_each
 
 __all__ = ["deploy", "served_model", "usable_bytes"]
 
 _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
-_STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
 _MOST_HOST_BLOCKS = 10_000_000
-_ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
+_LORA_BYTES = 2
 _MANY = 1000  # blocks, of which latency is no part
 
 
@@ -55,6 +54,7 @@ def deploy(
     max_model_len: int | None = None,
     max_loras: int | None = None,
     lora_rank: int = 16,
+    step: StepSize = DEFAULT_STEP,
 ) -> Deployment:
     """Replicas of a model on the devices of a cluster.
 
@@ -72,6 +72,7 @@ def deploy(
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
+    step : the largest step, whose activations have room beside the KV cache.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def deploy(
         block_tokens=block_tokens,
         max_loras=max_loras,
         lora_rank=lora_rank,
-    )
+    ).with_step(step)
     room = _replica_devices(cluster, served)
     replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
     num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
@@ -199,8 +200,9 @@ def served_model(
     costs, source = step_costs(model, graphs, cluster, tensor_parallel, dtype, kernels, data_parallel)
     form = FORMATS[dtype]
     token_bytes = int(max(graph.cached_per_token for graph in graphs) * form.cache_bytes)
-    lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _ACTIVATION_BYTES)
+    lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _LORA_BYTES)
     weight_bytes = int(max(graph.num_weights for graph in graphs) * form.num_bytes)
+    memory = tuple(dict.fromkeys(step_memory(graph) for graph in graphs))
     return ServedModel(
         model,
         _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes),
@@ -209,7 +211,7 @@ def served_model(
         weight_bytes,
         token_bytes,
         usable_bytes(cluster.devices[0]),
-        max(_activation_bytes(graph) for graph in graphs),
+        max(each.peak_bytes(DEFAULT_STEP) for each in memory),
         _context(model),
         source,
         data_parallel,
@@ -218,6 +220,7 @@ def served_model(
         len(repeated_blocks(program)) or None,
         max_loras,
         lora_bytes,
+        memory,
     )
 
 
@@ -260,16 +263,8 @@ def _moved_s(cluster: Cluster, num_bytes: int) -> float:
 
 
 def usable_bytes(device: DeviceSpec) -> int:
-    """Bytes of a device that a server may use."""
-    overhead = device.overhead
-    return int(device.usable_bytes * _MEMORY_FRACTION) - overhead.context_bytes - overhead.segment_bytes
-
-
-def _activation_bytes(graph: StepGraph) -> int:
-    """Of the widest kernel of a step, and the scores of all words."""
-    widest = max(num for num, _ in graph.pointwise)
-    scores = max((each.columns for each, _ in graph.products if each.is_of_last_tokens), default=0)
-    return _STEP_TOKENS * widest * _ACTIVATION_BYTES + _STEP_SEQUENCES * scores * _SCORE_BYTES
+    """Bytes of a device that a server may use; the CUDA context is in the rest, as vLLM counts it."""
+    return int(device.usable_bytes * _MEMORY_FRACTION) - device.overhead.segment_bytes
 
 
 def _program(model: str, tensor_parallel: int) -> Program:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
@@ -12,6 +12,7 @@ from trainyard.serve.errors import DoesNotFitError, ServeError, check_max_model_
 from trainyard.serve.instance import Instance
 from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.step_memory import StepMemory, StepSize, largest_step
 from trainyard.serve.step_time import StepTime
 
 __all__ = ["Deployment", "ServedModel", "cache_blocks_of", "split_text"]
@@ -29,7 +30,7 @@ class ServedModel:
     weight_bytes : weights on one device, the one that holds most.
     cache_bytes_per_token : KV cache of a token on one device, the one that holds most.
     usable_bytes : memory of a device for weights, KV cache and activations.
-    activation_bytes : activations on one device, in its largest step.
+    activation_bytes : activations on one device at the peak of the largest step; see `with_step`.
     context : the longest sequence that the model supports, in tokens.
     source : where step times come from, in a few words.
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
@@ -39,6 +40,7 @@ class ServedModel:
     max_loras : LoRA adapters that are on its devices at once, where others are loaded from the host; None if all are
         there, in no memory.
     lora_bytes : of an adapter on one device, the one that holds most.
+    step_memory : from which `activation_bytes` of other steps follow, of each kind of device; empty if they do not.
     """
 
     name: str
@@ -57,6 +59,13 @@ class ServedModel:
     num_layers: int | None = None
     max_loras: int | None = None
     lora_bytes: int = 0
+    step_memory: tuple[StepMemory, ...] = ()
+
+    def with_step(self, step: StepSize) -> ServedModel:
+        """The same model, where activations of another largest step have room."""
+        if not self.step_memory:
+            return self
+        return replace(self, activation_bytes=max(each.peak_bytes(step) for each in self.step_memory))
 
     @property
     def split(self) -> str:
@@ -88,6 +97,7 @@ class Deployment:
     block_tokens : tokens per block.
     num_host_blocks : blocks of each replica on its host, to which requests are swapped out.
     devices : of each replica; by default they follow each other.
+    fills_memory : whether the KV cache has all blocks that fit, so that `sized_for` may change their number.
 
     Raises
     ------
@@ -102,11 +112,28 @@ class Deployment:
     block_tokens: int = 16
     num_host_blocks: int = 0
     devices: tuple[tuple[int, ...], ...] = ()
+    fills_memory: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
         require_at_least(self, 0, "num_host_blocks")
         check_max_model_len(self.max_model_len, self.num_blocks * self.block_tokens)
+
+    def sized_for(self, policies: Iterable[BatchPolicy]) -> Deployment:
+        """The deployment whose KV cache fills what the largest step of these policies leaves.
+
+        Raises
+        ------
+        DoesNotFitError
+            If that step leaves too little memory.
+        """
+        if not self.fills_memory:
+            return self
+        model = self.model.with_step(largest_step(policies))
+        num_blocks = cache_blocks_of(model, self.block_tokens)
+        usual = self.max_model_len == min(model.context, self.num_blocks * self.block_tokens)
+        length = min(model.context, num_blocks * self.block_tokens) if usual else self.max_model_len
+        return replace(self, model=model, num_blocks=num_blocks, max_model_len=length)
 
     @property
     def num_devices(self) -> int:

@@ -163,7 +163,7 @@ class BatchDraft(WeightsDraft):
         """
         self._stop(state, "preempted")
         self._free(state)
-        state.num_computed = 0
+        state.num_computed, state.num_prefill_tokens = 0, state.num_tokens
         self._queues.wait_again(state)
 
     def swap_out(self, states: Sequence[RequestState]) -> bool:

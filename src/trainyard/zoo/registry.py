@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,11 @@ _CODE_LLAMA_34B = LlamaConfig(32000, 16384, 48, 8192, 64, 8, 22016, 1e6)
 # Version 0.3, whose attention has no window and whose vocabulary is larger than that of Jiang et al. 2023.
 _MISTRAL_7B = LlamaConfig(32768, 32768, 32, 4096, 32, 8, 14336, 1e6)
 _LLAMA_3_70B = LlamaConfig(layers=80, hidden=8192, heads=64, ffn=28672)
+# Grattafiori et al. 2024 (arXiv 2407.21783), table 3.
+_LLAMA_3_405B = LlamaConfig(layers=126, hidden=16384, heads=128, ffn=53248)
+_LLAMA_3_1_CONTEXT = 131072
+# Mistral AI 2025, config.json of Mistral-Small-24B-Base-2501: version 3.
+_MISTRAL_SMALL = LlamaConfig(131072, 32768, 40, 5120, 32, 8, 32768, 1e8, head_width=128)
 _BERT_LARGE = BertConfig(layers=24, hidden=1024, heads=16)
 
 TINY: dict[str, Entry] = {
@@ -149,7 +154,11 @@ ENTRIES: dict[str, Entry] = {
     "codellama-34b": Entry(llama.build, _CODE_LLAMA_34B, 4),
     "llama3-8b": Entry(llama.build, LlamaConfig(), 4),
     "llama3-70b": Entry(llama.build, _LLAMA_3_70B, 4),
+    "llama3.1-8b": Entry(llama.build, LlamaConfig(context=_LLAMA_3_1_CONTEXT), 4),
+    "llama3.1-70b": Entry(llama.build, replace(_LLAMA_3_70B, context=_LLAMA_3_1_CONTEXT), 4),
+    "llama3.1-405b": Entry(llama.build, replace(_LLAMA_3_405B, context=_LLAMA_3_1_CONTEXT), 4),
     "mistral-7b": Entry(llama.build, _MISTRAL_7B, 4),
+    "mistral-small": Entry(llama.build, _MISTRAL_SMALL, 4),
     "qwen3-8b": Entry(llama.build, _qwen3(36, 4096, 32, 12288), 4),
     "qwen3-32b": Entry(llama.build, _qwen3(64, 5120, 64, 25600), 4),
     "mixtral-8x7b": _decoder(_MIXTRAL),

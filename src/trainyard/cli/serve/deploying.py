@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from trainyard.cli.serve.cache_memory import cache_bytes
 
 if TYPE_CHECKING:
     from trainyard.serve.deployment import Deployment
+    from trainyard.serve.policy import BatchPolicy
 
 __all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
 
@@ -59,8 +61,12 @@ class DeployOptions:
     lora_rank: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Rank of the LoRA adapters, which decides how much memory they take and how long they load."""
 
-    def deployment(self) -> Deployment:
+    def deployment(self, policies: Iterable[BatchPolicy] = ()) -> Deployment:
         """The deployment.
+
+        Parameters
+        ----------
+        policies : batch policies whose largest step has room beside the KV cache.
 
         Raises
         ------
@@ -69,6 +75,7 @@ class DeployOptions:
         """
         from trainyard.hardware.parse import parse_cluster
         from trainyard.serve.deploy import deploy
+        from trainyard.serve.step_memory import largest_step
 
         return deploy(
             self.model,
@@ -87,6 +94,7 @@ class DeployOptions:
             max_model_len=self.max_model_len,
             max_loras=self.max_loras,
             lora_rank=self.lora_rank,
+            step=largest_step(policies),
         )
 
 

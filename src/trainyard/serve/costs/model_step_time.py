@@ -192,7 +192,7 @@ class ModelStepTime(CopyTimes):
                 work = by_rank[state.rank] = _Work()
             work.num_items += 1
             work.num_tokens += stop - start
-            if stop - start == 1 and state.num_generated and stop == state.num_tokens:
+            if stop > state.num_prefill_tokens:
                 work.num_decodes += 1
                 work.num_cached += stop
             else:

@@ -73,6 +73,16 @@ class ServingPlan:
         return self.best.policy
 
     @property
+    def bottleneck(self) -> Bottleneck | None:
+        """The change of the closest deployment that helps most; None if none of them helps."""
+        reached = self.closest.summary if self.closest is not None else None
+        first = self.bottlenecks[0] if self.bottlenecks else None
+        helps = first is not None and first.slo_attainment > (
+            reached.share_met if reached is not None else 0.0
+        )
+        return first if helps else None
+
+    @property
     def summary(self) -> Summary:
         """Of the plan."""
         return self.runs[0].summary
@@ -111,7 +121,8 @@ def plan_serving(
     DoesNotFitError
         If the devices have too little memory for the model, however it is split.
     ServeError
-        If there are no requests or no objectives, or the model cannot be split.
+        If there are no requests or no objectives, the model cannot be split, or too many prompts are longer than the
+        sequences that it supports.
     """
     _check(requests, choices, share)
     splits, excluded = possible_splits(
@@ -119,6 +130,7 @@ def plan_serving(
     )
     if not splits:
         raise no_split_error(excluded)
+    _check_context(requests, splits[0], share)
     planning = _Planning(DeploymentSearch(requests, choices, share, router, tell), splits, excluded)
     best, runners_up = planning.met() or (planning.closest_of_all(), ())
     is_met = planning.search.is_met(best)
@@ -146,6 +158,18 @@ def _check(requests: Sequence[TracedRequest], choices: Sequence[PolicyChoice], s
         raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
     if not choices:
         raise ServeError("there is no policy to choose; give one")
+
+
+def _check_context(requests: Sequence[TracedRequest], split: PossibleSplit, share: float) -> None:
+    """Refuse requests of which too few can be served on any devices, since their prompts are too long for the model."""
+    context = split.model.context
+    too_long = [each.request.prompt_tokens for each in requests if each.request.prompt_tokens >= context]
+    if len(requests) - len(too_long) < share * len(requests) - 1e-9:
+        raise ServeError(
+            f"{len(too_long):,} of {len(requests):,} requests have prompts of up to {max(too_long):,} tokens; "
+            f"{split.model.name} supports sequences of at most {context:,} tokens, prompt and answer together; give "
+            "shorter prompts, or a model with a longer context"
+        )
 
 
 class _Planning:
@@ -268,6 +292,6 @@ def _first_of_splits(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
     found: dict[str, Trial] = {}
     for each in trials:
         model = each.deployment.model
-        if model != best.deployment.model:
+        if model.split != best.deployment.model.split:
             found.setdefault(model.split, each)
     return list(found.values())

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from trainyard.serve.auto import PolicyChoice, Trial, better, tried
 from trainyard.serve.compare import PolicyRun
-from trainyard.serve.deployment import Deployment, ServedModel
+from trainyard.serve.deployment import Deployment
+from trainyard.serve.errors import DoesNotFitError
 from trainyard.serve.planning.objectives import results_if_met
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.requests.request import TracedRequest
@@ -61,7 +62,9 @@ class DeploymentSearch:
     ) -> None:
         self.requests, self.choices, self.share = requests, choices, share
         self._router, self._tell = router, tell
-        self._trials: dict[tuple[ServedModel, int, str], Trial | None] = {}
+        self._trials: dict[
+            tuple[str, int, str], Trial | None
+        ] = {}  # of a split, so many replicas and a policy
 
     @property
     def num_trials(self) -> int:
@@ -102,22 +105,15 @@ class DeploymentSearch:
 
     def met(self, place: Deployment, choice: PolicyChoice) -> Trial | None:
         """The trial, if it meets the objectives; None otherwise."""
-        key = (place.model, place.num_replicas, str(choice))
+        key = (place.model.split, place.num_replicas, str(choice))
         if key not in self._trials:
-            self._tell(f"{place}, {choice}")
-            router = router_of(self._router)
-            results = results_if_met(self.requests, place, choice.policy, self.share, router)
-            self._trials[key] = (
-                Trial(place, choice, self._router, Summary.of(results, place.num_replicas))
-                if results
-                else None
-            )
+            self._trials[key] = self._if_met(place, choice)
         trial = self._trials[key]
         return trial if trial is not None and self.is_met(trial) else None
 
     def tried(self, place: Deployment, choice: PolicyChoice) -> Trial:
         """The trial, simulated to its end, whether it meets the objectives or not."""
-        key = (place.model, place.num_replicas, str(choice))
+        key = (place.model.split, place.num_replicas, str(choice))
         trial = self._trials.get(key)
         if trial is None:
             self._tell(f"{place}, {choice}")
@@ -146,6 +142,17 @@ class DeploymentSearch:
         """The best of a trial that meets the objectives and the trials that differ from it in one option."""
         near = [self.met(trial.deployment, each) for each in trial.choice.near()]
         return min((trial, *(each for each in near if each is not None)), key=order_of)
+
+    def _if_met(self, place: Deployment, choice: PolicyChoice) -> Trial | None:
+        self._tell(f"{place}, {choice}")
+        try:
+            place = place.sized_for([choice.policy])
+        except DoesNotFitError:  # its largest step leaves no memory
+            return None
+        router = router_of(self._router)
+        results = results_if_met(self.requests, place, choice.policy, self.share, router)
+        summary = Summary.of(results, place.num_replicas) if results else None
+        return Trial(place, choice, self._router, summary) if results else None
 
     def _first_met(self, split: PossibleSplit, choice: PolicyChoice, most: int) -> Trial | None:
         """Doubles the number of replicas until the objectives are met, then bisects."""

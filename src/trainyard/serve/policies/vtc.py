@@ -58,7 +58,9 @@ class _Admitted(NamedTuple):
         if self.moved_in:
             return self.request.num_generated
         goes_on = len(self.request.route) > 1 and not self.request.has_ended
-        return sum(min(each.num_generated, 1) if goes_on else each.num_generated for each in self.request.sequences)
+        return sum(
+            min(each.num_generated, 1) if goes_on else each.num_generated for each in self.request.sequences
+        )
 
     @property
     def has_ended(self) -> bool:
