@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from served import STEP, Checked, request
 
-from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
@@ -392,32 +391,3 @@ def test_where_requests_go_does_not_depend_on_when_they_become_samples():
         return [(each.request.name, each.finished_s) for each in found]
 
     assert ends(False) == ends(True)
-
-
-def test_the_last_token_of_a_prompt_that_is_computed_again_is_no_decode():
-    """It had been generated before the request lost its blocks; the next one is a decode again."""
-    draft_of = [request(0, 0.0, 30, 40), request(1, 0.0, 30, 40)]
-    step_time = LinearStepTime(1.0, 10.0, 100.0)
-    instance, seconds = Instance(sarathi(chunk_tokens=9, max_requests=2), BlockCache(5, 16)), []
-
-    def seen(_: int, start_s: float, batch: Batch) -> None:
-        running = instance.queues.running
-        again = [each for each in batch.items if running[each.request].num_preemptions]
-        for item in again:
-            state, alone_s = running[item.request], step_time.seconds([item], running)
-            is_prefill = item.stop <= state.num_prefill_tokens
-            assert state.decodes == (not is_prefill)
-            assert alone_s == 1.0 + (10.0 * (item.stop - item.start) if is_prefill else 100.0)
-            if item.stop == state.num_prefill_tokens:
-                seconds.append(item.stop - item.start)
-
-    simulate_requests(draft_of, [instance], step_time, seen=seen)
-    assert 1 in seconds
-
-
-@pytest.mark.parametrize("prompt", range(20, 36))
-def test_chunks_of_any_length_end_a_prompt_that_is_computed_again(prompt):
-    instance = Checked(sarathi(chunk_tokens=9, max_requests=2), 5)
-    single = Checked(sarathi(chunk_tokens=9, max_requests=2), 5)
-    given = [request(0, 0.0, prompt, 40), request(1, 0.0, prompt, 40)]
-    assert instance.run(given) == single.run(given, one_by_one=True)

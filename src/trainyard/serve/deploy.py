@@ -22,9 +22,10 @@ from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTim
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
+from trainyard.serve.costs.tensor_widths import step_memory
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError, check_context
-from trainyard.serve.step_memory import DEFAULT_STEP, StepSize, step_memory
+from trainyard.serve.step_memory import DEFAULT_STEP, StepSize
 from trainyard.serve.step_time import StepTime
 from trainyard.zoo.decoder import with_heads_for_each
 
@@ -61,18 +62,16 @@ def deploy(
     Parameters
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
-    kernels : measured times, as `step_costs` reads them; by default predicted from the device's description.
-    dtype : type of the weights, a key of `FORMATS`.
+    kernels, dtype : measured times, by default predicted, as of `step_costs`; type of the weights, a key of `FORMATS`.
     tensor_parallel, pipeline_stages : how each replica is split.
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
     cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; at most and by default all that is left.
-    block_tokens : tokens per block.
+    block_tokens, step : tokens per block; and the largest step, whose activations have room.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
-    step : the largest step, whose activations have room beside the KV cache.
 
     Raises
     ------
@@ -95,9 +94,9 @@ def deploy(
     room = _replica_devices(cluster, served)
     replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
     num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
-    length = _length(served, num_blocks * block_tokens, max_model_len)
-    host_blocks = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, host_blocks, room[:replicas])
+    longest = _length(served, num_blocks * block_tokens, max_model_len)
+    hosted = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
+    return Deployment(served, replicas, num_blocks, longest, block_tokens, hosted, room[:replicas])
 
 
 def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Memory of the largest step of a server: what it leaves free beside weights and the KV cache.
+"""Memory of the largest step of a server, which its weights and KV cache leave free.
 
 vLLM computes one step of as many tokens and sequences as it allows before it sizes its KV cache, and reserves what that
 step has at its peak. There are two peaks. In a layer, what its widest kernel reads and writes is alive beside the
@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from trainyard.serve.costs.kernels import Experts, StepGraph
-
-__all__ = ["DEFAULT_STEP", "BudgetedPolicy", "StepMemory", "StepSize", "largest_step", "step_memory"]
-
-_ACTIVATION_BYTES = 2
-# Of a score: as computed, in float32, sorted, and its place; the sort has the places it begins with, and a second buffer
-# of keys and places (PyTorch, aten/src/ATen/native/cuda/SortStable.cu, segmented_sort_pairs; CUB's radix sort).
-_SCORE_BYTES = 2 + 4 + 4 + 8 + 8 + (4 + 8)
+__all__ = ["DEFAULT_STEP", "BudgetedPolicy", "StepMemory", "StepSize", "largest_step"]
 
 
 class StepSize(NamedTuple):
@@ -71,21 +64,6 @@ class StepMemory(NamedTuple):
         num_sequences = min(step.num_sequences, step.num_tokens)
         drawing = step.num_tokens * self.hidden_bytes + num_sequences * self.sequence_bytes
         return max(step.num_tokens * (self.token_bytes + self.hidden_bytes), drawing)
-
-
-def step_memory(graph: StepGraph) -> StepMemory:
-    """Find the widest tensors of a device's graph."""
-    widest = max(num for num, _ in graph.pointwise)
-    widest = max([widest, *(_expert_elements(each) for each, _ in graph.experts)])
-    words = max((each.columns for each, _ in graph.products if each.is_of_last_tokens), default=0)
-    words = max([words, *(num for num, _ in graph.all_gathers)])
-    return StepMemory(widest * _ACTIVATION_BYTES, graph.hidden * _ACTIVATION_BYTES, words * _SCORE_BYTES)
-
-
-def _expert_elements(experts: Experts) -> int:
-    """Elements of a token between the products of its experts, whose first and last results share memory."""
-    first = experts.width * (2 if experts.is_gated else 1)
-    return experts.num_used * (max(first, experts.hidden) + experts.width)
 
 
 def largest_step(policies: Iterable[object]) -> StepSize:

@@ -80,10 +80,8 @@ def _admitted_by_the_program(requests: list[TracedRequest]) -> list[str]:
     now_s, num_decodes = 0.0, 0
 
     def admit() -> list[list[Any]]:
-        batch = []
-        passed = set()
+        batch, passed = [], set()
         while len(passed) < len(counters) and len(running) + len(batch) < 128:
-            # Of equal counters, the first in the order of the dictionary.
             client = min((each for each in counters if each not in passed), key=lambda each: counters[each])
             if not queues[client]:
                 passed.add(client)

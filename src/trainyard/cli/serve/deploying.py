@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,6 @@ from trainyard.cli.serve.cache_memory import cache_bytes
 
 if TYPE_CHECKING:
     from trainyard.serve.deployment import Deployment
-    from trainyard.serve.policy import BatchPolicy
 
 __all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
 
@@ -61,12 +59,12 @@ class DeployOptions:
     lora_rank: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Rank of the LoRA adapters, which decides how much memory they take and how long they load."""
 
-    def deployment(self, policies: Iterable[BatchPolicy] = ()) -> Deployment:
+    def deployment(self, policies: str) -> Deployment:
         """The deployment.
 
         Parameters
         ----------
-        policies : batch policies whose largest step has room beside the KV cache.
+        policies : as `parse_policies` reads them; the largest step of any has room beside the KV cache.
 
         Raises
         ------
@@ -74,6 +72,7 @@ class DeployOptions:
             If options do not go together, or the model does not fit.
         """
         from trainyard.hardware.parse import parse_cluster
+        from trainyard.serve.catalog import parse_policies
         from trainyard.serve.deploy import deploy
         from trainyard.serve.step_memory import largest_step
 
@@ -94,7 +93,7 @@ class DeployOptions:
             max_model_len=self.max_model_len,
             max_loras=self.max_loras,
             lora_rank=self.lora_rank,
-            step=largest_step(policies),
+            step=largest_step(policy for _, policy in parse_policies(policies)),
         )
 
 

@@ -53,7 +53,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.serve_league import ranked_policies, refusal_lines, run_document, serve_tables
     from trainyard.report.serve_page import serve_page
     from trainyard.report.serve_requests import followed_document
-    from trainyard.serve.catalog import parse_policies
     from trainyard.serve.compare import baseline_run, require_request
     from trainyard.serve.router import router_of
 
@@ -64,7 +63,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.follow is not None:
         require_request(options.follow, given)
     with screen.waiting(f"working out the steps of {options.model}"):
-        deployment = options.deployment(policy for _, policy in parse_policies(options.policy))
+        deployment = options.deployment(options.policy)
     _warn(options, screen, deployment, given)
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out

@@ -121,8 +121,7 @@ def plan_serving(
     DoesNotFitError
         If the devices have too little memory for the model, however it is split.
     ServeError
-        If there are no requests or no objectives, the model cannot be split, or too many prompts are longer than the
-        sequences that it supports.
+        If there are no requests or no objectives, the model cannot be split, or too many prompts exceed its context.
     """
     _check(requests, choices, share)
     splits, excluded = possible_splits(

@@ -55,17 +55,18 @@ class _Admitted(NamedTuple):
 
         Of a request that goes on at another instance, whose steps are not seen here, the others count when it ends.
         """
-        if self.moved_in:
-            return self.request.num_generated
-        goes_on = len(self.request.route) > 1 and not self.request.has_ended
-        return sum(
-            min(each.num_generated, 1) if goes_on else each.num_generated for each in self.request.sequences
-        )
+        request = self.request
+        if self.moved_in or not (request.samples or len(request.route) > 1):
+            return request.num_generated
+        if len(request.route) > 1 and not request.has_ended:
+            return sum(min(each.num_generated, 1) for each in request.sequences)
+        return sum(each.num_generated for each in request.sequences)
 
     @property
     def has_ended(self) -> bool:
         """Whether all samples have all their tokens, or the sequence that moved in has."""
-        return self.request.is_finished if self.moved_in else self.request.has_ended
+        is_alone = self.moved_in or not self.request.samples
+        return self.request.is_finished if is_alone else self.request.has_ended
 
 
 @dataclass
