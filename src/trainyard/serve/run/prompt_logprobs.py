@@ -119,6 +119,7 @@ def scores_after(
             if number in ends and part.stop == items[number].stop:
                 found[number] = scores[row : row + 1].clone()  # a view would keep the scores of all rows
                 row += 1
+        del scores  # before the next pass has its own
     return torch.cat([found[end] for end in ends]) if ends else torch.empty(0, model.vocabulary)
 
 
