@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic_core import from_json
 
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta
 
@@ -34,6 +37,19 @@ class AnswerItem:
         """Whether it is a call of a tool."""
         return bool(self.call_id)
 
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of a call as an object; None of a text, and where they are none that JSON can have.
+
+        Where nothing makes a model write JSON, its arguments may be cut or no JSON at all.
+        """
+        try:
+            found = from_json(self.text or "{}", allow_inf_nan=False)
+            json.dumps(found, allow_nan=False)  # 1e999 is read as infinity
+        except ValueError:
+            return None
+        return found if self.is_call and isinstance(found, dict) else None
+
 
 class ItemPart(NamedTuple):
     """The next part of an answer: an item begins, has more text, or ends."""
@@ -61,11 +77,6 @@ class AnswerItems:
     def is_cut(self) -> bool:
         """Whether the answer ends since it is as long as it may be."""
         return self.finish_reason == "length"
-
-    @property
-    def is_last_call_cut(self) -> bool:
-        """Whether the last item is a call whose arguments may not be whole."""
-        return self.is_cut and bool(self.items) and self.items[-1].is_call
 
     def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:
         """Take the next part of the choice."""
