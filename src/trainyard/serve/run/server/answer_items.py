@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pydantic_core import from_json
-
+from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta
+from trainyard.serve.run.server.json_body import parse_json
 
 __all__ = ["AnswerItem", "AnswerItems", "ItemPart"]
 
@@ -44,9 +43,8 @@ class AnswerItem:
         Where nothing makes a model write JSON, its arguments may be cut or no JSON at all.
         """
         try:
-            found = from_json(self.text or "{}", allow_inf_nan=False)
-            json.dumps(found, allow_nan=False)  # 1e999 is read as infinity
-        except ValueError:
+            found = parse_json((self.text or "{}").encode(), "the arguments")
+        except ApiError:
             return None
         return found if self.is_call and isinstance(found, dict) else None
 
