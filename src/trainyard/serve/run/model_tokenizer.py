@@ -218,8 +218,8 @@ class ModelTokenizer:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
         if continue_final_message and messages[-1].get("tool_calls"):
             raise ServeError(
-                "continue_final_message is true, and the last message has tool_calls, behind which no text goes on; leave "
-                "one of these out"
+                "continue_final_message is true, and the last message has tool_calls, behind which no text goes on; "
+                "leave one of these out"
             )
         try:
             template = self._pretrained.get_chat_template(tools=[dict(each) for each in tools] or None)

@@ -34,8 +34,8 @@ def parse_json(content: bytes | bytearray, name: str, *, param: str = "") -> Any
     Raises
     ------
     ApiError
-        If the text is not JSON, is nested more than 200 levels deep, has more values than are allowed, or a number that is
-        too large.
+        If the text is not JSON, is nested more than 200 levels deep, or has more values than are allowed or a number that
+        is too large.
     """
     check_num_values(content, name)
     try:
