@@ -182,6 +182,15 @@ class SamplingParams:
         return self.temperature < _LEAST_TEMPERATURE
 
     @cached_property
+    def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The tokens of `logit_bias`, and what is added to their logits."""
+        num = len(self.logit_bias)
+        return (
+            np.fromiter(self.logit_bias, np.int64, num),
+            np.fromiter(self.logit_bias.values(), np.float32, num),
+        )
+
+    @cached_property
     def has_penalties(self) -> bool:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
@@ -323,10 +332,11 @@ def _change(logits: NDArray[np.float32], row: SamplingRow) -> None:
     params, size = row.params, len(logits)
     if row.allowed is not None:
         forbid(logits, row.allowed)
-    for token, bias in params.logit_bias.items():
-        if token >= size:
-            raise ServeError(f"logit_bias has token {token}; allowed is 0 to {size - 1}")
-        logits[token] += bias
+    if params.logit_bias:
+        biased, biases = params.biases
+        if biased.max() >= size:
+            raise ServeError(f"logit_bias has token {biased.max()}; allowed is 0 to {size - 1}")
+        logits[biased] += biases  # no token is there twice
     if params.has_penalties:
         prompt, output = np.asarray(row.prompt, np.int64), np.asarray(row.output, np.int64)
         for tokens in (prompt, output):

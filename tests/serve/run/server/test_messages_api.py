@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from anthropic import Anthropic, APIStatusError, BadRequestError, NotFoundError
 from anthropic.types import Message
-from tests.serve.run.server.served_api import CHAT, CONTEXT, FakeEngine, call_api
+from tests.serve.run.server.served_api import CHAT, CONTEXT, END, FakeEngine, call_api
 
 from trainyard.serve.run.server.api_keys import ApiKeys
 
@@ -147,6 +147,10 @@ def test_messages_become_those_of_a_chat(tokenizer):
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
         ({"messages": [{"role": "assistant", "content": "I"}]}, "which this server does not continue"),
         ({"messages": [1, 1]}, "messages.0 is 1"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "t"}]}]},
+            "of the user and has a thinking",
+        ),
         ({"tool_choice": {"type": "tool"}}, "exactly if it has a name"),
         ({"tool_choice": {"type": "any"}}, "tools is empty"),
         ({"tools": [_TOOL]}, "--tool-call-parser"),
@@ -191,6 +195,29 @@ def test_an_error_in_a_stream_is_an_event(tokenizer):
     lines = call_api(tokenizer, engine, work).text.strip().split("\n\n")
     assert lines[0].startswith("event: message_start\ndata: {")
     assert lines[-1].startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
+
+
+def test_a_call_without_an_object_as_input_is_left_out(tokenizer):
+    """It is cut by a token that ends the answer, or is no JSON, or none that a response can have."""
+
+    def answered(arguments: str, *, is_streamed: bool) -> Any:
+        tokens = [*tokenizer.encode(f'So <tool_call>{{"name": "brake", "arguments": {arguments}'), END]
+
+        async def work(client, api):
+            body = _ASKED | {"tools": [_TOOL], "max_tokens": 200, "stream": is_streamed}
+            return await client.post(_PATH, json=body)
+
+        return call_api(tokenizer, FakeEngine(tokens), work, "hermes")
+
+    for arguments in ('{"car": 1', "{car}}", '{"car": NaN}}', '{"car": 1e999}}', r'{"car": "\ud800"}}'):
+        found = answered(arguments, is_streamed=False)
+        assert found.status_code == 200, arguments
+        assert [block["type"] for block in found.json()["content"]] == ["text"]
+        assert found.json()["stop_reason"] == "end_turn"
+        assert '"stop_reason":"end_turn"' in answered(arguments, is_streamed=True).text
+    found = answered('{"car": 1}}', is_streamed=False).json()
+    assert found["content"][1]["input"] == {"car": 1}
+    assert found["stop_reason"] == "tool_use"
 
 
 def test_keys_may_be_where_the_client_has_them(servers):

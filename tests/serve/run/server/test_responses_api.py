@@ -10,8 +10,11 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.serve.run.server.served_api import CHAT, FakeEngine, call_api
+from tests.serve.run.server.served_api import CHAT, END, FakeEngine, call_api
 from tests.serve.run.server.test_api_conformance import unknown_keys
+
+from trainyard.serve.run.server.api_requests import read_request
+from trainyard.serve.run.server.responses.requests import ResponsesRequest
 
 _SCHEMA = {
     "type": "object",
@@ -160,6 +163,51 @@ def test_items_become_messages_of_a_chat(tokenizer):
 
     found = call_api(tokenizer, engine, work)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [('{"car": 1}}', "completed"), ('{"car": 1', "incomplete"), ("{car}}", "incomplete")],
+)
+def test_a_call_that_is_no_json_is_incomplete(tokenizer, arguments, status):
+    tokens = [*tokenizer.encode(f'<tool_call>{{"name": "brake", "arguments": {arguments}'), END]
+    body = _ASKED | {"tools": [_TOOL | {"strict": False}], "max_output_tokens": 200}
+
+    async def work(client, api):
+        return await client.post(_PATH, json=body)
+
+    (call,) = call_api(tokenizer, FakeEngine(tokens), work, "hermes").json()["output"]
+    assert call["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (["R1", "A1", "R2", "A2"], [("A1", "R1", 0), ("A2", "R2", 0)]),
+        (["A1", "R1", "call"], [("A1", "R1", 1)]),
+        (["R1", "call", "R2", "call", "output"], [("", "R1R2", 2), "tool"]),
+        (["R1", "user", "A1"], [("", "R1", 0), "user", ("A1", "", 0)]),
+        (["A1", "R1"], [("A1", "R1", 0)]),
+    ],
+    ids=str,
+)
+def test_reasoning_stays_in_its_answer(items, expected):
+    made = {
+        "user": {"role": "user", "content": "on"},
+        "call": {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        "output": {"type": "function_call_output", "call_id": "a", "output": "1"},
+    }
+    for place in "12":
+        made[f"A{place}"] = {"role": "assistant", "content": f"A{place}"}
+        content = [{"type": "reasoning_text", "text": f"R{place}"}]
+        made[f"R{place}"] = {"type": "reasoning", "summary": [], "content": content}
+    body = {"model": "tiny", "input": [made[item] for item in items]}
+    messages = read_request(ResponsesRequest, json.dumps(body).encode()).chat.messages
+    found = [
+        (each.content, each.given_reasoning, len(each.tool_calls)) if each.role == "assistant" else each.role
+        for each in messages
+    ]
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta
+from trainyard.serve.run.server.json_body import parse_json
 
 __all__ = ["AnswerItem", "AnswerItems", "ItemPart"]
 
@@ -33,6 +35,18 @@ class AnswerItem:
     def is_call(self) -> bool:
         """Whether it is a call of a tool."""
         return bool(self.call_id)
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of a call as an object; None of a text, and where they are none that JSON can have.
+
+        Where nothing makes a model write JSON, its arguments may be cut or no JSON at all.
+        """
+        try:
+            found = parse_json((self.text or "{}").encode(), "the arguments")
+        except ApiError:
+            return None
+        return found if self.is_call and isinstance(found, dict) else None
 
 
 class ItemPart(NamedTuple):
@@ -61,11 +75,6 @@ class AnswerItems:
     def is_cut(self) -> bool:
         """Whether the answer ends since it is as long as it may be."""
         return self.finish_reason == "length"
-
-    @property
-    def is_last_call_cut(self) -> bool:
-        """Whether the last item is a call whose arguments may not be whole."""
-        return self.is_cut and bool(self.items) and self.items[-1].is_call
 
     def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:
         """Take the next part of the choice."""

@@ -158,9 +158,9 @@ class MessagesRequest(TranslatedRequest):
 
     def _chat_messages(self) -> Iterator[dict[str, Any]]:
         for place, message in enumerate(self.messages):
-            wrong = "tool_result" if message.role == "assistant" else "tool_use"
-            if any(block.type == wrong for block in message.content):
-                told = f"messages.{place} is of the {message.role} and has a {wrong}; give it in one of the other role"
+            of_others = {"tool_result"} if message.role == "assistant" else {"tool_use", "thinking"}
+            if wrong := sorted(of_others.intersection(block.type for block in message.content)):
+                told = f"messages.{place} is of the {message.role} and has a {wrong[0]}; give it in one of the other role"
                 raise ApiError(400, told, param=f"messages.{place}.content")
             if message.role == "assistant":
                 calls = [each for each in message.content if isinstance(each, _ToolUse)]

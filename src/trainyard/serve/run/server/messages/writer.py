@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -31,10 +30,10 @@ class MessageWriter(AnswerWriter):
     _items: AnswerItems = field(default_factory=AnswerItems)
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
-        """The whole message; a call that is cut by the length is left out, as its input is no object."""
+        """The whole message; a call whose input is no object is left out, such as one that is cut by the length."""
         for delta in deltas:
             list(self._items.take(delta))
-        items = self._items.items[:-1] if self._items.is_last_call_cut else self._items.items
+        items = [item for item in self._items.items if not item.is_call or item.arguments is not None]
         return (
             self._head()
             | self._end(usage)
@@ -80,7 +79,7 @@ class MessageWriter(AnswerWriter):
         if items.is_cut:
             is_asked = usage.completion_tokens >= self.max_tokens
             reason = "max_tokens" if is_asked else "model_context_window_exceeded"
-        elif any(item.is_call for item in items.items):
+        elif any(item.arguments is not None for item in items.items):
             reason = "tool_use"
         else:
             reason = "stop_sequence" if items.stop_text else "end_turn"
@@ -89,7 +88,7 @@ class MessageWriter(AnswerWriter):
 
 def _whole(item: AnswerItem) -> dict[str, Any]:
     if item.is_call:
-        return _begin(item) | {"input": json.loads(item.text or "{}")}
+        return _begin(item) | {"input": item.arguments}
     if item.is_reasoning:
         return _begin(item) | {"thinking": item.text}
     return _begin(item) | {"text": item.text}

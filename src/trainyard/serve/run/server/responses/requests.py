@@ -178,7 +178,10 @@ class ResponsesRequest(TranslatedRequest):
         }
 
     def _chat_messages(self) -> Iterator[dict[str, Any]]:
-        """Messages; calls that follow each other, or a message of the assistant, belong to one message."""
+        """Messages; calls that follow each other, or a message of the assistant, belong to one message.
+
+        So does reasoning before them. An answer may be cut behind its reasoning, which is then a message, too.
+        """
         answer: dict[str, Any] | None = None
         reasoning = ""
         for place, item in enumerate(self.input):
@@ -188,25 +191,23 @@ class ResponsesRequest(TranslatedRequest):
             if isinstance(item, _FunctionCall):
                 name = f"input.{place}.arguments"
                 parse_json(item.arguments.encode(), name, param=name)
-                answer = answer or {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [],
-                    "reasoning": reasoning,
-                }
-                reasoning = ""
+                answer, reasoning = _with_reasoning(answer or _answer(), reasoning), ""
                 answer["tool_calls"].append(function_call(item.call_id, item.name, item.arguments))
                 continue
+            is_answer = isinstance(item, _Message) and item.role == "assistant"
+            if reasoning and not is_answer:
+                answer, reasoning = _with_reasoning(answer or _answer(), reasoning), ""
             if answer is not None:
                 yield answer
                 answer = None
             if isinstance(item, _FunctionOutput):
                 yield {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
-            elif item.role == "assistant":
-                said = {"content": _joined(item.content), "tool_calls": [], "reasoning": reasoning}
-                answer, reasoning = {"role": "assistant", **said}, ""
+            elif is_answer:
+                answer, reasoning = _answer(_joined(item.content), reasoning), ""
             else:
                 yield {"role": item.role, "content": _joined(item.content)}
+        if reasoning:
+            answer = _with_reasoning(answer or _answer(), reasoning)
         if answer is not None:
             yield answer
 
@@ -221,6 +222,15 @@ class ResponsesRequest(TranslatedRequest):
             f'tool_choice is {shown(given)}; allowed is {", ".join(_CHOICES)} or {{"type": "function", "name": NAME}}',
             param="tool_choice",
         )
+
+
+def _answer(content: str = "", reasoning: str = "") -> dict[str, Any]:
+    """A message of the assistant, which may get calls."""
+    return {"role": "assistant", "content": content, "tool_calls": [], "reasoning": reasoning}
+
+
+def _with_reasoning(answer: dict[str, Any], more: str) -> dict[str, Any]:
+    return answer | {"reasoning": answer["reasoning"] + more}
 
 
 def _joined(texts: list[_Text]) -> str:

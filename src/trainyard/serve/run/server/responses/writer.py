@@ -144,7 +144,8 @@ class ResponsesWriter(AnswerWriter):
         return f"{kind}_{self.response_id}_{item.place}"
 
     def _status(self, item: AnswerItem) -> str:
-        return "incomplete" if self._items.is_cut and item is self._items.items[-1] else "completed"
+        is_cut = self._items.is_cut and item is self._items.items[-1]
+        return "incomplete" if is_cut or (item.is_call and item.arguments is None) else "completed"
 
     def _event(self, kind: str, told: dict[str, Any]) -> dict[str, Any]:
         return {"type": kind, "sequence_number": next(self._numbers), **told}
