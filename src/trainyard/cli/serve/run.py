@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -106,11 +107,13 @@ def _served(
     def on_ready(address: str, lengths: Mapping[str, int]) -> None:
         if options.json:
             print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
+        loading.close()
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
         if drawn:
             screen.say(f"random weights, so that answers mean nothing: {', '.join(drawn)}")
 
+    loading = ExitStack()
     drawn, placement = _drawn(options, models), options.placed(models)
     if options.lora_modules is not None or options.lora_root is not None:
         if options.engine != "torch" or any(len(group.devices) > 1 for group in placement.groups):
@@ -121,8 +124,9 @@ def _served(
         server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":
         return _served_by_vllm(options, models, placement, server_options, on_ready)
-    with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder, loading:
         screen.say(f"loading {', '.join(models)}")
+        loading.enter_context(screen.waiting("loading models"))
         engines = _engine_factories(options, models, drawn, placement, Path(folder))
         for note in simulation_notes(placement) if options.engine == "simulated" else ():
             screen.say(note)
