@@ -73,7 +73,7 @@ CASES = {
     "bad cluster file": (("hardware", "cluster.yaml"), ("cluster.yaml", "'devices' is missing")),
     "no cluster": (
         ("plan", "gpt-tiny"),
-        ("trainyard plan needs --cluster C: ", "; see trainyard plan --help"),
+        ("trainyard plan needs --cluster ", "; see trainyard plan --help"),
     ),
     "two are missing": (("fleet", "simulate"), ("fleet simulate needs --", "; --")),
     "no value": (("plan", *TINY, "--rows"), ("--rows has no value; give one",)),

@@ -188,7 +188,7 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
 def _without_box(text: str) -> str:
     """Return the sentences in the boxes that tyro draws around errors, without the help of the option."""
     rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
-    told = " ".join(row for row in rows if row).replace(" :", ":")
+    told = " ".join(row for row in rows if row.strip("-+")).replace(" :", ":")
     for pattern, words in _REWORDED.items():
         told = re.sub(pattern, words, told)
     return _missing(told)
