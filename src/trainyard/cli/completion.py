@@ -73,7 +73,19 @@ def _fleet_policies() -> tuple[str, ...]:
 def _serve_policies() -> tuple[str, ...]:
     from trainyard.serve.catalog import CATALOG
 
-    return tuple(entry.name for entry in CATALOG)
+    return tuple(entry.name for entry in CATALOG if entry.decides in ("batches", "admission"))
+
+
+def _serve_placers() -> tuple[str, ...]:
+    from trainyard.serve.catalog import CATALOG
+
+    return tuple(entry.name for entry in CATALOG if entry.decides == "placement")
+
+
+def _placements() -> tuple[str, ...]:
+    from trainyard.fleet.place.nodes import PLACEMENTS
+
+    return tuple(PLACEMENTS)
 
 
 _NAMES: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = MappingProxyType(
@@ -84,17 +96,20 @@ _NAMES: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = MappingProxyTy
         ("papers", "[NAME]"): _systems,
         ("reproduce", "[NAME]"): _systems,
         ("fleet", "--policy"): _fleet_policies,
+        ("fleet", "--placement"): _placements,
+        ("serve place", "--policy"): _serve_placers,
         ("serve", "--policy"): _serve_policies,
     }
 )
-"""Names that an option takes, by the first word of the verb, or nothing for all, and the option."""
+"""Names that an option takes, by the verb, its first word, or nothing for all, and the option."""
 
 
 def _with_names(verb: str, options: tuple[Option, ...]) -> tuple[Option, ...]:
     """Add the names that options take to their choices."""
 
     def names(option: Option) -> tuple[str, ...]:
-        find = _NAMES.get((verb.split()[0], option.flag)) or _NAMES.get(("", option.flag))
+        of_verb = (_NAMES.get((words, option.flag)) for words in (verb, verb.split()[0], ""))
+        find = next((found for found in of_verb if found is not None), None)
         return option.choices or (() if find is None else find())
 
     return tuple(replace(option, choices=names(option)) for option in options)

@@ -34,6 +34,8 @@ _REWORDED = MappingProxyType(
     {
         r" Argument helptext: .*?(?= For full helptext|$)": "",
         r" For full helptext, (?:see|run) (.*) --help": r"; see \1 --help",
+        r"Missing value for argument '(.*?)'\. Expected 1 values\.?": r"\1 has no value; give one",
+        r"Missing value for argument '(.*?)'\. Expected (\d+) values\.?": r"\1 has too few values; give \2",
         r"(Unrecognized options: .*?) Perhaps you meant:": r"\1. Perhaps you meant:",
         r"Error parsing (\S+): ": r"\1: ",
         r"invalid literal for int\(\) with base 10: (.*?)(?=;|$)": r"\1 is not a whole number; give one",
@@ -186,10 +188,20 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
 def _without_box(text: str) -> str:
     """Return the sentences in the boxes that tyro draws around errors, without the help of the option."""
     rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
-    told = " ".join(row for row in rows if row).replace(" :", ":")
+    told = " ".join(row for row in rows if row.strip("-+")).replace(" :", ":")
     for pattern, words in _REWORDED.items():
         told = re.sub(pattern, words, told)
-    return told
+    return _missing(told)
+
+
+def _missing(told: str) -> str:
+    """Reword the error about options that are not given: each with its help, then where all are listed."""
+    found = re.fullmatch(r"Missing from (trainyard .*?): (.*)", told)
+    if found is None:
+        return told
+    options = (option.strip() for option in found[2].split("(required)"))
+    named = [re.sub(r"^(--\S+ \S+|\S+) ", r"\1: ", option).rstrip(".") for option in options if option]
+    return f"{found[1]} needs {'; '.join(named)}; see {found[1]} --help"
 
 
 def _is_users(error: Exception) -> bool:

@@ -24,7 +24,7 @@ class OptimizerOptions:
     optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
     """How parameters are updated."""
     momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
-    """Of sgd; above 0 it keeps a number more for each parameter."""
+    """For sgd; above 0 the optimizer keeps one more number for each parameter."""
 
     def optimizer_config(self) -> OptimizerConfig:
         """As the runtime takes it."""

@@ -20,7 +20,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
 from trainyard.hardware.node_changes import NodeChange, nodes_text
-from trainyard.hardware.presets import unknown_device
+from trainyard.hardware.presets import UNNAMED_DEVICE, unknown_device
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
@@ -86,7 +86,7 @@ class Cluster:
         self.fabric.check(len(self.nodes))
 
     @classmethod
-    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = "device") -> Cluster:
+    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = UNNAMED_DEVICE) -> Cluster:
         """Nodes that are all the same, of which only the name of their devices is known."""
         return cls.of_pools([(device_type, num_nodes, devices_per_node)])
 

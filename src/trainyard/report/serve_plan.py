@@ -63,11 +63,20 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
         ("max sequence length", f"{place.max_model_len:,} tokens{_cut(plan)}"),
         (
             "bottleneck",
-            plan.bottlenecks[0].name if plan.bottlenecks else "none: no smaller deployment was simulated",
+            _bottleneck(plan),
         ),
         ("step time", model.source),
         ("simulated", count_text(plan.num_trials, "deployment")),
     )
+
+
+def _bottleneck(plan: ServingPlan) -> str:
+    if not plan.bottlenecks or plan.closest is None:
+        return "none: no smaller deployment could be simulated"
+    summary, best = plan.closest.summary, plan.bottlenecks[0]
+    if summary is not None and best.slo_attainment <= summary.share_met:
+        return "none of those examined: no improvement helps more requests"
+    return best.name
 
 
 def _cut(plan: ServingPlan) -> str:
@@ -87,8 +96,8 @@ def bottleneck_title(plan: ServingPlan) -> str:
     place = plan.closest.deployment
     summary = plan.closest.summary
     met = percent_text(summary.share_met) if summary is not None else "none"
-    fewer = "with fewer devices: " if plan.is_met else ""
-    return f"bottleneck {fewer}{place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
+    which = "with fewer devices:" if plan.is_met else "of"
+    return f"bottleneck {which} {place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
 
 
 def bottleneck_rows(plan: ServingPlan) -> Rows:
@@ -130,7 +139,7 @@ def plan_tables(plan: ServingPlan) -> tuple[str | Table, ...]:
         rows = bottleneck_rows(plan)
         parts.append(make_table(bottleneck_title(plan), BOTTLENECK_COLUMNS, rows, 2))
     elif plan.is_met:
-        parts.append("bottleneck: none, since no smaller deployment could be simulated")
+        parts.append("bottleneck: none: no smaller deployment could be simulated")
     if plan.excluded_splits:
         parts.append(make_table("splits that are ruled out", ("split", "why"), excluded_rows(plan), 2))
     title = "Pareto frontier: throughput against speed for one user, in a steady state"

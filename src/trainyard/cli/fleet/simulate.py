@@ -38,8 +38,8 @@ class Options(SimulatingOptions):
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, devices
-    in use and jobs that wait over time."""
+    """Write a CSV with one line for every job under every policy. A second file, whose name ends in .series.csv, has the
+    devices in use and the waiting jobs over time."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
