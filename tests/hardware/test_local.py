@@ -155,7 +155,7 @@ def test_two_that_need_measurements_measure_once(tmp_path: Path, monkeypatch: py
     assert local_profile() == _profile(op_s=1.0)
     other.join()
     assert found == [_profile(op_s=1.0)]
-    assert said == ["another process measures this machine"]
+    assert said == ["waiting for another process that measures this machine"]
 
 
 def test_importing_hardware_does_not_import_torch() -> None:

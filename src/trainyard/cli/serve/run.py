@@ -75,6 +75,8 @@ class Options(
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
+    if options.device != "cpu" and options.engine != "torch":
+        raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     models = _models(options)
     with needing_extra("serve run", "server"), screen.waiting("loading PyTorch and transformers"):
         import trainyard.serve.run.server.server  # noqa: F401
@@ -86,8 +88,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     if len(policies) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
     check_no_oracle(policies[0][1])
-    if options.device != "cpu" and options.engine != "torch":
-        raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     server_options = _server_options(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)

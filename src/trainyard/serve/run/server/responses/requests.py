@@ -19,6 +19,7 @@ __all__ = ["ResponsesRequest"]
 _MOST_TOKENS, _MOST_METADATA = 2**31 - 1, 16
 _ASKS_FOR_NOTHING = Literal["reasoning.encrypted_content"]  # there is none, as reasoning is told in words
 _CHOICES = ("none", "auto", "required")
+_USUAL_CHOICE = "auto"
 _Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
@@ -138,7 +139,7 @@ class ResponsesRequest(TranslatedRequest):
     temperature: float = 1.0
     top_p: float = 1.0
     tools: Annotated[list[_Function], FailFast(), Field(max_length=128)] = Field(default_factory=list)
-    tool_choice: Any = "auto"
+    tool_choice: Any = _USUAL_CHOICE
     parallel_tool_calls: bool = True
     text: _TextConfig = Field(default_factory=_TextConfig)
     stream: bool = False
@@ -171,7 +172,7 @@ class ResponsesRequest(TranslatedRequest):
             "top_p": self.top_p,
             "stream": self.stream,
             "tools": [_chat_tool(tool) for tool in self.tools],
-            "tool_choice": self._chat_choice() if self.tools or self.tool_choice != "auto" else None,
+            "tool_choice": self._chat_choice() if self.tools or self.tool_choice != _USUAL_CHOICE else None,
             "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": _chat_format(self.text.format),
             "user": self.user or self.safety_identifier,
