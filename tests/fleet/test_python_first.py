@@ -84,6 +84,7 @@ def test_a_small_run_finds_the_same_without_compiling(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_any_small_run_finds_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_same(QUICK + SLOW, seed, tmp_path, monkeypatch)
