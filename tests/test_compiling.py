@@ -275,7 +275,7 @@ def test_nothing_runs_as_python_that_is_not_asked_to(either: Callable[[], Any]) 
 
 def test_what_is_on_disk_is_told(either: Callable[[], Any]) -> None:
     module = either()
-    assert not compiling.is_kept(module.outer)
+    assert not compiling.is_on_disk(module.outer)
     _call_of(module)
-    assert compiling.is_kept(module.outer)
-    assert compiling.is_kept(either().outer), "by the next process, too"
+    assert compiling.is_on_disk(module.outer)
+    assert compiling.is_on_disk(either().outer), "by the next process, too"
