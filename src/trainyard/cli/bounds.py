@@ -30,7 +30,7 @@ class Bounds:
     ----------
     least, most : both are allowed.
     or_never : whether infinity is, too.
-    unit : of both.
+    unit : of both, such as ``s``; empty for plain numbers.
     """
 
     least: float

@@ -48,7 +48,7 @@ def fetched(files: Mapping[str, PublicFile], name: str, folder: Path, progress: 
 
     Parameters
     ----------
-    progress : hears what is going on.
+    progress : called with the part that is fetched.
     """
     from trainyard.reading.download import download, unpacked
     from trainyard.report.units import bytes_text, percent_text

@@ -33,8 +33,7 @@ class RunningOptions(Common):
     """What starts the processes: local, slurm or ray."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
-    paper does. Not for policies that choose devices
-    themselves."""
+    paper does. Not for policies that choose devices themselves."""
     round: Annotated[Duration | None, PERIOD] = None
     """Time between decisions of the policy; by default the policy's own."""
     stall: Annotated[DurationOrNever, STALL] = 1800.0
@@ -44,7 +43,7 @@ class RunningOptions(Common):
 
     @property
     def limits(self) -> JobLimits:
-        """What every job may do at most."""
+        """Limits of each job."""
         from trainyard.fleet.run.backend import JobLimits
 
         return JobLimits(stall_s=self.stall, max_checkpoint_bytes=self.max_checkpoint_size)

@@ -29,8 +29,8 @@ def none_ran(cannot: Sequence[CannotRun]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """How a trace is read."""
+class JobTraceOptions:
+    """Options of reading a trace of jobs."""
 
     heading = "trace"
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -48,7 +48,7 @@ class TraceOptions:
     cluster's zone."""
 
     def read(self, trace: Path, cluster: Cluster) -> Workload:
-        """The jobs of a trace."""
+        """Read the jobs of a trace."""
         from trainyard.fleet.workload.read import read_workload
 
         return read_workload(
@@ -63,8 +63,8 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionOptions:
-    """Costs of changing devices, and failures."""
+class CostAndFailureOptions:
+    """Costs of starting and moving jobs, and failures."""
 
     heading = "costs and failures"
     start: Start = 0.0
@@ -83,7 +83,7 @@ class ConditionOptions:
     """Devices of a node that work at full speed at once. When more are in use, all devices of the node slow down."""
 
     def conditions(self, seed: int) -> dict[str, Any]:
-        """What things cost and what goes wrong, as a simulation takes it."""
+        """Return the costs and failures as parameters of a simulation."""
         from trainyard.fleet.mechanism.costs import Costs
         from trainyard.fleet.mechanism.crowding import Crowding
         from trainyard.fleet.mechanism.hazards import Hazards
@@ -101,7 +101,7 @@ class ConditionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatingOptions(TraceOptions, ConditionOptions, Common):
+class SimulatingOptions(JobTraceOptions, CostAndFailureOptions, Common):
     """The cluster and the conditions of a simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]

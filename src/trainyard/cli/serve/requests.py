@@ -109,8 +109,8 @@ class GivenRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TracedOptions:
-    """Requests of a trace."""
+class RequestTraceOptions:
+    """Options of requests that are read from a trace."""
 
     heading = "requests of a trace"
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -126,8 +126,8 @@ class TracedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnOptions:
-    """Requests drawn at random."""
+class DrawnRequestOptions:
+    """Options of requests that are drawn at random."""
 
     heading = "drawn requests"
     rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
@@ -157,7 +157,7 @@ class DrawnOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions(TracedOptions, DrawnOptions, Common):
+class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
     """Requests that are served, and their latency objectives."""
 
     heading = "limits and objectives of requests"

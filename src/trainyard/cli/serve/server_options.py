@@ -33,7 +33,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """Limits of what clients may cause."""
+    """Limits on requests, and on the time and processes that they use."""
 
     heading = "limits"
     max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
@@ -59,7 +59,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions:
-    """LoRA adapters that are served."""
+    """LoRA adapters of a server."""
 
     heading = "adapters"
     lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None
