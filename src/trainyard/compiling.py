@@ -4,8 +4,8 @@ Numba keeps compiled functions beside their files, and compiles one anew when it
 other files, constants and the functions that it calls, is inside what is kept: a change there would go unnoticed, and the
 next run would compute with what was before. So the stamp by which Numba tells covers these, too.
 
-Compiling takes a second for most functions, and small work takes less in Python. So a function that is not on disk may run
-as Python at first (`python_first`), until the process has spent `MOST_PYTHON_S` in such functions.
+Compiling takes a second for most functions, and small work takes less in Python. So a function that is not on disk may
+run as Python at first (`python_first`), until the process has spent `MOST_PYTHON_S` in such functions.
 
 A compiled function may be an argument of another one, which is compiled for it anew, as a template is. Numba tells such
 arguments apart by names that it draws for them in every process, so that it would find nothing on disk: here a function's

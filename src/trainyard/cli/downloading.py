@@ -21,7 +21,7 @@ __all__ = ["DownloadOptions", "fetched", "listed"]
 
 @dataclass(frozen=True)
 class DownloadOptions(Common):
-    """Which file is fetched, and where it is put."""
+    """File to fetch, and the folder to put it in."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A trace of the list."""

@@ -263,7 +263,7 @@ class Cluster:
 
     @cached_property
     def partition_table(self) -> Ints:
-        """`devices_of_partition`, then overlaps with all rows: 2 (`WITHIN`) if the other has all nodes of it, 1 if some."""
+        """`devices_of_partition`, then overlaps with all rows: 2 (`WITHIN`) if the other has all its nodes, 1 if some."""
         shared = self.members @ self.members.T
         overlap = np.where(shared == shared.diagonal()[:, None], WITHIN, shared.clip(max=1))
         return np.hstack((self.devices_of_partition, overlap))

@@ -1,4 +1,4 @@
-"""What `fleet simulate` and `fleet compare` share: the cluster, how a trace is read, and what a run is like."""
+"""Options that `fleet simulate` and `fleet compare` share: the cluster, the trace, costs and failures."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class SimulatingOptions(JobTraceOptions, CostAndFailureOptions, Common):
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
     16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    """Rule that chooses devices for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does, mostly consolidated. With consolidated, a job waits until as few nodes as can hold it are free; with
     packed, it takes more nodes rather than wait. Placement can matter more than the policy (see the guide). Not for
     policies that choose devices themselves."""
