@@ -279,3 +279,19 @@ def test_what_is_on_disk_is_told(either: Callable[[], Any]) -> None:
     _call_of(module)
     assert compiling.is_on_disk(module.outer)
     assert compiling.is_on_disk(either().outer), "by the next process, too"
+
+
+def test_damaged_files_are_told_also_where_python_comes_first(
+    either: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(caches, "_told", set())
+    _call_of(either())
+    for file in tmp_path.rglob("*.nbi"):
+        _emptied(file)
+    with compiling.python_first():
+        _call_of(module := either())
+    assert _num_compiled(module.outer) == 1
+    assert "goes on without remembered compiled functions" in capsys.readouterr().err
