@@ -24,13 +24,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an option may be.
+    """Values that an option may have.
 
     Attributes
     ----------
     least, most : both are allowed.
     or_never : whether infinity is, too.
-    unit : of both.
+    unit : of both, such as ``s``; empty for plain numbers.
     """
 
     least: float
@@ -39,7 +39,7 @@ class Bounds:
     unit: str = ""
 
     def allow(self, value: float) -> bool:
-        """Whether a value is allowed."""
+        """Return whether a value is allowed."""
         return self.least <= value <= self.most or (self.or_never and value == float("inf"))
 
     def __str__(self) -> str:

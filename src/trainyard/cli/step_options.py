@@ -18,7 +18,7 @@ Precision = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(h
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
-    """What the optimizer keeps in memory."""
+    """Options of the optimizer that decide about memory."""
 
     heading = "training step"
     optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
@@ -33,7 +33,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(OptimizerOptions):
-    """What a step is."""
+    """Options of a training step."""
 
     heading = OptimizerOptions.heading
     statistics: Literal["batch", "microbatch"] = "batch"

@@ -45,7 +45,7 @@ def value_text(value: object) -> str:
 
 
 def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
-    """How help shows an option that is None until it is known whether a run is resumed.
+    """Return how help shows an option that is None until it is known whether a run is resumed.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class CheckpointOptions:
     """Continue the run of --checkpoint from its newest complete checkpoint. Options that are not given are as they were.
     --processes and --strategies may change; a change that would train something else is refused."""
     max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
-    """How often to start again from the newest checkpoint when a process dies."""
+    """Number of times to start again from the newest checkpoint when a process dies."""
     stall: Annotated[DurationOrNever, STALL] = 1800.0
     """Time without a step after which a process counts as dead. Its first step may take 30 min in any case."""
     max_checkpoint_size: Size | None = None
@@ -78,7 +78,7 @@ class CheckpointOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(CheckpointOptions, Common):
-    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
+    """Options of a run. Those that are not given are as in the checkpoint that is resumed, else as usual."""
 
     heading = "training"
     steps: Annotated[int | None, usual("steps", "N"), RUN_STEPS] = None

@@ -21,12 +21,12 @@ from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
-# So many take longer in Python than it takes to compile.
+# With so many jobs, a simulation takes longer in Python than compiling takes.
 _MANY_JOBS = 1000
 
 
 def simulate_fleet(jobs: Iterable[Job], cluster: Cluster, policy: Policy, **conditions: Any) -> FleetRun:
-    """Run a workload to its end; ``conditions`` are the other parameters of `prepared_run`."""
+    """Run a workload to its end. ``conditions`` are the other parameters of `prepared_run`."""
     return prepared_run(jobs, cluster, policy, **conditions)()
 
 

@@ -161,7 +161,7 @@ def make_setting(
 
     Parameters
     ----------
-    progress : hears what they are doing.
+    progress : called with what they do.
     all_devices : see `Setting`.
 
     Raises

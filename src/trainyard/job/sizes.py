@@ -14,5 +14,5 @@ def size_text(num_bytes: float) -> str:
 
 
 def per_second_text(per_s: float) -> str:
-    """A number per second to four digits, without an exponent: ``39.1``, ``2,738,000``."""
+    """Return a rate to four digits, without an exponent: ``39.1``, ``2,738,000``."""
     return f"{float(f'{per_s:.4g}'):,.15g}"

@@ -100,7 +100,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _without_baseline(name: str) -> str:
-    """What to say where there is no run to compare the others with."""
+    """Return the message that there is no run to compare the others with."""
     from trainyard.fleet.recorded import AS_RECORDED
 
     why = "the trace does not say when jobs started" if name == AS_RECORDED else "it was refused"

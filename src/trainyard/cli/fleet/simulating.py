@@ -1,4 +1,4 @@
-"""What `fleet simulate` and `fleet compare` share: the cluster, how a trace is read, and what a run is like."""
+"""Options that `fleet simulate` and `fleet compare` share: the cluster, the trace, costs and failures."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def none_ran(cannot: Sequence[CannotRun]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """How a trace is read."""
+class JobTraceOptions:
+    """Options of reading a trace of jobs."""
 
     heading = "trace"
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -48,7 +48,7 @@ class TraceOptions:
     cluster's zone."""
 
     def read(self, trace: Path, cluster: Cluster) -> Workload:
-        """The jobs of a trace."""
+        """Read the jobs of a trace."""
         from trainyard.fleet.workload.read import read_workload
 
         return read_workload(
@@ -63,8 +63,8 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionOptions:
-    """Costs of changing devices, and failures."""
+class CostAndFailureOptions:
+    """Costs of starting and moving jobs, and failures."""
 
     heading = "costs and failures"
     start: Start = 0.0
@@ -83,7 +83,7 @@ class ConditionOptions:
     """Devices of a node that work at full speed at once. When more are in use, all devices of the node slow down."""
 
     def conditions(self, seed: int) -> dict[str, Any]:
-        """What things cost and what goes wrong, as a simulation takes it."""
+        """Return the costs and failures as parameters of a simulation."""
         from trainyard.fleet.mechanism.costs import Costs
         from trainyard.fleet.mechanism.crowding import Crowding
         from trainyard.fleet.mechanism.hazards import Hazards
@@ -101,14 +101,14 @@ class ConditionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatingOptions(TraceOptions, ConditionOptions, Common):
+class SimulatingOptions(JobTraceOptions, CostAndFailureOptions, Common):
     """The cluster and the conditions of a simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
     16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    """Rule that chooses devices for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does, mostly consolidated. With consolidated, a job waits until as few nodes as can hold it are free; with
     packed, it takes more nodes rather than wait. Placement can matter more than the policy (see the guide). Not for
     policies that choose devices themselves."""
