@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["MaskFunction", "MaskWindow", "OtherMaskError", "Window"]
+__all__ = ["MaskFunction", "MaskWindow", "UnsupportedMaskError", "Window"]
 
 _FIRST_POSITIONS = 1024
 _MOST_COMPARED = 1 << 22
@@ -25,7 +25,7 @@ MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 """Whether queries see keys, by the numbers of sequence, head, query and key; of transformers' ``masking_utils``."""
 
 
-class OtherMaskError(ValueError):
+class UnsupportedMaskError(ValueError):
     """A mask that is no window."""
 
 
@@ -40,7 +40,7 @@ class MaskWindow:
 
     Raises
     ------
-    OtherMaskError
+    UnsupportedMaskError
         If it is another mask.
     """
 
@@ -77,7 +77,7 @@ class MaskWindow:
             is_seen = self._is_seen(queries, middle)
             high, low = np.where(is_seen, middle, high), np.where(is_seen, low, middle + 1)
         if (np.diff(high) < 0).any():
-            raise OtherMaskError
+            raise UnsupportedMaskError
         return high
 
     def _is_seen(self, queries: Longs, keys: Longs) -> NDArray[np.bool_]:
@@ -99,7 +99,7 @@ class MaskWindow:
         keys = np.concatenate([first[:, None] + near, queries[:, None] + near, anywhere], 1).clip(0)
         found = self._is_seen(np.repeat(queries, keys.shape[1]), keys.ravel()).reshape(keys.shape)
         if ((keys >= first[:, None]) & (keys <= queries[:, None]) != found).any():
-            raise OtherMaskError
+            raise UnsupportedMaskError
 
 
 Window = int | MaskWindow | None

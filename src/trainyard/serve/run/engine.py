@@ -17,8 +17,8 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine_adapters import adapters_of
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord, TokenTimes
-from trainyard.serve.run.prompt_logprobs import PromptScores, scores_after
-from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, seed_of
+from trainyard.serve.run.prompt_logprobs import PromptLogprobsCollector, scores_after
+from trainyard.serve.run.sampling import NO_TOKEN, OutputForm, SamplingParams, seed_of
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.step_counts import StepCounts
 from trainyard.serve.run.step_model import StepModel
@@ -82,7 +82,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         seen: Callable[[StepRecord], None] = lambda record: None,
         finished: Callable[[RequestState], None] = lambda state: None,
-        constrain: Callable[[SamplingParams], TokenConstraint] | None = None,
+        constrain: Callable[[OutputForm], TokenConstraint] | None = None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
         if isinstance(policy, StoppingPolicy):
@@ -230,7 +230,9 @@ class Engine:
         self._next_number += request.num_samples
         entry = ServedRequest(state, params, stop_token_ids, seed_of(params), {state.number})
         if params.prompt_logprobs is not None:
-            entry.prompt = PromptScores(request.prompt_ids, params.prompt_logprobs, self._model.vocabulary)
+            entry.prompt = PromptLogprobsCollector(
+                request.prompt_ids, params.prompt_logprobs, self._model.vocabulary
+            )
         self._entries[state.number] = entry
         self._checker.arrive(state.number, state.num_tokens, state.tokens)
         return state.number
@@ -356,8 +358,8 @@ class Engine:
         refused = [without[number] for number in sorted(without)]
         return [each for each in found if each.request not in without] + refused
 
-    def _prompts(self, items: Sequence[WorkItem]) -> Mapping[int, PromptScores]:
-        """What collects the log-probabilities of prompts, by the number of the item that computes a part of one."""
+    def _prompts(self, items: Sequence[WorkItem]) -> Mapping[int, PromptLogprobsCollector]:
+        """Return the collectors of prompts' log-probabilities, by the number of the item that computes a part."""
         of_items = {place: self._entries.get(item.request) for place, item in enumerate(items)}
         return {place: entry.prompt for place, entry in of_items.items() if entry and entry.prompt}
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.attention_window import MaskFunction, MaskWindow, OtherMaskError, Window
+from trainyard.serve.run.attention_window import MaskFunction, MaskWindow, UnsupportedMaskError, Window
 from trainyard.serve.run.kv_cache import CacheShape
 from trainyard.serve.run.paged_attention import LayerCache, PagedAttention
 from trainyard.serve.run.step_inputs import StepInputs
@@ -99,14 +99,14 @@ class AttentionContext:
 
         Raises
         ------
-        OtherMaskError
+        UnsupportedMaskError
             If it is no window, or not made by transformers' functions of masks.
         """
         if mask is None:
             return None
         place = mask.untyped_storage().data_ptr()
         if place not in self._masks:
-            raise OtherMaskError
+            raise UnsupportedMaskError
         if place not in self._windows:
             self._windows[place] = MaskWindow(self._masks[place][1], self.context, mask.device)
         window = self._windows[place]
@@ -201,7 +201,7 @@ def _first_step(
     shape = CacheShape(key.shape[1], key.shape[3], value.shape[3])
     try:
         context.calls.append(AttentionCall(shape, context.window_of(attention_mask)))
-    except OtherMaskError:
+    except UnsupportedMaskError:
         _require_known(module, more, has_own_mask=True)
     return _own_value(query, value), None
 

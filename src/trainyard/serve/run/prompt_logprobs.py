@@ -19,7 +19,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.sampling import likeliest
 from trainyard.serve.run.step_model import StepModel
 
-__all__ = ["PromptLogprobs", "PromptScores", "scores_after"]
+__all__ = ["PromptLogprobs", "PromptLogprobsCollector", "scores_after"]
 
 _MOST_SCORE_BYTES = 256 * 2**20
 _SCORE_BYTES = 4
@@ -44,7 +44,7 @@ class PromptLogprobs:
     logprobs: NDArray[np.float64]
 
 
-class PromptScores:
+class PromptLogprobsCollector:
     """Collects the log-probabilities of one prompt, in the order of its tokens.
 
     Parameters
@@ -83,7 +83,7 @@ def scores_after(
     items: Sequence[WorkItem],
     requests: Mapping[int, RequestState],
     ends: Collection[int],
-    prompts: Mapping[int, PromptScores],
+    prompts: Mapping[int, PromptLogprobsCollector],
 ) -> Tensor:
     """Compute a step, and let prompts have the scores that they want.
 

@@ -32,13 +32,13 @@ from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.registry import config_of
 
-__all__ = ["Trained", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
+__all__ = ["TrainedModelFolder", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
 
 _PROBE_TOKENS = 64
 _TOKENIZER = "tokenizer"
 
 
-class Trained(NamedTuple):
+class TrainedModelFolder(NamedTuple):
     """A model of a run, as a folder.
 
     Attributes
@@ -69,7 +69,7 @@ def is_trained_from_file(about: About) -> bool:
     return is_file(parse_plan(about.plan).model)
 
 
-def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None) -> Trained:
+def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None) -> TrainedModelFolder:
     """Save the model of a checkpoint for serving, and see that it computes what the trained module computes.
 
     Parameters
@@ -104,7 +104,7 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
         served = load_causal_pretrained(folder, torch.float32).eval()
         logits = served(expected.tokens).logits
     require_equal_logits(logits, expected.logits, f"the module of {plan.model}", "the model to be served")
-    return Trained(folder, f"step {about.step} of {plan.model}, {tokens}")
+    return TrainedModelFolder(folder, f"step {about.step} of {plan.model}, {tokens}")
 
 
 def _seed(about: About) -> int:

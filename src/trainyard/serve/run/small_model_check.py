@@ -27,7 +27,7 @@ from trainyard.serve.run.step_inputs import StepInputs
 from trainyard.serve.run.step_requirements import ALLOWED_FAMILIES, family_of, require_no_state
 from trainyard.serve.run.torch_attention import TorchAttention
 
-__all__ = ["KindCheck", "check_kind", "kind_of"]
+__all__ = ["SmallModelCheck", "check_small_model", "kind_of"]
 
 _TOLERANCE, _MOST_ROUNDING = 1e-4, 1e-5
 _SPREADS = (0.5, 0.25, 0.1)
@@ -55,7 +55,7 @@ Longs = NDArray[np.int64]
 Logits = Sequence[Tensor]
 
 
-class KindCheck(NamedTuple):
+class SmallModelCheck(NamedTuple):
     """What a small model shows of all models of its kind.
 
     Attributes
@@ -93,7 +93,7 @@ def kind_of(config: Any) -> str:
         raise _unknown(str(config.model_type), error) from error
 
 
-def check_kind(kind: str) -> KindCheck:
+def check_small_model(kind: str) -> SmallModelCheck:
     """Compare steps of a small model with transformers' own forward.
 
     Parameters
@@ -113,8 +113,10 @@ def check_kind(kind: str) -> KindCheck:
             last = error
         except ServeError as error:
             said = str(error)
-            return KindCheck(said if said.startswith(family) else f"{family} models are not served: {said}")
-    return KindCheck(str(_unknown(fields["model_type"], last)))
+            return SmallModelCheck(
+                said if said.startswith(family) else f"{family} models are not served: {said}"
+            )
+    return SmallModelCheck(str(_unknown(fields["model_type"], last)))
 
 
 def _unknown(family: str, error: Exception) -> ServeError:
@@ -151,7 +153,7 @@ def _drawn_model(fields: Mapping[str, Any], seed: int, spread: float) -> Any:
     return model
 
 
-def _compared(family: str, model: Any) -> KindCheck:
+def _compared(family: str, model: Any) -> SmallModelCheck:
     """Compute sequences both ways; say where steps are not what the forward is."""
     layers = _LayerOutputs(model)
     steps, calls_per_layer = _steps(family, model)
@@ -169,7 +171,7 @@ def _compared(family: str, model: Any) -> KindCheck:
     except Exception as error:
         raise ServeError(f"steps of several requests end with {_told(error)}; {ALLOWED_FAMILIES}") from error
     if found <= _TOLERANCE:
-        return KindCheck("", calls_per_layer)
+        return SmallModelCheck("", calls_per_layer)
     where = layers.first_that_differs or "their output"
     raise ServeError(
         f"in steps of several requests, {where} gives other numbers than transformers' forward (logits differ by "
