@@ -61,9 +61,9 @@ def template_variables(
     if of_effort and not found:
         wrong.append("reasoning_effort")
     if wrong:
-        allowed = f"allowed are {listed(sorted(read))}" if read else "it reads no variable"
+        allowed = f"it reads {listed(sorted(read))}" if read else "it reads none"
         raise ServeError(
-            f"the chat template of the model does not read {shown(wrong[0])}, which would change nothing; {allowed}; "
-            "leave it out"
+            f"the chat template of the model does not read {shown(wrong[0])}, which would change nothing; of the "
+            f"variables that requests may set, {allowed}; leave it out"
         )
     return found | dict(given)

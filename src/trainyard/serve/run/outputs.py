@@ -129,7 +129,7 @@ class EngineState(NamedTuple):
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request waits or runs, or holds a block of the cache."""
+        """Whether any request waits, runs, or holds a block of the cache."""
         return bool(self.num_waiting or self.num_running or self.num_swapped or self.cache_use)
 
 

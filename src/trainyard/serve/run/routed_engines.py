@@ -46,7 +46,7 @@ class EngineReplica:
 
     @property
     def options(self) -> EngineOptions | None:
-        """Cache and limits of its engine, once it has been ready."""
+        """Cache and limits of its engine; None before the engine has been ready."""
         return self.client.options
 
     @property
@@ -173,7 +173,7 @@ class RoutedEngines:
         is_last: Callable[[NewToken], bool] = lambda token: False,
         routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]:
-        """Tokens of all samples of a request, from one replica; as of `EngineClient.generate`.
+        """Yield the tokens of all samples of a request, from one replica; see `EngineClient.generate`.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class RoutedEngines:
                 retries_left -= 1
 
     async def embed(self, request: Request, routed: Callable[[int], None] = lambda number: None) -> Floats:
-        """The embedding of a text, from one replica; as of `EngineClient.embed`.
+        """Return the embedding of a text, from one replica; see `EngineClient.embed`.
 
         Parameters
         ----------

@@ -121,7 +121,7 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention that torch has no function for, in float32; shapes are those of `scaled_dot_product_attention`."""
+    """Compute attention with bounded scores or sinks, in float32; shapes are those of `scaled_dot_product_attention`."""
     group = query.shape[1] // keys.shape[1]
     keys, values = (each.float().repeat_interleave(group, 1) for each in (keys, values))
     scores = query.float() @ keys.transpose(2, 3) * (query.shape[3] ** -0.5 if scale is None else scale)

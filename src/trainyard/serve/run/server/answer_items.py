@@ -33,7 +33,7 @@ class AnswerItem:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a call of a tool."""
+        """Whether the item is a call of a tool."""
         return bool(self.call_id)
 
     @property

@@ -81,7 +81,7 @@ class ResponseWriter(AnswerWriter):
         return self._head(True) | {"choices": choices} | more
 
     def _prompt_logprobs(self, prompt: ScoredPrompt) -> list[dict[str, Any] | None]:
-        """Return, for each token of a prompt, that token and the likeliest ones by id, as vLLM does; None for the first."""
+        """Return each token of a prompt and the likeliest ones beside it, by id, as vLLM does; None for the first."""
         found: list[dict[str, Any] | None] = [None]
         known = prompt.logprobs
         rows = zip(prompt.tokens[1:], known.chosen, known.ranks, known.top, known.logprobs, strict=True)

@@ -35,7 +35,7 @@ class ToolAnswers:
     Attributes
     ----------
     make_parser : makes what finds calls in an answer; None if there are none.
-    form : of answers whose calls are as the tools want them.
+    form : to which answers conform so that their calls do.
     """
 
     make_parser: Callable[[], ToolCallParser] | None = None
