@@ -269,8 +269,7 @@ class RoutedEngines:
         return RequestState(number, request, time.monotonic())
 
     def _routed(self, state: RequestState) -> int:
-        """The number of the replica that serves a request: one that is ready; if there is none, one that is started
-        again."""
+        """Return the number of the replica that serves a request: a ready one, or else one that is started again."""
         ready = [each for each in self.replicas if each.client.is_ready]
         ready = ready or [each for each in self.replicas if not each.client.has_failed] or list(self.replicas)
         (number,) = self._router(state, ready)

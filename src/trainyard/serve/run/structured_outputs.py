@@ -23,10 +23,10 @@ _SPACE = r"\n?[ ]{0,16}"
 
 
 class TokenConstraint(Protocol):
-    """Says of one answer which tokens may come next."""
+    """A constraint on the next token of one answer."""
 
     def allowed(self) -> NDArray[np.int32] | None:
-        """The tokens, as `SamplingRow` takes them.
+        """Return the tokens, as `SamplingRow` takes them.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class TokenConstraint(Protocol):
         ...
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         ...
 
 

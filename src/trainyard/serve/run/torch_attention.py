@@ -101,13 +101,11 @@ class TorchAttention:
                 keys.masked_fill_(unseen, 0.0),
                 values.masked_fill_(unseen, 0.0),
                 mask[:, None],
-                scale,
             )
             if softcap is None and sinks is None:
-                q, k, v, seen_keys, _ = given
-                found = F.scaled_dot_product_attention(q, k, v, seen_keys, scale=scale, enable_gqa=True)
+                found = F.scaled_dot_product_attention(*given, scale=scale, enable_gqa=True)
             else:
-                found = _attend(*given, softcap, sinks)
+                found = _attend(*given, scale, softcap, sinks)
             out[rows] = found.transpose(1, 2)
         return out
 

@@ -135,6 +135,7 @@ def test_messages_become_those_of_a_chat(tokenizer):
     ("more", "says"),
     [
         ({"max_tokens": None}, "max_tokens is missing"),
+        ({"max_tokens": 0}, "max_tokens is 0: allowed is greater than or equal to 1"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"container": "c"}, "unknown field 'container'"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),

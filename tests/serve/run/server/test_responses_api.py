@@ -210,6 +210,11 @@ def test_reasoning_stays_in_its_answer(items, expected):
             "input_text",
         ),
         ({"input": [1]}, "input.0", "1"),
+        (
+            {"max_output_tokens": 0},
+            "max_output_tokens",
+            "max_output_tokens is 0: allowed is greater than or equal to 1",
+        ),
         ({"background": True}, "background", "False"),
         ({"truncation": "auto"}, "truncation", "disabled"),
         ({"tool_choice": "any"}, "tool_choice", '{"type": "function", "name": NAME}'),

@@ -61,9 +61,7 @@ def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
 
 def _kept_of_a_token(config: Any) -> tuple[Any, Any]:
     """Return the heads of a layer, and the elements of a key and of a value of each head."""
-    if (
-        getattr(config, "kv_lora_rank", None) is not None
-    ):  # latents, of which keys and values of all heads are made
+    if getattr(config, "kv_lora_rank", None) is not None:  # all heads' keys and values are made of latents
         return (
             config.num_attention_heads,
             config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim,

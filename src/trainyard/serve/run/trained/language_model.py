@@ -18,9 +18,8 @@ from trainyard.serve.errors import ServeError
 __all__ = ["TokenLogits", "language_model", "recorded_logits", "require_equal_logits"]
 
 _CLASSES = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-_MOST_DIFFERENCE = (
-    1e-3  # of the largest logit: float32 in another order of sums differs by less than a hundredth of this
-)
+_MOST_DIFFERENCE = 1e-3
+"""As a share of the largest logit. Other orders of sums in float32 differ by less than a hundredth of it."""
 _MASKS = ("attention_mask", "position_ids")
 
 

@@ -20,7 +20,6 @@ from trainyard.serve.run.server.request_body import Name, NullTolerantBody
 
 __all__ = ["MessagesRequest"]
 
-_MOST_TOKENS = 2**31 - 1
 _ERROR = "Error: "
 """The beginning of the result of a tool that failed: messages of chats have no field for it."""
 
@@ -113,7 +112,7 @@ class MessagesRequest(TranslatedRequest):
     )
 
     model: Name
-    max_tokens: int = Field(ge=1, le=_MOST_TOKENS)
+    max_tokens: int  # its range is that of chats
     messages: Annotated[list[_Message], FailFast(), Field(min_length=1)]
     system: _Texts = Field(default_factory=list)
     stop_sequences: list[str] = Field(default_factory=list, max_length=4)
