@@ -177,7 +177,7 @@ class ModelTokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The special tokens, which have no text unless they are shown."""
+        """The special tokens; they have no text unless a request asks for it."""
         return self._special
 
     def ids_of(self, texts: Sequence[str]) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Answers that conform to JSON schemas, regular expressions or grammars: which tokens may come next, by llguidance."""
+"""Constraints of llguidance on answers that conform to JSON schemas, regular expressions or grammars."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SPACE = r"\n?[ ]{0,16}"
 
 
 class TokenConstraint(Protocol):
-    """Says of one answer which tokens may come next."""
+    """A constraint on the next token of one answer."""
 
     def allowed(self) -> NDArray[np.int32] | None:
-        """The tokens, as `SamplingRow` takes them.
+        """Return the tokens, as `SamplingRow` takes them.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class TokenConstraint(Protocol):
         ...
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         ...
 
 
@@ -84,7 +84,7 @@ class StructuredOutputs:
             return str(error)
 
     def constraint(self, form: OutputForm) -> TokenConstraint:
-        """What holds one answer to a form that has no problem."""
+        """Return the constraint that holds one answer to a form, which has no problem."""
         return _Matched(self._compiled(form).deep_copy(), self._end)
 
     def _new_matcher(self, form: OutputForm) -> Any:
@@ -95,12 +95,12 @@ class StructuredOutputs:
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """A JSON schema as part of a grammar of `OutputForm`."""
+    """Return a JSON schema as part of a grammar of `OutputForm`."""
     return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _SPACE}} | dict(schema))
 
 
 def _source(form: OutputForm) -> str:
-    """The form of answers, as llguidance has it.
+    """Write a form of answers for llguidance.
 
     Raises
     ------

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.serve.run.server.served_api import CHAT, END, FakeEngine, call_api
+from tests.serve.run.server.served_api import CHAT, CHAT_PATH, END, FakeEngine, posted, prompt_of
 from tests.serve.run.server.test_api_conformance import unknown_keys
 
 from trainyard.serve.run.server.api_requests import read_request
@@ -58,7 +58,7 @@ def events(url: str, body: Any) -> list[dict[str, Any]]:
 def test_answers_are_those_of_chats(client, url):
     messages = [{"role": "system", "content": _ASKED["instructions"]}, *CHAT["messages"]]
     body = CHAT | {"messages": messages, "temperature": 0.0, "max_tokens": 12}
-    chat = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+    chat = httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=60).json()
     found = client.responses.create(**_ASKED)
     assert found.output_text == chat["choices"][0]["message"]["content"]
     assert (found.usage.input_tokens, found.usage.output_tokens) == (
@@ -132,7 +132,6 @@ def test_answers_conform_to_a_schema(client):
 
 
 def test_items_become_messages_of_a_chat(tokenizer):
-    engine = FakeEngine([5])
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         {
@@ -155,14 +154,8 @@ def test_items_become_messages_of_a_chat(tokenizer):
         {"role": "tool", "tool_call_id": "a", "content": "1"},
         {"role": "tool", "tool_call_id": "b", "content": "2"},
     ]
-
-    async def work(client, api):
-        await client.post(_PATH, json=_ASKED | {"input": items})
-        await client.post("/v1/chat/completions", json=CHAT | {"messages": chat})
-        return [request.prompt_ids for request in engine.requests]
-
-    found = call_api(tokenizer, engine, work)
-    assert found[0] == found[1]
+    found = prompt_of(tokenizer, _PATH, _ASKED | {"input": items})
+    assert found == prompt_of(tokenizer, CHAT_PATH, CHAT | {"messages": chat})
 
 
 @pytest.mark.parametrize(
@@ -172,11 +165,7 @@ def test_items_become_messages_of_a_chat(tokenizer):
 def test_a_call_that_is_no_json_is_incomplete(tokenizer, arguments, status):
     tokens = [*tokenizer.encode(f'<tool_call>{{"name": "brake", "arguments": {arguments}'), END]
     body = _ASKED | {"tools": [_TOOL | {"strict": False}], "max_output_tokens": 200}
-
-    async def work(client, api):
-        return await client.post(_PATH, json=body)
-
-    (call,) = call_api(tokenizer, FakeEngine(tokens), work, "hermes").json()["output"]
+    (call,) = posted(tokenizer, FakeEngine(tokens), _PATH, body, "hermes").json()["output"]
     assert call["status"] == status
 
 
@@ -221,6 +210,11 @@ def test_reasoning_stays_in_its_answer(items, expected):
             "input_text",
         ),
         ({"input": [1]}, "input.0", "1"),
+        (
+            {"max_output_tokens": 0},
+            "max_output_tokens",
+            "max_output_tokens is 0: allowed is greater than or equal to 1",
+        ),
         ({"background": True}, "background", "False"),
         ({"truncation": "auto"}, "truncation", "disabled"),
         ({"tool_choice": "any"}, "tool_choice", '{"type": "function", "name": NAME}'),
@@ -243,11 +237,7 @@ def test_reasoning_stays_in_its_answer(items, expected):
 )
 def test_what_cannot_be_is_refused_by_name(tokenizer, more, param, says):
     engine = FakeEngine([5])
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | more)
-
-    found = call_api(tokenizer, engine, work)
+    found = posted(tokenizer, engine, _PATH, _ASKED | more)
     assert found.status_code == 400
     told = found.json()["error"]
     assert told["param"] == param
@@ -257,9 +247,5 @@ def test_what_cannot_be_is_refused_by_name(tokenizer, more, param, says):
 
 def test_an_error_in_a_stream_is_an_event(tokenizer):
     engine = FakeEngine(tokenizer.encode("a b"), RuntimeError("defect"))
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | {"stream": True})
-
-    last = call_api(tokenizer, engine, work).text.strip().split("\n\n")[-1]
+    last = posted(tokenizer, engine, _PATH, _ASKED | {"stream": True}).text.strip().split("\n\n")[-1]
     assert last.startswith('event: error\ndata: {"type":"error","sequence_number":')

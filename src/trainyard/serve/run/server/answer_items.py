@@ -1,4 +1,4 @@
-"""An answer as a list of items in their order: reasoning, texts and calls of tools, for APIs that have no choices."""
+"""Answers of APIs that have no choices: a list of reasoning, texts and calls of tools, in their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AnswerItem:
     ----------
     place : of the item among those of the answer.
     text : the text, or the arguments of the call as JSON, so far.
-    call_id, name : of the call and its tool; "" of a text.
+    call_id, name : id of the call, and name of its tool; "" of a text.
     is_reasoning : whether the text is reasoning.
     """
 
@@ -33,14 +33,14 @@ class AnswerItem:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a call of a tool."""
+        """Whether the item is a call of a tool."""
         return bool(self.call_id)
 
     @property
     def arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call as an object; None of a text, and where they are none that JSON can have.
+        """The arguments of a call as an object; None of a text, or if the arguments are no JSON object.
 
-        Where nothing makes a model write JSON, its arguments may be cut or no JSON at all.
+        A model that nothing makes write JSON may write arguments that are cut, or no JSON at all.
         """
         try:
             found = parse_json((self.text or "{}").encode(), "the arguments")
@@ -50,7 +50,7 @@ class AnswerItem:
 
 
 class ItemPart(NamedTuple):
-    """The next part of an answer: an item begins, has more text, or ends."""
+    """The next part of an answer: the beginning of an item, more of its text, or its end."""
 
     kind: Literal["begin", "more", "end"]
     item: AnswerItem
@@ -62,8 +62,8 @@ class AnswerItems:
 
     Attributes
     ----------
-    items : so far; all but the last one have ended.
-    finish_reason, stop_text : of the choice, as of `ChoiceDelta`, once it has ended.
+    items : those so far; all but the last one have ended.
+    finish_reason, stop_text : as of `ChoiceDelta`; "" until the choice has ended.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class AnswerItems:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the answer ends since it is as long as it may be."""
+        """Whether the answer ends because it is as long as it may be."""
         return self.finish_reason == "length"
 
     def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:

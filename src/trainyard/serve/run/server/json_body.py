@@ -80,7 +80,7 @@ def check_num_values(content: bytes | bytearray, name: str) -> None:
 
 
 def _has_infinity(value: Any) -> bool:
-    """Whether a number was read as infinity, which no JSON that is made of it can have."""
+    """Whether a value has a number that was read as infinity, which JSON cannot have."""
     level = [value]
     while level:
         if any(type(each) is float and isinf(each) for each in level):

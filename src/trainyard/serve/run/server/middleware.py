@@ -101,7 +101,7 @@ class AccessMiddleware:
 
 
 def _bearer(key: str) -> str:
-    """A key as `Authorization` has it, where it is in the header of Anthropic's clients."""
+    """Return a key of the header of Anthropic's clients as ``Authorization`` has it; "" for none."""
     return f"Bearer {key}" if key else ""
 
 
