@@ -176,7 +176,8 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
 
 def _word(option: str, value: object) -> str:
     """Return the value of an option of `serve simulate` on a command line; whole numbers without a fraction."""
-    return text_of_value(SimulateOptions, option, value).removesuffix(".0")
+    text = text_of_value(SimulateOptions, option, value)
+    return text.removesuffix(".0") if isinstance(value, float) else text
 
 
 def _planned(
