@@ -275,7 +275,23 @@ def test_nothing_runs_as_python_that_is_not_asked_to(either: Callable[[], Any]) 
 
 def test_what_is_on_disk_is_told(either: Callable[[], Any]) -> None:
     module = either()
-    assert not compiling.is_kept(module.outer)
+    assert not compiling.is_on_disk(module.outer)
     _call_of(module)
-    assert compiling.is_kept(module.outer)
-    assert compiling.is_kept(either().outer), "by the next process, too"
+    assert compiling.is_on_disk(module.outer)
+    assert compiling.is_on_disk(either().outer), "by the next process, too"
+
+
+def test_damaged_files_are_told_also_where_python_comes_first(
+    either: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(caches, "_told", set())
+    _call_of(either())
+    for file in tmp_path.rglob("*.nbi"):
+        _emptied(file)
+    with compiling.python_first():
+        _call_of(module := either())
+    assert _num_compiled(module.outer) == 1
+    assert "goes on without remembered compiled functions" in capsys.readouterr().err

@@ -1,11 +1,11 @@
-"""How hot loops over arrays are compiled, and kept on disk until what they are made of changes.
+"""Compile hot loops over arrays, and keep them on disk until what they are made of changes.
 
 Numba keeps compiled functions beside their files, and compiles one anew when its own file has changed. What it takes from
 other files, constants and the functions that it calls, is inside what is kept: a change there would go unnoticed, and the
 next run would compute with what was before. So the stamp by which Numba tells covers these, too.
 
-To compile takes a second for most functions, which is more than small work takes in Python. So a function that is not on
-disk may run as Python at first (`python_first`), until the process has spent some time so.
+Compiling takes a second for most functions, and small work takes less in Python. So a function that is not on disk may
+run as Python at first (`python_first`), until the process has spent `MOST_PYTHON_S` in such functions.
 
 A compiled function may be an argument of another one, which is compiled for it anew, as a template is. Numba tells such
 arguments apart by names that it draws for them in every process, so that it would find nothing on disk: here a function's
@@ -38,7 +38,7 @@ __all__ = [
     "compile_from_now_on",
     "compiled",
     "compiling_is_said",
-    "is_kept",
+    "is_on_disk",
     "lean",
     "only_compiled",
     "only_lean",
@@ -46,9 +46,10 @@ __all__ = [
     "records",
 ]
 
-# CPU time that a process spends in functions as Python before it compiles them: a fifth of what it takes to compile the
-# simulator, and many times what some hundred jobs take.
 MOST_PYTHON_S = 10.0
+"""CPU time that a process may spend in functions as Python; then it compiles them.
+
+Compiling the simulator takes five times as long, and a simulation of some hundred jobs a small part of it."""
 
 _WHAT = "compiled functions"
 _python_s = 0.0
@@ -63,7 +64,7 @@ def compiled(function: _Function, *, may_be_python: bool = True, **options: Any)
 
     Parameters
     ----------
-    may_be_python : whether it may run as Python, under `python_first`; then it finds the same, to the last bit.
+    may_be_python : whether it may run as Python under `python_first`. Its results have to be the same to the last bit.
     options : of ``numba.njit``.
     """
     dispatcher: Any = njit(**options)(function)
@@ -79,7 +80,7 @@ def compiled(function: _Function, *, may_be_python: bool = True, **options: Any)
         if function.__closure__ is None:
             dispatcher._set_uuid(f"{function.__module__}.{function.__qualname__}:{index._source_stamp}")
     if may_be_python and isinstance(dispatcher, Dispatcher):
-        _Python(dispatcher)
+        _PythonFallback(dispatcher)
     return cast(_Function, dispatcher)
 
 
@@ -91,8 +92,10 @@ def lean(function: _Function, *, may_be_python: bool = True) -> _Function:
     return compiled(function, may_be_python=may_be_python, nogil=True, error_model="numpy", _nrt=False)
 
 
-only_compiled, only_lean = partial(compiled, may_be_python=False), partial(lean, may_be_python=False)
-"""The same for functions that are too slow as Python for any work, or whose sums and powers end in other bits there."""
+only_compiled = partial(compiled, may_be_python=False)
+"""`compiled`, and never run as Python: for functions that are too slow there, or whose results have other bits there."""
+only_lean = partial(lean, may_be_python=False)
+"""`lean`, and never run as Python."""
 
 
 def records(num: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
@@ -139,7 +142,7 @@ def compiling_is_said(say: Callable[[str], None], what: str) -> Iterator[None]:
 
 @contextmanager
 def python_first() -> Iterator[None]:
-    """Run functions that are not on disk as Python, until the process has spent `MOST_PYTHON_S` so; for small work."""
+    """Run functions that are not on disk as Python within the block, for `MOST_PYTHON_S` of the process at most."""
     token = _is_python_first.set(True)
     try:
         yield
@@ -147,25 +150,22 @@ def python_first() -> Iterator[None]:
         _is_python_first.reset(token)
 
 
-def is_kept(function: Callable[..., Any]) -> bool:
-    """Return whether some compiled form of a function is on disk."""
-    index = _index_of(function)
-    try:
-        return index is not None and bool(index._load_index())
-    except Exception:  # of a damaged file, any
-        return False
+def is_on_disk(function: Callable[..., Any]) -> bool:
+    """Return whether a function is compiled and on disk, for arguments of any types."""
+    return bool(_kept_forms(function))
 
 
 def compile_from_now_on() -> None:
-    """Run nothing more as Python in this process."""
+    """End `python_first` for this process: compile each function at its first call."""
     global _python_s
     _python_s = MOST_PYTHON_S
 
 
-class _Python:
-    """A compiled function as Python, which Numba calls where it would compile: calls of what is compiled are as before.
+class _PythonFallback:
+    """Python code of a compiled function, which Numba calls instead of compiling.
 
-    Within, functions call each other as Python, too, with nothing between.
+    Numba asks for it at a call whose types of arguments are not compiled yet. Other calls are as fast as without it. One
+    function in Python calls another directly.
     """
 
     def __init__(self, dispatcher: Any) -> None:
@@ -176,7 +176,7 @@ class _Python:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function, whose globals are Python."""
+        """The function in Python. The functions that it calls are in Python, too."""
         if self._function is None:
             of = self._dispatcher.py_func
             names = _python_globals(of.__globals__)
@@ -186,51 +186,49 @@ class _Python:
     def __call__(self, *args: Any) -> Any:
         global _python_s
         since_s = time.thread_time()
-        if (
-            self.function.__code__.co_flags & CO_VARARGS
-        ):  # Numba hands on what ``*args`` stands for as one tuple
-            args = (*args[:-1], *args[-1])
+        if self.function.__code__.co_flags & CO_VARARGS:
+            args = (*args[:-1], *args[-1])  # Numba gives the values of ``*args`` as one tuple
         try:
-            with np.errstate(all="ignore"):  # as where it is compiled
+            with np.errstate(all="ignore"):  # compiled code does not warn either
                 return _each(_to_numba, self.function(*(_each(_to_python, arg) for arg in args)))
         finally:
             _python_s += time.thread_time() - since_s
 
     def _code(self, *args: Any) -> Any:
-        """What is to be called: this, or compiled code."""
+        """Return the code that Numba is to call: this, or what it compiles."""
         if _python_s < MOST_PYTHON_S and _is_python_first.get() and not self._is_on_disk(args):
             return self
         return self._compile(*args)
 
     def _is_on_disk(self, args: tuple[Any, ...]) -> bool:
-        index, typeof = _index_of(self._dispatcher), self._dispatcher.typeof_pyval
         if self._on_disk is None:
-            try:
-                self._on_disk = {} if index is None else index._load_index()
-            except Exception:  # of a damaged file, any; Numba is to find it
-                return True
+            self._on_disk = _kept_forms(self._dispatcher)
+        if self._on_disk is None:
+            return True  # a damaged file, of which Numba's cache tells
         if not self._on_disk:
             return False
+        typeof = self._dispatcher.typeof_pyval
         signature = tuple(Omitted(arg.value) if isinstance(arg, OmittedArg) else typeof(arg) for arg in args)
         codegen = self._dispatcher.targetctx.codegen()
         return self._dispatcher._cache._index_key(signature, codegen) in self._on_disk
 
 
 _globals: dict[int, dict[str, Any]] = {}
+"""Results of `_python_globals` by the id of the module's names."""
 
 
 def _python_globals(names: dict[str, Any]) -> dict[str, Any]:
-    """A module's names, of which those of compiled functions stand for Python."""
+    """Return a copy of a module's names, in which each compiled function is replaced by its Python code."""
     if (found := _globals.get(id(names))) is None:
         found = _globals[id(names)] = dict(names)  # before the others: modules may refer to each other
         for name, value in names.items():
-            if isinstance(python := getattr(value, "as_python", None), _Python):
+            if isinstance(python := getattr(value, "as_python", None), _PythonFallback):
                 found[name] = python.function
     return found
 
 
 def _each(change: Callable[[Any], Any], value: Any) -> Any:
-    """The value, or every part of a tuple, changed."""
+    """Return a value after a change; of a tuple, also a nested one, change each part."""
     if not isinstance(value, tuple):
         return change(value)
     parts = [_each(change, part) for part in value]
@@ -276,6 +274,15 @@ class _ForgivingCache(FunctionCache):
 def _index_of(function: Any) -> Any:
     """Numba's note of what is on disk of a function; None if nothing is, as where Numba is told to compile nothing."""
     return getattr(getattr(function, "_cache", None), "_cache_file", None)
+
+
+def _kept_forms(function: Any) -> Mapping[Any, Any] | None:
+    """Read what is on disk of a function, by types of arguments and processor; return None if the file is damaged."""
+    index = _index_of(function)
+    try:
+        return {} if index is None else cast(Mapping[Any, Any], index._load_index())
+    except Exception:  # of a damaged file, any
+        return None
 
 
 def _stamp(names: Mapping[str, Any], own_file: object) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 __all__ = ["Progress", "no_progress", "progress_text"]
 
 Progress = Callable[[str, str], None]
-"""Called with the stage that runs, such as ``measuring ops``, and its part, such as ``12 of 80``, or nothing."""
+"""Function that takes the stage that runs, such as ``measuring ops``, and its part, such as ``12 of 80`` or empty."""
 
 
 def no_progress(stage: str, part: str) -> None:
-    """Tell nobody."""
+    """Take a stage and its part, and show nothing: the default."""
 
 
 def progress_text(stage: str, part: str) -> str:

@@ -43,7 +43,9 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
         If there is no such file.
     """
     file = Path(path).resolve()
-    if file.suffix != ".py" or not file.is_file():
+    if not file.is_file():
+        raise ValueError(f"there is no file {path}; give the path of a Python file: {advice}")
+    if file.suffix != ".py":
         raise ValueError(f"{path} is not a Python file; give the path of one: {advice}")
     spec = importlib.util.spec_from_file_location(f"{_PREFIX}{file.stem}", file)
     assert spec is not None

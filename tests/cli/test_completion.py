@@ -15,6 +15,9 @@ CASES = {
     "plan gpt2-": {"gpt2-medium", "gpt2-large", "gpt2-xl"},
     "fleet compare --policy tire": {"tiresias"},
     "serve simulate --policy sar": {"sarathi"},
+    "serve simulate --policy alp": set(),
+    "serve place --policy alp": {"alpaserve"},
+    "fleet simulate --placement p": {"packed"},
     "papers hiv": {"hived"},
     "serve run --lora-m": {"--lora-modules"},
 }

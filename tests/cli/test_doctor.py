@@ -47,7 +47,7 @@ def test_measurements(there, monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_compiled_simulator(kept, monkeypatch, capsys):
-    monkeypatch.setattr("trainyard.compiling.is_kept", lambda function: kept)
+    monkeypatch.setattr("trainyard.compiling.is_on_disk", lambda function: kept)
     found = parts(capsys)["compiled simulator"]
     assert found["is_there"] is kept
     assert ("trainyard.fleet.precompile" in found["found"]) is not kept

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainyard.cli import progress
-from trainyard.cli.progress import ProgressLines, showing_progress
+from trainyard.cli.progress import ProgressLog, showing_progress
 from trainyard.cli.screen import Screen
 from trainyard.cost.measure_processes import _counted
 from trainyard.cost.trace import trace_graph
@@ -27,10 +27,10 @@ def at_once(monkeypatch):
 def lines_of(news):
     """What is printed for (seconds, stage, part), each looked at when it is told."""
     said, now = [], [0.0]
-    lines = ProgressLines("planning", said.append, lambda: now[0])
+    log = ProgressLog("planning", said.append, lambda: now[0])
     for now[0], stage, part in news:
-        lines.report(stage, part)
-        lines.look()
+        log.report(stage, part)
+        log.look()
     return said
 
 

@@ -83,7 +83,7 @@ BAD = {
     "unknown router": (traced("--router", "random"), ("unknown router 'random'", "least_requests")),
     "unknown baseline": (traced("--baseline", "orca"), ("'orca' is not among the policies: vllm",)),
     "unknown request": (traced("--follow", "third"), ("no request 'third'", "there are first, second, long, <b>")),
-    "unknown format": (traced("--format", "pdf"), ("no trace format 'pdf'", "azure")),
+    "unknown format": (traced("--format", "pdf"), ("unknown trace format 'pdf'", "azure")),
     "page in no folder": (traced("--html", "no/page.html"), ("--html no/page.html", "no folder no")),
     "page and table in one file": (traced("--html", "x", "--csv", "./x"), ("--html and --csv are both x", "of its own")),
     "no chunk": (traced("--policy", "sarathi(chunk_tokens=0)"), ("sarathi(chunk_tokens=0): chunk_tokens is 0; allowed",)),

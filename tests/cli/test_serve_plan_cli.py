@@ -121,7 +121,8 @@ def test_objectives_that_cannot_be_met_are_told(small: Path, capsys: pytest.Capt
     assert err.startswith(
         "error: no deployment on these devices meets the objectives for 99.0 % of the requests"
     )
-    assert "even if each request is served alone, only 0.0%" in " ".join(out.split())
+    assert "even if each request is served alone, only 0.0 %" in " ".join(out.split())
+    assert "none of those examined" in out
 
 
 def test_a_model_that_fits_nowhere_is_a_result(

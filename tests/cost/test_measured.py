@@ -280,7 +280,7 @@ def _refuse(*_, **__):
 
 
 def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
-    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], None))
     local = Trace((), (Instruction(0, lambda: 0, (), {}, "lambda()", (), 0),), ())
     assert "cannot be sent" in measure_ops([[local]], Conditions(1, 1)).reasons["lambda()"]
 
@@ -288,18 +288,18 @@ def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
 def test_no_time_and_processes_that_do_not_live_leave_estimates(cache, monkeypatch):
     groups = [[small_trace()]]
     crash = measure_processes._Crash("was killed by signal 9", None, "", False)
-    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], crash))
+    monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], crash))
     ops = measure_ops(groups, Conditions(2, 1))
     assert {ops.reasons[s] for s in groups[0][0].signatures} == {crash.why}
     assert Measurements.read().of("2x1").failed == {}  # they are tried when processes live again
-    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], None))
     measure_ops(groups, Conditions(2, 1))
     assert set(Measurements.read().of("2x1").failed) == groups[0][0].signatures
 
 
 def test_no_more_memory_than_allowed_is_asked_for(cache, monkeypatch):
     monkeypatch.setattr(measured, "free_memory_bytes", lambda: 1024)
-    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], None))
     trace = small_trace()
     reasons = measure_ops([[trace]], Conditions(1, 1)).reasons
     assert all("GiB that measuring may use" in reasons[s] for s in trace.signatures)
@@ -308,7 +308,7 @@ def test_no_more_memory_than_allowed_is_asked_for(cache, monkeypatch):
 def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch):
     trace, runs = small_trace(), []
 
-    def run(request):
+    def run(request, at_op):
         runs.append(len(request["groups"]))
         found = {
             "seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)),
@@ -337,7 +337,7 @@ def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
     store.of("1x1").ops["aten.relu.default(float32[640, 16])"] = Measurement(1e-6, 0.0, 1e9, 1.0)
     store.write()
 
-    def run(request):
+    def run(request, at_op):
         runs.append(len(request["groups"]))
         found = {
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
@@ -369,10 +369,10 @@ def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
 
 
 def test_what_another_process_measures_meanwhile_is_kept(cache, monkeypatch):
-    monkeypatch.setattr(measure_processes, "_run", lambda request: ([], None))
+    monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], None))
 
     @contextmanager
-    def waiting():
+    def waiting(*news):
         store = Measurements.read()
         store.of("1x2").ops["other"] = store.of("1x1").ops["here"] = Measurement(1.0, 0.0, 1.0, 1.0)
         store.write()

@@ -59,9 +59,17 @@ TESTS = {
         f"{_SERVER}test_tokenizer_limits.py": "test_template_that_does_what_none_should_is_one_error "
         "test_tokenizer_that_takes_for_ever_is_one_error"
     },
-    "compiling a JSON schema or a grammar of tools": {
+    "compiling a form of answers: a JSON schema, regular expression, list of texts or grammar, also of tools": {
         f"{_SERVER}test_tokenizer_limits.py": "test_kin_of_such_schemas "
         "test_verdict_on_a_schema_is_short_however_long_the_schema_is"
+    },
+    "log-probabilities of prompts": {
+        f"{_SERVER}test_api_refusals.py": "test_values_that_are_not_allowed",
+        "serve/run/test_prompt_logprobs.py": "test_scores_of_a_step_are_bounded",
+    },
+    "`stop`; `bad_words`; `allowed_token_ids`; texts of `choice`; a regular expression or grammar": {
+        f"{_SERVER}test_api_refusals.py": "test_values_that_are_not_allowed",
+        f"{_SERVER}test_forms_of_answers.py": "test_forms_that_cannot_be_are_refused_and_others_go_on",
     },
     "work that waits for these processes": {
         f"{_SERVER}test_tokenizer_limits.py": "test_no_more_work_waits_than_there_is_room_for"

@@ -99,7 +99,7 @@ def test_beside_those_of_the_catalog(file: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("{folder}/none.py:mine", "none.py is not a Python file"),
+        ("{folder}/none.py:mine", "no file"),
         ("{file}:mine", "own.py does not define 'mine'; it defines widest, by_size, Nobody, Half, Curious"),
         ("{file}:number", "own.py:number is no policy: int has no needs, no preempts, no start, no decide; a policy has"),
         ("{file}:Half", "own.py:Half is no policy: Half has no preempts, no start; a policy has needs, preempts,"),

@@ -62,7 +62,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(
     assert main([*arguments]) == 2
     said = capsys.readouterr().err
     assert "device cuda: PyTorch finds no GPU on this machine" in said
-    assert "train with device cpu" in said
+    assert "train with --device cpu" in said
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -206,7 +206,7 @@ def test_what_cannot_be_measured_is_one_sentence(
     with pytest.raises(HardwareError) as refused:
         measured_gpu_cluster(1, 1)
     assert str(refused.value) == (
-        f"device cuda: measuring GPU 0 {why}; end other work on this GPU, or train with device cpu"
+        f"--device cuda: measuring GPU 0 {why}; end other work on this GPU, or train with --device cpu"
     )
 
 

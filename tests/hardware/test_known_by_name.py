@@ -68,7 +68,7 @@ def test_partitions_and_hosts_tell_clusters_apart() -> None:
             "2x8xV100",
             "unknown device 'V100'; known: A100-40G, A100-80G.* YAML",
         ),
-        ("1x2xT4+1x2", "unknown device 'device'"),
+        ("1x2xT4+1x2", "the cluster names no device type; name one, .*A100-40G"),
         (
             "1x512xH100",
             "512 devices, and links are known between at most 256; a larger machine is several nodes",

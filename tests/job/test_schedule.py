@@ -49,7 +49,7 @@ def test_action_refuses_other_text(text: str) -> None:
 
 
 def test_action_refuses_bad_fields() -> None:
-    with pytest.raises(ValueError, match="the known ones are F, B, I, W"):
+    with pytest.raises(ValueError, match="known: F, B, I, W"):
         Action("G", 0, 0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="count from 0"):
         Action("F", 0, -1)
@@ -218,7 +218,7 @@ def test_full_and_split_backwards_may_be_mixed() -> None:
 
 
 def test_counts_and_names_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"unknown schedule '1f1b'; the known ones are .*one_f_one_b"):
+    with pytest.raises(ValueError, match=r"unknown schedule '1f1b'; known: .*one_f_one_b"):
         make_schedule("1f1b", 2, 2)
     with pytest.raises(ValueError, match=r"multiple of num_ranks, got 6 .* use 4 or 8 microbatches"):
         make_schedule("interleaved", 4, 6, 2)

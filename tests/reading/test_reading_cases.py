@@ -53,8 +53,8 @@ WRONG_PLANS = {
     "unknown": ("num_rows: 8", "num_rows: 8\nbogus: 1", "field 'bogus': no such field; there are model, fingerprint"),
     "actions": ("num_microbatches: 1", "num_microbatches: 1000000", "2,000,000 actions; at most 262,144"),
     "stages": ("num_stages_per_rank: 1", "num_stages_per_rank: 1000000", "field 'num_stages_per_rank': got 1000000"),
-    "unknown schedule": ("name: gpipe", "name: x", "field 'schedule': unknown schedule 'x'; the known ones are"),
-    "an unknown fate": ("relu: recompute", "relu: forget", "unknown fate 'forget'; the known ones are recompute"),
+    "unknown schedule": ("name: gpipe", "name: x", "field 'schedule': unknown schedule 'x'; known:"),
+    "an unknown fate": ("relu: recompute", "relu: forget", "unknown fate 'forget'; known: recompute"),
     "a placement": ("S0", "S9999", "field 'data': 'S9999' is no placement"),
     "parameters alone divided": (
         "summed_over: [data]", "summed_over: [data]\n  parameters: {divided_over: [data]}", "gradients are not"
@@ -200,7 +200,7 @@ OPTIONS = {
     "rows, negative": (("plan", "gpt-tiny", "--cluster", "1x2xT4", "--rows", "-1"), "--rows -1: allowed is 1 to"),
     "rows, endless": (("compare", "gpt-tiny", "--cluster", "1x2xT4", "--strategies", "zero", "--rows", HUGE), "--rows"),
     "no processes": (("train", "gpt-tiny", "--processes", "0"), "--processes 0: allowed is 1 to 256"),
-    "steps, negative": (("train", "gpt-tiny", "--steps", "-5"), "--steps -5: allowed is 0 to"),
+    "steps, negative": (("train", "gpt-tiny", "--steps", "-5"), "--steps -5: allowed is 1 to"),
     "rate of learning": (("train", "gpt-tiny", "--lr", "nan"), "--lr nan"),
     "nodes, endless": (("hardware", f"{HUGE}x2xT4"), "allowed: NODESxDEVICESxNAME"),
     "nodes in all": (("hardware", "+".join(["16384x8xT4"] * 9)), "at most 1,000,000 devices"),

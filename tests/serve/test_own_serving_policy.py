@@ -99,7 +99,7 @@ def test_what_is_no_policy_is_told(file):
         parse_policies(f"{file}:Sometimes")
     with pytest.raises(ServeError, match="admits requests itself; leave vtc out"):
         parse_policies(f"{file}:Alone + vtc")
-    with pytest.raises(ValueError, match="is not a Python file"):
+    with pytest.raises(ValueError, match=r"there is no file nowhere\.py"):
         parse_policies("nowhere.py:Alone")
 
 

@@ -125,7 +125,7 @@ def test_a_time_that_no_request_has_is_not_told():
     requests = [TracedRequest(Request(f"{i}", float(i), 100, 1, ttft_s=1e-6), 1) for i in range(5)]
     plan = plan_serving(requests, split_of(), 1, given_choices("vllm"))
     (excluded,) = plan.excluded_splits
-    assert "alone, only 0.0% of the requests meet their objectives; TTFT p50 " in excluded.why
+    assert "alone, only 0.0 % of the requests meet their objectives; TTFT p50 " in excluded.why
     assert "TPOT" not in excluded.why
 
 
@@ -136,7 +136,7 @@ def test_too_few_devices_are_told():
     assert plan.deployment.num_devices == 1
     assert 0 < plan.summary.slo_attainment < 0.99
     assert [each.why for each in plan.excluded_splits] == [
-        "fewer than 99.0% meet their objectives on 1 devices"
+        "fewer than 99.0 % meet their objectives on 1 device"
     ]
 
 

@@ -36,7 +36,7 @@ def test_a_file_gives_a_model(tmp_path, returned, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is not a Python file"),
+        (None, "there is no file .*; give the path of a Python file"),
         ("x = 1\n", "has no function `model`"),
         ("def model():\n    return 3\n", "returned int; it must define"),
         ("def model():\n    return 1, 2, 3\n", r"returned \(int, int, int\)"),

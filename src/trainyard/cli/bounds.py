@@ -17,20 +17,20 @@ from trainyard.reading.limits import (
 
 __all__ = [
     "BURSTINESS", "COUNT", "DEVICES", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT",
-    "PROCESSES", "QUANTITY", "RATE", "REQUESTS", "ROWS", "SEED", "SEEDS", "STALL", "STEPS", "TOKENS", "Bounds",
-    "check_bounds",
+    "PROCESSES", "QUANTITY", "RATE", "REQUESTS", "ROWS", "RUN_STEPS", "SEED", "SEEDS", "STALL", "STEPS", "TOKENS",
+    "Bounds", "check_bounds",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an option may be.
+    """Values that an option may have.
 
     Attributes
     ----------
     least, most : both are allowed.
     or_never : whether infinity is, too.
-    unit : of both.
+    unit : of both, such as ``s``; empty for plain numbers.
     """
 
     least: float
@@ -39,7 +39,7 @@ class Bounds:
     unit: str = ""
 
     def allow(self, value: float) -> bool:
-        """Whether a value is allowed."""
+        """Return whether a value is allowed."""
         return self.least <= value <= self.most or (self.or_never and value == float("inf"))
 
     def __str__(self) -> str:
@@ -51,6 +51,7 @@ class Bounds:
 
 ROWS = Bounds(1, MOST_ROWS)
 STEPS = Bounds(0, MOST_STEPS)
+RUN_STEPS = Bounds(1, MOST_STEPS)
 COUNT = Bounds(0, 1_000_000)
 PROCESSES = Bounds(1, 256)
 SEED = Bounds(0, 2**63 - 1)
@@ -85,5 +86,6 @@ def check_bounds(options: Any) -> None:
             values = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(bounds, Bounds) and not all(map(bounds.allow, values)):
                 option = "--" + name.replace("_", "-")
-                given = f"{value:g}{bounds.unit}" if bounds.unit else shown(value)
-                raise ValueError(f"{option} {given}: allowed is {bounds}; give such a number")
+                given = f"{value:g}{bounds.unit}" if bounds.unit else " ".join(map(shown, values))
+                what = "such numbers" if len(values) > 1 else "such a number"
+                raise ValueError(f"{option} {given}: allowed is {bounds}; give {what}")

@@ -24,7 +24,7 @@ class Options(StepOptions, Common):
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Name of a model such as gpt2, a Python file that defines model(), or a Hugging Face config.json."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
+    """Cluster to plan for: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
     strategies: Annotated[str, tyro.conf.arg(metavar="A,B,...")]
     """Strategies to compare, separated by commas; each may combine several with +."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None

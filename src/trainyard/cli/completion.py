@@ -1,8 +1,7 @@
-"""`trainyard completion`: a script with which a shell completes verbs, options and their values."""
+"""`trainyard completion`: print a script with which a shell completes verbs, options and their values."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
@@ -11,11 +10,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from trainyard.cli.option_help import Option, options_of
+from trainyard.cli.option_help import OptionHelp, options_of
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.verbs import VERBS
 
 __all__ = ["Options", "act"]
+
+OptionsByVerb = Mapping[str, tuple[OptionHelp, ...]]
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,9 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Print the script."""
-    known = {name: _with_names(name, options_of(_options(name))) for name in VERBS}
+    known = {name: _with_names(name, options_of(verb.loaded().Options)) for name, verb in VERBS.items()}
     script = _fish(known) if options.shell == "fish" else _bash(known, is_zsh=options.shell == "zsh")
     return Outcome({"shell": options.shell, "script": script}, (script,))
-
-
-Known = Mapping[str, tuple[Option, ...]]
-"""The options of every verb."""
-
-
-def _options(verb: str) -> type:
-    found: type = importlib.import_module(VERBS[verb].module).Options
-    return found
 
 
 def _models() -> tuple[str, ...]:
@@ -73,7 +65,19 @@ def _fleet_policies() -> tuple[str, ...]:
 def _serve_policies() -> tuple[str, ...]:
     from trainyard.serve.catalog import CATALOG
 
-    return tuple(entry.name for entry in CATALOG)
+    return tuple(entry.name for entry in CATALOG if entry.decides in ("batches", "admission"))
+
+
+def _serve_placers() -> tuple[str, ...]:
+    from trainyard.serve.catalog import CATALOG
+
+    return tuple(entry.name for entry in CATALOG if entry.decides == "placement")
+
+
+def _placements() -> tuple[str, ...]:
+    from trainyard.fleet.place.nodes import PLACEMENTS
+
+    return tuple(PLACEMENTS)
 
 
 _NAMES: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = MappingProxyType(
@@ -84,25 +88,31 @@ _NAMES: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = MappingProxyTy
         ("papers", "[NAME]"): _systems,
         ("reproduce", "[NAME]"): _systems,
         ("fleet", "--policy"): _fleet_policies,
+        ("fleet", "--placement"): _placements,
+        ("serve place", "--policy"): _serve_placers,
         ("serve", "--policy"): _serve_policies,
     }
 )
-"""Names that an option takes, by the first word of the verb, or nothing for all, and the option."""
+"""Functions that return the names that an option takes, by verbs and option.
+
+Verbs are one, such as ``serve place``; all of a level, such as ``serve``; or all, as an empty text. The narrowest counts.
+"""
 
 
-def _with_names(verb: str, options: tuple[Option, ...]) -> tuple[Option, ...]:
-    """Add the names that options take to their choices."""
+def _with_names(verb: str, options: tuple[OptionHelp, ...]) -> tuple[OptionHelp, ...]:
+    """Add to the choices of options the names that `_NAMES` knows."""
 
-    def names(option: Option) -> tuple[str, ...]:
-        find = _NAMES.get((verb.split()[0], option.flag)) or _NAMES.get(("", option.flag))
+    def names(option: OptionHelp) -> tuple[str, ...]:
+        of_verb = (_NAMES.get((words, option.flag)) for words in (verb, verb.split()[0], ""))
+        find = next((found for found in of_verb if found is not None), None)
         return option.choices or (() if find is None else find())
 
     return tuple(replace(option, choices=names(option)) for option in options)
 
 
-def _bash(known: Known, is_zsh: bool) -> str:
-    """Return the script for bash; zsh runs the same one. Where no word is known, the shell completes files."""
-    levels = sorted({name.split()[0] for name in known if " " in name})
+def _bash(known: OptionsByVerb, is_zsh: bool) -> str:
+    """Return the script for bash, which zsh runs, too. The shell completes files if the script knows no word."""
+    levels = _levels(known)
     acts = [_case(level, _acts(known, level)) for level in levels]
     flags, values, arguments = [], [], []
     for name, options in known.items():
@@ -139,7 +149,12 @@ def _bash(known: Known, is_zsh: bool) -> str:
     return "\n".join(script)
 
 
-def _acts(known: Known, level: str) -> list[str]:
+def _levels(known: OptionsByVerb) -> list[str]:
+    """Return the first words of verbs of two words."""
+    return sorted({name.split()[0] for name in known if " " in name})
+
+
+def _acts(known: OptionsByVerb, level: str) -> list[str]:
     return [name.split()[1] for name in known if name.startswith(f"{level} ")]
 
 
@@ -148,11 +163,11 @@ def _cases(word: str, branches: Sequence[str]) -> list[str]:
 
 
 def _case(pattern: str, words: Sequence[str]) -> str:
-    """Return the branch of a shell's `case` that knows some words."""
+    """Return the branch of a shell's `case` that completes a pattern with words."""
     return f"      {quote(pattern)}) known={quote(' '.join(words))};;"
 
 
-def _fish(known: Known) -> str:
+def _fish(known: OptionsByVerb) -> str:
     """Return the script for fish."""
     lines = ["complete -c trainyard -e"]
     for name, options in known.items():
@@ -166,13 +181,13 @@ def _fish(known: Known) -> str:
             seen += f"; and __fish_seen_subcommand_from {word}"
         else:
             lines.append(_fish_line("__fish_use_subcommand", f"-f -a {level}", VERBS[name].line))
-            seen += "; and not __fish_seen_subcommand_from fleet serve"
+            seen += f"; and not __fish_seen_subcommand_from {' '.join(_levels(known))}"
         lines += [_fish_line(seen, *_fish_option(option)) for option in options]
     return "\n".join(dict.fromkeys(lines))
 
 
-def _fish_option(option: Option) -> tuple[str, str]:
-    """Return an option in the words of fish, and the first sentence of its description."""
+def _fish_option(option: OptionHelp) -> tuple[str, str]:
+    """Return the arguments of fish's `complete` for an option, and the first sentence of its description."""
     parts = [] if option.is_positional else [f"-l {option.flag.removeprefix('--')}"]
     parts += ["-r"] if option.metavar and not option.is_positional else []
     parts += [f"-a {quote(' '.join(option.choices))}"] if option.choices else []

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.option_errors import option_error
 from trainyard.cli.option_help import options_help
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
@@ -30,18 +28,6 @@ _FAILED, _USER_ERROR = 1, 2
 _MOST_ROWS = 4
 _HELP = ("-h", "--help", "help")
 _SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_REWORDED = MappingProxyType(
-    {
-        r" Argument helptext: .*?(?= For full helptext|$)": "",
-        r" For full helptext, (?:see|run) (.*) --help": r"; see \1 --help",
-        r"(Unrecognized options: .*?) Perhaps you meant:": r"\1. Perhaps you meant:",
-        r"Error parsing (\S+): ": r"\1: ",
-        r"invalid literal for int\(\) with base 10: (.*?)(?=;|$)": r"\1 is not a whole number; give one",
-        r"could not convert string to float: (.*?)(?=;|$)": r"\1 is not a number; give one",
-        r"invalid choice (.*?) for argument '(.*?)'. Expected one of \((.*?)\)\.?": r"\2: \1 is not known; known are \3",
-    }
-)
-"""How tyro says what is wrong, and how we do."""
 
 
 class UsageError(ValueError):
@@ -101,7 +87,7 @@ def _run(given: list[str]) -> int:
         print(f"trainyard {VERSION}")
         return 0
     name, rest = _verb(given)
-    module = importlib.import_module(VERBS[name].module)
+    module = VERBS[name].loaded()
     if "-h" in rest or "--help" in rest:
         print(options_help(name, module.Options, shutil.get_terminal_size((110, 24)).columns))
         return 0
@@ -125,7 +111,7 @@ def _run(given: list[str]) -> int:
 
 
 def _tell_error(message: str, as_json: bool) -> None:
-    """Print an error as the last line of stderr, with ``--json`` as a document with one name, ``error``."""
+    """Print an error as the last line of stderr; with ``--json`` as the document ``{"error": message}``."""
     print(json.dumps({"error": message}) if as_json else f"error: {visible(message)}", file=sys.stderr)
 
 
@@ -147,7 +133,7 @@ def _verb(given: list[str]) -> tuple[str, list[str]]:
 
 
 def _with_whole_dtypes(given: Sequence[str]) -> list[str]:
-    """Write out short names of types, such as ``--dtype bf16``; every verb that has the option takes them."""
+    """Return the arguments with short names of types written out: ``--dtype bf16`` is ``--dtype bfloat16``."""
     whole = list(given)
     for i, argument in enumerate(given):
         option, sign, value = argument.partition("=")
@@ -167,11 +153,11 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
     """Read the verb's options."""
     import tyro
 
-    from trainyard.cli.optional_values import without_none
+    from trainyard.cli.optional_values import refusing_none
 
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), without_none():
+        with contextlib.redirect_stderr(said), refusing_none():
             return tyro.cli(
                 module.Options,
                 prog=f"trainyard {name}",
@@ -180,16 +166,7 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
                 add_help=False,
             )
     except SystemExit:
-        raise UsageError(_without_box(said.getvalue())) from None
-
-
-def _without_box(text: str) -> str:
-    """Return the sentences in the boxes that tyro draws around errors, without the help of the option."""
-    rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
-    told = " ".join(row for row in rows if row).replace(" :", ":")
-    for pattern, words in _REWORDED.items():
-        told = re.sub(pattern, words, told)
-    return told
+        raise UsageError(option_error(said.getvalue())) from None
 
 
 def _is_users(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""`trainyard doctor`: what of this installation is there, and which verbs miss something."""
+"""`trainyard doctor`: tell which parts of this installation are there, and which verbs need the others."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _Finding:
 
     Attributes
     ----------
-    part : what it is.
+    part : name, such as ``PyTorch``.
     is_there : whether it can be used.
-    found : what was found, or what to do.
-    verbs : which verbs need it.
+    found : version or place; of a missing part, what to do.
+    verbs : verbs that need it.
     """
 
     part: str
@@ -50,7 +50,7 @@ class _Finding:
 
 
 def act(options: Options, screen: Screen) -> Outcome:
-    """Look."""
+    """Look for each part."""
     from trainyard.report.tables import make_table
 
     with screen.waiting("looking at this installation"):
@@ -104,7 +104,7 @@ def _extras() -> Iterator[_Finding]:
 
 
 def _installed(package: str) -> str:
-    """Return the version of an installed package; nothing if it is not installed."""
+    """Return the version of a package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -124,10 +124,10 @@ def _vllm() -> _Finding:
 
 
 def _simulator() -> _Finding:
-    from trainyard.compiling import is_kept
+    from trainyard.compiling import is_on_disk
     from trainyard.fleet.mechanism.preempt import assign
 
-    is_there = is_kept(assign)
+    is_there = is_on_disk(assign)
     told = (
         "on disk"
         if is_there
@@ -137,11 +137,11 @@ def _simulator() -> _Finding:
 
 
 def _measured() -> Iterator[_Finding]:
-    """Look for what was measured of this machine."""
+    """Look for measurements of this machine."""
     from trainyard.hardware.remembered import cache_folder, measurements_file
 
-    whats = {"machine": ("rates of this machine", "hardware local"), "ops": ("times of ops", "train")}
-    for kind, (what, verb) in whats.items():
+    kinds = {"machine": ("rates of this machine", "hardware local"), "ops": ("times of ops", "train")}
+    for kind, (what, verb) in kinds.items():
         path = measurements_file(kind)
         told = str(path) if path.exists() else f"none in {cache_folder()}: measured when first needed"
         yield _Finding(what, path.exists(), told, f"{verb}, and plans for `local`")

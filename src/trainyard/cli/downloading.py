@@ -21,7 +21,7 @@ __all__ = ["DownloadOptions", "fetched", "listed"]
 
 @dataclass(frozen=True)
 class DownloadOptions(Common):
-    """Which file is fetched, and where it is put."""
+    """File to fetch, and the folder to put it in."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A trace of the list."""
@@ -48,7 +48,7 @@ def fetched(files: Mapping[str, PublicFile], name: str, folder: Path, progress: 
 
     Parameters
     ----------
-    progress : hears what is going on.
+    progress : called with the part that is fetched.
     """
     from trainyard.reading.download import download, unpacked
     from trainyard.report.units import bytes_text, percent_text

@@ -1,4 +1,4 @@
-"""The options of a verb as help shows them: in groups, each with its description and its default."""
+"""Write the help of a verb: its options in groups, each with its description and its default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -16,25 +15,25 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from trainyard.cli.outputs import Output
 
-__all__ = ["Option", "options_help", "options_of"]
+__all__ = ["OptionHelp", "options_help", "options_of", "text_of_value"]
 
 _INDENT, _MOST_INDENT = 2, 26
 _ARGUMENTS, _OUTPUT, _REQUIRED = "arguments", "output", "required"
 
 
 @dataclass(frozen=True)
-class Option:
-    """An option of a verb, or a positional argument.
+class OptionHelp:
+    """Help of an option, or of a positional argument.
 
     Attributes
     ----------
     flag : such as ``--limit``; the name in capitals of a positional argument.
-    metavar : what stands for its value; empty if it takes none.
-    choices : its values, if there are few.
-    text : describes it.
-    default : what help says of its default; empty where the description does.
-    group : heading under which it stands.
-    is_positional, is_path : whether it has no flag, and whether it names a file or folder.
+    metavar : placeholder of the value, such as ``TIME``; empty if the option takes no value.
+    choices : all values, if they are few.
+    text : description.
+    default : such as ``default: 30s`` or ``required``; empty if the description says it.
+    group : heading of the group that has the option.
+    is_positional : whether it has no flag.
     """
 
     flag: str
@@ -44,16 +43,15 @@ class Option:
     default: str
     group: str
     is_positional: bool
-    is_path: bool
 
 
-def options_of(options: type) -> tuple[Option, ...]:
-    """Return the options of a verb in the order of its help: its own ones first.
+def options_of(options: type) -> tuple[OptionHelp, ...]:
+    """Return the options of a verb in the order of its help: first those that its own dataclass declares.
 
     Parameters
     ----------
-    options : a dataclass. Options of a base with a ``heading`` stand under that heading, those that let something be
-        written under ``output``, all others under ``options``.
+    options : a dataclass. The fields of a base with a ``heading`` are the group of that heading. Other fields are in the
+        group ``output`` if they name a file or folder to write, else in ``options``.
     """
     hints, owners = get_type_hints(options, include_extras=True), list(_owners(options))
     texts = {name: text for owner in reversed(owners) for name, text in _texts(owner).items()}
@@ -79,7 +77,6 @@ def options_help(verb: str, options: type, width: int) -> str:
         " ".join(["usage: trainyard", verb, *positional, *needed, "[OPTIONS]"]),
         *("\n".join(textwrap.wrap(" ".join(each.split()), width)) for each in about),
     ]
-    # Arguments come first, what is written last.
     groups = dict.fromkeys([_ARGUMENTS, *(each.group for each in known if each.group != _OUTPUT), _OUTPUT])
     for group in groups:
         rows = [each for each in known if each.group == group]
@@ -88,13 +85,20 @@ def options_help(verb: str, options: type, width: int) -> str:
     return "\n\n".join(parts)
 
 
+def text_of_value(options: type, name: str, value: Any) -> str:
+    """Return the text with which a command line gives a field of a verb's options a value."""
+    _, extras = _kind(get_type_hints(options, include_extras=True)[name])
+    spec = _spec(extras)
+    return str(value) if spec is None else " ".join(spec.str_from_instance(value))
+
+
 def _owners(options: type) -> Iterator[type]:
-    """Give the dataclasses that declare the options, those of all verbs last."""
+    """Yield the dataclass and its bases, in the order of inheritance; `Common` is the last."""
     return (each for each in options.__mro__ if "__dataclass_fields__" in each.__dict__)
 
 
 def _texts(owner: type) -> dict[str, str]:
-    """Return the docstrings of fields by name."""
+    """Return the docstrings of the fields that a dataclass declares, by name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(body, ast.ClassDef)
     found = {}
@@ -109,9 +113,9 @@ def _texts(owner: type) -> dict[str, str]:
     return found
 
 
-def _option(field: Field[Any], hint: Any, text: str, owner: type) -> Option:
+def _option(field: Field[Any], hint: Any, text: str, owner: type) -> OptionHelp:
     kind, extras = _kind(hint)
-    spec = next((each for each in extras if isinstance(each, PrimitiveConstructorSpec)), None)
+    spec = _spec(extras)
     shown = next((each for each in extras if hasattr(each, "help_behavior_hint")), None)
     choices = tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
     metavar = (shown and shown.metavar) or (spec and spec.metavar) or "{" + ",".join(choices) + "}"
@@ -119,23 +123,20 @@ def _option(field: Field[Any], hint: Any, text: str, owner: type) -> Option:
     default = _default(field, spec)
     if shown and shown.help_behavior_hint:
         default = str(shown.help_behavior_hint)
-    writes = any(isinstance(each, Output) for each in extras)
-    return Option(
+    usual = _OUTPUT if any(isinstance(each, Output) for each in extras) else "options"
+    return OptionHelp(
         flag=metavar if is_positional else "--" + field.name.replace("_", "-"),
         metavar="" if kind is bool else metavar,
         choices=choices,
         text=(shown and shown.help) or text,
         default=default,
-        group=_ARGUMENTS
-        if is_positional
-        else owner.__dict__.get("heading", _OUTPUT if writes else "options"),
+        group=_ARGUMENTS if is_positional else owner.__dict__.get("heading", usual),
         is_positional=is_positional,
-        is_path=kind is Path,
     )
 
 
 def _kind(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type without None, and what it is annotated with."""
+    """Return a type without None, and the values with which it is annotated."""
     if get_origin(hint) is Annotated:
         kind, extras = _kind(get_args(hint)[0])
         return kind, (*get_args(hint)[1:], *extras)
@@ -145,8 +146,13 @@ def _kind(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, ()
 
 
+def _spec(extras: tuple[Any, ...]) -> PrimitiveConstructorSpec[Any] | None:
+    """Return the rule by which a value is read and shown, if a type is annotated with one."""
+    return next((each for each in extras if isinstance(each, PrimitiveConstructorSpec)), None)
+
+
 def _default(field: Field[Any], spec: PrimitiveConstructorSpec[Any] | None) -> str:
-    """Return what help says of a default; nothing of one that stands for something else, which the description names."""
+    """Return the default as help shows it; empty for one such as None, whose meaning the description has to say."""
     value = field.default
     if value is MISSING:
         return _REQUIRED
@@ -156,8 +162,8 @@ def _default(field: Field[Any], spec: PrimitiveConstructorSpec[Any] | None) -> s
     return f"default: {' '.join(texts)}"
 
 
-def _lines(option: Option, width: int) -> list[str]:
-    """Return an option and its description, beside each other if the option is short."""
+def _lines(option: OptionHelp, width: int) -> list[str]:
+    """Return the lines of an option. The description begins on the first line if the option is short enough."""
     head = " " * _INDENT + (
         option.flag if option.is_positional else f"{option.flag} {option.metavar}".rstrip()
     )

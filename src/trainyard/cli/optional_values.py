@@ -1,4 +1,4 @@
-"""Options that need not be given: what they take is what their type takes, never the word None."""
+"""Read options whose default is None: they take the values of their type, and not the word None."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
-__all__ = ["without_none"]
+__all__ = ["refusing_none"]
 
 _rules = ConstructorRegistry()
 
 
-def without_none() -> AbstractContextManager[Any]:
-    """Read optional values in the block as values of their type, with its choices and its errors."""
+def refusing_none() -> AbstractContextManager[Any]:
+    """Read an option that may be None as one of its type within the block; tyro alone also takes the word None."""
     return _rules
 
 
@@ -28,7 +28,7 @@ def without_none() -> AbstractContextManager[Any]:
 def _optional(
     info: PrimitiveTypeInfo,
 ) -> PrimitiveConstructorSpec[Any] | UnsupportedTypeAnnotationError | None:
-    """Read a type or None as the type."""
+    """Return the rule of a type for the type or None."""
     kinds = [each for each in get_args(info.type) if each is not NoneType]
     if get_origin(info.type) not in (Union, UnionType) or len(kinds) != 1:
         return None

@@ -14,7 +14,7 @@ from rich.text import Text
 from trainyard.progress import Progress, no_progress, progress_text
 from trainyard.reading import visible
 
-__all__ = ["ProgressLines", "showing_progress"]
+__all__ = ["ProgressLog", "showing_progress"]
 
 _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 10.0
 _saying = threading.Lock()
@@ -22,14 +22,14 @@ _saying = threading.Lock()
 os.register_at_fork(before=_saying.acquire, after_in_parent=_saying.release, after_in_child=_saying.release)
 
 
-class ProgressLines:
-    """Lines of progress for logs: one for each new stage, else one every ten seconds.
+class ProgressLog:
+    """Print progress to a log: one line for each new stage, else one every ten seconds.
 
     Parameters
     ----------
     stage : the first one.
-    say : takes a line.
-    clock : gives seconds.
+    say : prints a line.
+    clock : returns seconds.
     """
 
     def __init__(self, stage: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
@@ -38,11 +38,11 @@ class ProgressLines:
         self._began_s = self._said_s = clock()
 
     def report(self, stage: str, part: str) -> None:
-        """Note what runs now; nothing is printed."""
+        """Remember the stage that runs and its part. Nothing is printed."""
         self._at = stage, part
 
     def look(self) -> None:
-        """Print a line if the stage is new, or the last line is ten seconds old."""
+        """Print a line if the stage is new or the last line is ten seconds old."""
         (stage, part), now_s = self._at, self._clock()
         if stage not in self._said or now_s >= self._said_s + _SAY_EVERY_S:
             self._said.add(stage)
@@ -52,10 +52,10 @@ class ProgressLines:
 
 @contextmanager
 def showing_progress(console: Console, stage: str) -> Iterator[Progress]:
-    """Show what runs until the end of the block; yields a function that takes news.
+    """Show the stage that runs, until the end of the block; yield a function that takes the next stage or part.
 
-    Where no terminal rewrites the line, work that takes less than a second prints nothing. A quiet console, and
-    ``TRAINYARD_PROGRESS=off``, show nothing at all.
+    If stderr is no terminal, work of less than a second prints nothing. A quiet console shows nothing, nor does any with
+    ``TRAINYARD_PROGRESS=off``.
     """
     if console.quiet or os.environ.get("TRAINYARD_PROGRESS") == "off":
         yield no_progress
@@ -63,24 +63,24 @@ def showing_progress(console: Console, stage: str) -> Iterator[Progress]:
         with console.status(Text(visible(stage))) as status:
             yield lambda stage, part: status.update(Text(visible(progress_text(stage, part))))
     else:
-        with _looking(ProgressLines(stage, lambda line: _print(console, line))) as lines:
-            yield lines.report
+        with _looking(ProgressLog(stage, lambda line: _print(console, line))) as log:
+            yield log.report
 
 
 @contextmanager
-def _looking(lines: ProgressLines) -> Iterator[ProgressLines]:
-    """Look every second, in a thread: the work itself may be silent for minutes."""
+def _looking(log: ProgressLog) -> Iterator[ProgressLog]:
+    """Call ``look`` every second in a thread, as the work itself may take minutes without news."""
     is_over = threading.Event()
 
     def look() -> None:
         while not is_over.wait(_LOOK_EVERY_S):
             with _saying:
-                lines.look()
+                log.look()
 
     thread = threading.Thread(target=look, name="progress", daemon=True)
     thread.start()
     try:
-        yield lines
+        yield log
     finally:
         is_over.set()
         thread.join()

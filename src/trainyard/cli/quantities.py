@@ -30,8 +30,8 @@ def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
         raise ReadingError(f"{option}: {error}") from None
 
 
-def _option(metavar: str, parse: Callable[[str], float], text: Callable[[Any], str]) -> Any:
-    """Return how the command line reads a quantity, and how help shows its default."""
+def _rule(metavar: str, parse: Callable[[str], float], text: Callable[[Any], str]) -> Any:
+    """Return the rule by which the command line reads a quantity and help shows it."""
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
@@ -53,11 +53,11 @@ def _or_zero(text: str) -> float:
     return 0.0 if text in ("0", "0s") else parse_seconds(text)
 
 
-Duration = Annotated[float, _option("TIME", parse_seconds, seconds_as_given)]
+Duration = Annotated[float, _rule("TIME", parse_seconds, seconds_as_given)]
 """Seconds, given with a unit, such as ``6min``."""
-DurationOrNever = Annotated[float, _option("TIME", _or_never, _or_never_text)]
-"""The same, or ``never``, which is infinity."""
-DurationOrZero = Annotated[float, _option("TIME", _or_zero, seconds_as_given)]
-"""The same, or 0."""
-Size = Annotated[int, _option("SIZE", parse_bytes, bytes_as_given)]
+DurationOrNever = Annotated[float, _rule("TIME", _or_never, _or_never_text)]
+"""Seconds, given with a unit or as ``never``, which is infinity."""
+DurationOrZero = Annotated[float, _rule("TIME", _or_zero, seconds_as_given)]
+"""Seconds, given with a unit or as 0."""
+Size = Annotated[int, _rule("SIZE", parse_bytes, bytes_as_given)]
 """Bytes, given with a unit, such as ``40GB``."""

@@ -75,7 +75,7 @@ class Screen:
         self.say(f"{what} written to {path}")
 
     def waiting(self, stage: str) -> AbstractContextManager[Progress]:
-        """Show what runs until the end of the block; see `showing_progress`."""
+        """Show the stage that runs, until the end of the block; see `showing_progress`."""
         return showing_progress(self.messages, stage)
 
     def show(self, outcome: Outcome) -> None:

@@ -18,13 +18,13 @@ Precision = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(h
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
-    """What the optimizer keeps in memory."""
+    """Options of the optimizer that decide about memory."""
 
     heading = "training step"
     optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
     """How parameters are updated."""
     momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
-    """Of sgd; above 0 it keeps a number more for each parameter."""
+    """For sgd; above 0 the optimizer keeps one more number for each parameter."""
 
     def optimizer_config(self) -> OptimizerConfig:
         """As the runtime takes it."""
@@ -33,7 +33,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(OptimizerOptions):
-    """What a step is."""
+    """Options of a training step."""
 
     heading = OptimizerOptions.heading
     statistics: Literal["batch", "microbatch"] = "batch"

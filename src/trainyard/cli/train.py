@@ -36,9 +36,9 @@ class Options(TrainingOptions):
     processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
     strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
-    """Joined by + and applied left to right: auto, which searches, and published systems."""
+    """Strategies joined by + and applied left to right: published systems, or auto, which searches."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
-    """Rows of the batch of one step, for a model by name."""
+    """Rows of the batch of one step, for a model by name; a Python file gives its own batch."""
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}", PRECISION)
     ] = None

@@ -120,7 +120,7 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
 def _shown(
     screen: Screen, steps: int
 ) -> Iterator[tuple[Callable[[StepMetrics], None], Callable[[Restart], None]]]:
-    """Show a bar on a terminal, else lines now and then; yields what to call with news."""
+    """Show a bar on a terminal, else lines now and then; yield functions that take steps and restarts."""
 
     def on_restart(restart: Restart) -> None:
         screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, SEED, STALL, STEPS
+from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, RUN_STEPS, SEED, STALL, STEPS
 from trainyard.cli.outputs import Output
 from trainyard.cli.quantities import DurationOrNever, Size
 from trainyard.cli.screen import Common
@@ -45,7 +45,7 @@ def value_text(value: object) -> str:
 
 
 def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
-    """How help shows an option that is None until it is known whether a run is resumed.
+    """Return how help shows an option that is None until it is known whether a run is resumed.
 
     Parameters
     ----------
@@ -65,44 +65,43 @@ class CheckpointOptions:
     checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
     """Steps between checkpoints; 0 writes one at the end."""
     resume: bool = False
-    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
-    may not change is refused, and processes and strategies may."""
+    """Continue the run of --checkpoint from its newest complete checkpoint. Options that are not given are as they were.
+    --processes and --strategies may change; a change that would train something else is refused."""
     max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
-    """How often to start again from the newest checkpoint when a process dies."""
+    """Number of times to start again from the newest checkpoint when a process dies."""
     stall: Annotated[DurationOrNever, STALL] = 1800.0
-    """A process that lives and does no further step for this long counts as dead; its first step may take half an
-    hour."""
+    """Time without a step after which a process counts as dead. Its first step may take 30 min in any case."""
     max_checkpoint_size: Size | None = None
-    """All checkpoints together take no more of the disk; a run that would need more is refused. By default
-    there is no limit."""
+    """Most disk space that all checkpoints together may take; a run that would need more is refused. By default there is
+    no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(CheckpointOptions, Common):
-    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
+    """Options of a run. Those that are not given are as in the checkpoint that is resumed, else as usual."""
 
     heading = "training"
-    steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
-    """End after this many steps, counted from the first one ever, not from a resumption."""
+    steps: Annotated[int | None, usual("steps", "N"), RUN_STEPS] = None
+    """Steps of the whole run, those before --resume included."""
     lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
     """Learning rate after warm-up."""
     warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
-    """Steps over which the rate grows; 0 begins with the whole rate."""
+    """Steps over which the learning rate grows from 0 to --lr; 0 begins with --lr."""
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
     betas: Annotated[tuple[float, float] | None, usual("betas", "X X"), FRACTION] = None
-    """Of adamw: how slowly its means of gradients and of their squares change."""
+    """For adamw: decay rates of the means of gradients and of their squares."""
     eps: Annotated[float | None, usual("eps", "X"), QUANTITY] = None
-    """Of adamw: added to the root of the mean square."""
+    """For adamw: number added to the root of the mean square."""
     momentum: Annotated[float | None, usual("momentum", "X"), FRACTION] = None
-    """Of sgd."""
+    """For sgd: share of the last update that is added to the next; 0 is none."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
-    """How fast weights decay; decoupled for adamw."""
+    """Weight decay; for adamw decoupled from the gradient."""
     clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
-    """Cut the gradient's global norm to this; 0 leaves it."""
+    """Largest global norm of the gradient; a larger gradient is scaled down. 0 is no limit."""
     seed: Annotated[int | None, usual("seed", "N"), SEED] = None
     """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
-    """What the processes compute on. With cuda each has a GPU of its own, and what is planned for is these GPUs."""
+    """Device to compute on. With cuda each process has a GPU of its own, and the plan is for these GPUs."""

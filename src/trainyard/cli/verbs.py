@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 __all__ = ["VERBS", "Verb"]
 
@@ -22,6 +24,10 @@ class Verb:
     module: str
     line: str
     has_ranks: bool = False
+
+    def loaded(self) -> Any:
+        """Import the module."""
+        return importlib.import_module(self.module)
 
 
 VERBS = MappingProxyType(

@@ -91,7 +91,7 @@ def measure_in_processes(
     failed : why an op is not tried, by signature.
     num_processes, num_threads : processes that run at the same time, and threads of each.
     budget_s : seconds for the repetitions of all groups. Every group runs a few times, even if that takes longer.
-    progress : hears which op is measured.
+    progress : called with the number of the op that is measured.
     """
     found = ProcessResults(failed=dict(failed))
     todo = [(group, text) for group in groups if (text := _pickled(group, found.failed)) is not None]
@@ -174,10 +174,10 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
 
 
 def _counted(groups: Sequence[Group], progress: Progress) -> Callable[[str], None]:
-    """Return a function that takes the signature of the op that is measured, and tells the furthest one so far."""
+    """Return a function that takes the signature of the op that is measured, and reports the furthest op so far."""
     signatures = dict.fromkeys(s for group in groups for trace in group for s in trace.work)
     numbers = {signature: number for number, signature in enumerate(signatures, 1)}
-    furthest = 0  # all ops are measured several times, in turn
+    furthest = 0  # ops are measured several times, in turn
     progress("measuring ops", f"0 of {len(numbers)}")
 
     def at_op(signature: str) -> None:

@@ -150,7 +150,7 @@ def measure_ops(
     budget_s : seconds for the repetitions. Every group runs a few times, even if that takes longer, up to a limit for
         all groups together.
     again : whether to measure all groups, whatever the cache has.
-    progress : hears which op is measured.
+    progress : called with the number of the op that is measured.
     """
     limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
     whole: list[Group] = [tuple(group) for group in groups]

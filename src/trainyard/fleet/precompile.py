@@ -1,4 +1,4 @@
-"""Compile the simulator now, so that later runs find it on disk: ``python -m trainyard.fleet.precompile [--all]``.
+"""Compile the simulator now, so that later runs find it on disk: ``python -m trainyard.fleet.precompile``.
 
 Simulations of all policies are run, under all conditions that lead to other types of arguments. What is compiled lies
 where Numba keeps it: beside the files if that can be, else in the user's cache, or where ``NUMBA_CACHE_DIR`` says.
@@ -6,7 +6,6 @@ where Numba keeps it: beside the files if that can be, else in the user's cache,
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -31,8 +30,6 @@ from trainyard.hardware.parse import parse_cluster
 
 __all__ = ["precompile"]
 
-# Policies with compiled code that no other has, or for jobs that adapt batch sizes: as much again as all the others.
-_SPECIAL = ("gavel", "pollux", "sia")
 # The search of Pollux takes long, and compiles the same.
 _BRIEF = {"pollux": {"num_generations": 3, "population": 8}}
 _PLAIN, _MIXED, _AUXILIARY = "4x4", "2x4xV100+2x2xA100", "4x4@16cpu,64GB"
@@ -42,17 +39,11 @@ _HARD = {
 }
 
 
-def precompile(everything: bool = False) -> None:
-    """Compile what simulations of the policies of the catalog use, and keep it.
-
-    Parameters
-    ----------
-    everything : also the solver of Gavel's policies, and what only jobs and policies need that adapt batch sizes.
-    """
+def precompile() -> None:
+    """Compile the code that simulations of the policies of the catalog use, and keep it."""
     compile_from_now_on()
-    entries = [each for each in CATALOG if everything or not each.name.startswith(_SPECIAL)]
-    policies = [_text(entry, variant) for entry in entries for variant in ("", *entry.variants)]
-    for policy, (jobs, cluster, conditions) in product(policies, _cases(everything)):
+    policies = [_text(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
+    for policy, (jobs, cluster, conditions) in product(policies, _cases()):
         with suppress(FleetError):  # it is not for such jobs or such a cluster
             scheduler_of(policy).simulate(jobs, parse_cluster(cluster), **conditions)
     for place in ("anywhere", "packed", "spread", "emptiest"):
@@ -67,13 +58,12 @@ def _text(entry: Entry, variant: str) -> str:
     return f"{entry.name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
-def _cases(everything: bool) -> Iterator[tuple[list[Job], str, Mapping[str, Any]]]:
+def _cases() -> Iterator[tuple[list[Job], str, Mapping[str, Any]]]:
     """Jobs, a cluster and conditions."""
     yield _gangs(), _PLAIN, {}
     yield _gangs(), _MIXED, {}
     yield _gangs(), _AUXILIARY, _HARD
-    if everything:
-        yield _tuned(), _PLAIN, {}
+    yield _tuned(), _PLAIN, {}
 
 
 def _gangs() -> list[Job]:
@@ -115,13 +105,13 @@ def _tuned() -> list[Job]:
 
 
 def main() -> None:
-    """Say what is done, do it, and say how long it took."""
+    """Compile, and print how long it took."""
     print(
-        "compiling the simulator of the fleet, once for this environment; takes one or two minutes",
+        "compiling the simulator of the fleet, once for this environment; takes two or three minutes",
         flush=True,
     )
     since_s = time.process_time()
-    precompile("--all" in sys.argv[1:])
+    precompile()
     print(f"compiled in {time.process_time() - since_s:.0f} s of processor time; later runs find it on disk")
 
 

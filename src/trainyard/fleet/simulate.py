@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sized
 from contextlib import nullcontext
-from typing import Any
+from typing import ParamSpec
 
 from trainyard.compiling import python_first
 from trainyard.fleet.errors import FleetError
@@ -21,13 +22,23 @@ from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
-# So many take longer in Python than it takes to compile.
+_P = ParamSpec("_P")
+# With so many jobs, a simulation takes longer in Python than compiling takes.
 _MANY_JOBS = 1000
 
 
-def simulate_fleet(jobs: Iterable[Job], cluster: Cluster, policy: Policy, **conditions: Any) -> FleetRun:
-    """Run a workload to its end; ``conditions`` are the other parameters of `prepared_run`."""
-    return prepared_run(jobs, cluster, policy, **conditions)()
+def _run_at_once(prepare: Callable[_P, Callable[[], FleetRun]]) -> Callable[_P, FleetRun]:
+    """Return a function of the same parameters that prepares a run and calls it."""
+
+    def simulate_fleet(*args: _P.args, **named: _P.kwargs) -> FleetRun:
+        """Run a workload to its end; parameters and errors are those of `prepared_run`."""
+        return prepare(*args, **named)()
+
+    simulate_fleet.__signature__ = inspect.signature(prepare).replace(  # type: ignore[attr-defined]
+        return_annotation="FleetRun"
+    )
+    simulate_fleet.__qualname__ = simulate_fleet.__name__
+    return simulate_fleet
 
 
 def prepared_run(
@@ -90,3 +101,6 @@ def prepared_run(
             return allocator.result(name, traits.placement_text(place), traits.queues_text(cluster))
 
     return run
+
+
+simulate_fleet = _run_at_once(prepared_run)

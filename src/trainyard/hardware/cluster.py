@@ -20,16 +20,18 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.node import Node
 from trainyard.hardware.node_changes import NodeChange, nodes_text
-from trainyard.hardware.presets import unknown_device
+from trainyard.hardware.presets import UNNAMED_DEVICE, unknown_device
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
 from trainyard.reading import shown
 
-__all__ = ["Bools", "Cluster", "Ints", "Node"]
+__all__ = ["WITHIN", "Bools", "Cluster", "Ints", "Node"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+WITHIN = 2
+"""Overlap in `Cluster.partition_table` of a partition with a row that has all its nodes."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Cluster:
         self.fabric.check(len(self.nodes))
 
     @classmethod
-    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = "device") -> Cluster:
+    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = UNNAMED_DEVICE) -> Cluster:
         """Nodes that are all the same, of which only the name of their devices is known."""
         return cls.of_pools([(device_type, num_nodes, devices_per_node)])
 
@@ -261,9 +263,9 @@ class Cluster:
 
     @cached_property
     def partition_table(self) -> Ints:
-        """`devices_of_partition`, then for every two rows 2 if all nodes of the first are of the second, 1 if some."""
+        """`devices_of_partition`, then overlaps with all rows: 2 (`WITHIN`) if the other has all its nodes, 1 if some."""
         shared = self.members @ self.members.T
-        overlap = np.where(shared == shared.diagonal()[:, None], 2, shared.clip(max=1))
+        overlap = np.where(shared == shared.diagonal()[:, None], WITHIN, shared.clip(max=1))
         return np.hstack((self.devices_of_partition, overlap))
 
     def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:

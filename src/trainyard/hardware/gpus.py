@@ -55,7 +55,7 @@ def require_gpus(count: int) -> None:
     )
     fewer = f"take at most {found} processes, or " if found else ""
     raise HardwareError(
-        f"device cuda: PyTorch finds {there} on this machine{built}; {fewer}train with device cpu"
+        f"--device cuda: PyTorch finds {there} on this machine{built}; {fewer}train with --device cpu"
     )
 
 
@@ -76,8 +76,8 @@ def num_gpu_nodes(num_devices: int, per_node: int) -> int:
     """
     if per_node < 1 or num_devices < 1 or num_devices % per_node:
         raise HardwareError(
-            f"device cuda: {num_devices} processes, {per_node} of them on this machine, cannot be equally many on every "
-            "machine; start as many on each"
+            f"--device cuda: {num_devices} processes, {per_node} of them on this machine, cannot be equally many on "
+            "every machine; start as many on each"
         )
     require_gpus(per_node)
     return num_devices // per_node
@@ -151,7 +151,7 @@ def _asked(process: LimitedProcess[Any, Any], index: int, work: Callable[[], T])
     except LimitedProcessError as error:
         why = str(error).partition("\n")[0].rstrip(". ")
         raise HardwareError(
-            f"device cuda: measuring GPU {index} {why}; end other work on this GPU, or train with device cpu"
+            f"--device cuda: measuring GPU {index} {why}; end other work on this GPU, or train with --device cpu"
         ) from error
     return found
 

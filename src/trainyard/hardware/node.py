@@ -72,13 +72,11 @@ class Node:
         return next(iter(names), "")
 
     def describe(self) -> str:
-        """A line for people: how many devices, and by which links."""
+        """Return a line for people: the number of devices, the topology and its slowest link."""
         if self.topology is None:
             return f"node of {self.num_devices}"
         slowest = min(self.topology.links, key=lambda link: link.bandwidth_bytes_per_s, default=None)
-        links = (
-            ""
-            if slowest is None
-            else f", slowest link {slowest.name} {slowest.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-        )
-        return f"node of {self.num_devices}: {self.topology.name}{links}"
+        line = f"node of {self.num_devices}: {self.topology.name}"
+        if slowest is None:
+            return line
+        return f"{line}, slowest link {slowest.name} {slowest.bandwidth_bytes_per_s / 1e9:.3g} GB/s"

@@ -109,7 +109,7 @@ def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
 
 
 class _Form(NamedTuple):
-    """Return the form in which a text names a cluster, and the number of ``local:4``."""
+    """Form in which a text names a cluster, and the number of ``local:4``."""
 
     kind: Literal["local", "file", "text"]
     number: int | None = None

@@ -209,6 +209,9 @@ DEVICES = MappingProxyType(
 )  # fmt: skip
 """Known devices by name."""
 
+UNNAMED_DEVICE = "device"
+"""Device type of a cluster that names none, such as ``16x8``."""
+
 
 def device_named(name: str) -> DeviceSpec:
     """Look a device up; capitals do not matter.
@@ -236,6 +239,11 @@ def device_named(name: str) -> DeviceSpec:
 def unknown_device(name: str) -> HardwareError:
     """The error where it matters how fast a device is of which only the name is known."""
     advice = "or describe your own in a YAML file, such as `trainyard hardware --yaml` writes"
+    if name == UNNAMED_DEVICE:
+        return HardwareError(
+            "the cluster names no device type; name one, as NODESxDEVICESxTYPE such as 1x8xA100-80G; "
+            f"known: {', '.join(sorted(DEVICES))}; {advice}"
+        )
     return unknown_name("device", name, DEVICES, advice)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.interconnects import network_of_gbit
-from trainyard.hardware.presets import DEVICES, find_device, node_topology
+from trainyard.hardware.presets import DEVICES, UNNAMED_DEVICE, find_device, node_topology
 from trainyard.hardware.topology import MAX_NODE_DEVICES, NodeTopology
 from trainyard.reading import shown
 from trainyard.reading.limits import MOST_DEVICES
@@ -75,7 +75,7 @@ def _nodes_of(rack: str, part: str, given: str) -> list[Node]:
             f"and at most {MOST_DEVICES:,} devices"
         )
     more = _more(match["more"], part, given)
-    name, cpus, memory_bytes = match["name"] or "device", 0.0, 0.0
+    name, cpus, memory_bytes = match["name"] or UNNAMED_DEVICE, 0.0, 0.0
     if found := more.get("cpus"):
         cpus = float(found[1])
     if found := more.get("memory"):

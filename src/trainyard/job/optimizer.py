@@ -34,7 +34,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.name not in ("adamw", "sgd"):
-            raise ValueError(f"unknown optimizer {self.name!r}; the known ones are adamw and sgd")
+            raise ValueError(f"unknown optimizer {self.name!r}; known: adamw, sgd")
         for name in ("lr", "warmup_steps", "eps", "weight_decay", "clip_norm"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name):g}")

@@ -70,7 +70,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
             return build(spec, rows)
     model = load_model_file(Path(spec))
     if rows is not None:
-        raise ValueError(f"{spec} gives its own batch; change its rows there, not with rows={rows}")
+        raise ValueError(f"{spec} gives its own batch; change its rows there, and leave the {rows} rows out")
     return replace(model, name=spec)
 
 
@@ -122,12 +122,13 @@ def plan_task(
         As `plan`.
     """
     started = time.perf_counter()
+    named = parse_strategies(strategies)
     setting = make_setting(task, place, progress, all_devices)
     with _collecting_rarely():
         progress("capturing the model", "")
         task.program(task.num_rows)
         progress(f"applying {strategies}", "")
-        chosen = apply(parse_strategies(strategies), setting)
+        chosen = apply(named, setting)
         progress("simulating the plan", "")
         simulation = setting.simulate(chosen)
     seconds = time.perf_counter() - started
@@ -160,7 +161,7 @@ def make_setting(
 
     Parameters
     ----------
-    progress : hears what they are doing.
+    progress : called with what they do.
     all_devices : see `Setting`.
 
     Raises

@@ -82,7 +82,7 @@ class Action:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of action {self.kind!r}; the known ones are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of action {self.kind!r}; known: {', '.join(KINDS)}")
         is_update = self.kind == "U"
         if self.stage < 0 or (self.microbatch < 0) != is_update:
             raise ValueError(

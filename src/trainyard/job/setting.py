@@ -25,7 +25,7 @@ from trainyard.job.schedules import make_schedule
 from trainyard.job.tables import Floats, LayerTable, OpTable, TensorTable
 from trainyard.program.model import Model
 from trainyard.program.program import Program
-from trainyard.progress import Progress
+from trainyard.progress import Progress, no_progress
 
 __all__ = [
     "Prediction",
@@ -174,7 +174,7 @@ class Setting(ABC):
     op_seconds: OpSeconds = field(default_factory=Roofline)
     published: Mapping[str, Strategy] = field(default_factory=dict, repr=False)
     all_devices: bool = False
-    progress: Progress = lambda stage, part: None
+    progress: Progress = no_progress
 
     @cached_property
     def place(self) -> Cluster | None:

@@ -68,7 +68,7 @@ class SimulatedSetting(Setting):
         return simulation
 
     def _simulate(self, lowered: Lowered) -> Simulation:
-        """Simulate a lowered plan; ops take what was measured if the cluster is this machine, else the roofline."""
+        """Simulate a lowered plan, with measured times of ops if the cluster is this machine, else with the roofline."""
         cluster = self.cluster
         op_seconds: OpSeconds = (
             Roofline()

@@ -44,12 +44,12 @@ def parse_bytes(text: str) -> int:
 
 
 def seconds_as_given(seconds: float) -> str:
-    """Return a time in the form that `parse_seconds` reads, in the largest unit of which it is a whole number."""
+    """Return a time as text for `parse_seconds`. Its unit is the largest one that makes the number whole."""
     return _as_given(seconds, _SECONDS, "s")
 
 
 def bytes_as_given(num_bytes: float) -> str:
-    """Return a size in the form that `parse_bytes` reads, in the largest unit of which it is a whole number."""
+    """Return a size as text for `parse_bytes`. Its unit is the largest one that makes the number whole."""
     return _as_given(num_bytes, BYTES, "kB")
 
 

@@ -13,6 +13,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
 from trainyard.job.setting import RunnerUp
 from trainyard.job.simulation.result import Simulation
+from trainyard.job.sizes import per_second_text
 from trainyard.program.patterns import in_words
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table
@@ -61,7 +62,7 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
     parts = sorted(((s, name) for name, s in simulation.breakdown.items() if s > 0), reverse=True)
     time = ", ".join(f"{name.replace('_', ' ')} {percent_text(s / simulation.step_s)}" for s, name in parts)
     return (
-        ("step time", f"{seconds_text(simulation.step_s)} ({simulation.rows_per_s:,.4g} rows/s)"),
+        ("step time", f"{seconds_text(simulation.step_s)} ({per_second_text(simulation.rows_per_s)} rows/s)"),
         ("of which", time),
         ("MFU", _mfu_text(simulation)),
         *_memory_facts(simulation),

@@ -74,8 +74,8 @@ def _bottleneck(plan: ServingPlan) -> str:
     if plan.bottleneck is not None:
         return plan.bottleneck.name
     if plan.bottlenecks:
-        return "none of those simulated: no change gains anything"
-    return "none: no smaller deployment was simulated"
+        return "none of those examined: no improvement helps more requests"
+    return "none: no smaller deployment could be simulated"
 
 
 def _cut(plan: ServingPlan) -> str:
@@ -95,8 +95,8 @@ def bottleneck_title(plan: ServingPlan) -> str:
     place = plan.closest.deployment
     summary = plan.closest.summary
     met = percent_text(summary.share_met) if summary is not None else "none"
-    fewer = "with fewer devices: " if plan.is_met else ""
-    return f"bottleneck {fewer}{place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
+    which = "with fewer devices:" if plan.is_met else "of"
+    return f"bottleneck {which} {place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
 
 
 def bottleneck_rows(plan: ServingPlan) -> Rows:
@@ -138,7 +138,7 @@ def plan_tables(plan: ServingPlan) -> tuple[str | Table, ...]:
         rows = bottleneck_rows(plan)
         parts.append(make_table(bottleneck_title(plan), BOTTLENECK_COLUMNS, rows, 2))
     elif plan.is_met:
-        parts.append("bottleneck: none, since no smaller deployment could be simulated")
+        parts.append("bottleneck: none: no smaller deployment could be simulated")
     if plan.excluded_splits:
         parts.append(make_table("splits that are ruled out", ("split", "why"), excluded_rows(plan), 2))
     title = "Pareto frontier: throughput against speed for one user, in a steady state"

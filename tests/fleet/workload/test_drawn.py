@@ -192,7 +192,7 @@ def test_the_command_draws_from_all_generators(throughputs: Path, capsys: pytest
         (("--deadlines", "2,1"), "deadlines are between two numbers of lengths"),
         (("--workload", "gavel"), "'gavel' needs `profiles`"),
         (("--seeds", "1"), "--seeds 1: allowed is 2 to 10,000"),
-        (("--stragglers", "2"), "the share of stragglers is from 0 to 1"),
+        (("--stragglers", "2"), "--stragglers 2.0: allowed is 0 to 1"),
         (("--trace", "nowhere.csv"), "nowhere.csv"),
     ],
 )

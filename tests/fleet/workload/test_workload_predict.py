@@ -132,7 +132,7 @@ def test_the_command_shows_a_table(own: Path, capsys: pytest.CaptureFixture[str]
     [
         (("gpt-tiny", "--cluster", "1x2xK81"), "a training runs on devices of a known type"),
         (("gpt-9", "--cluster", "1x2xV100-16G"), "unknown model 'gpt-9'; known: "),
-        (("none.py", "--cluster", "1x2xV100-16G"), "none.py is not a Python file"),
+        (("none.py", "--cluster", "1x2xV100-16G"), "no file"),
         (("gpt-tiny", "--cluster", "1x2xV100-16G", "--devices", "4"), "from 1 to 2, what cluster"),
         (("gpt-tiny", "--cluster", "1x2xV100-16G", "--devices", "two"), "is not numbers separated by commas"),
         (("gpt-tiny", "--cluster", "1x2xV100-16G", "--strategies", "zerro"), "zerro"),

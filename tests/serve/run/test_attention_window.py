@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import masking_utils as masks
 
-from trainyard.serve.run.attention_window import MaskWindow, OtherMaskError
+from trainyard.serve.run.attention_window import MaskWindow, UnsupportedMaskError
 
 CPU = torch.device("cpu")
 POSITIONS = np.array([0, 1, 5, 6, 7, 8, 13, 14, 1023, 1024, 70_000])
@@ -59,5 +59,5 @@ def test_a_window_of_the_longest_known_context_costs_little() -> None:
     ],
 )
 def test_other_masks_are_refused(sees: object) -> None:
-    with pytest.raises(OtherMaskError):
+    with pytest.raises(UnsupportedMaskError):
         window_of(sees)

@@ -54,7 +54,8 @@ def _largest_difference(name: str, attention: PagedAttention | None = None) -> f
         parts = [each[begin : begin + n] for each, begin, n in zip(sequences, at, chunks, strict=True)]
         positions = np.concatenate([np.arange(begin, begin + n) for begin, n in zip(at, chunks, strict=True)])
         batch = attention_batch(np.cumsum([0, *chunks]), at, tables, 10, 16)
-        found = model.compute(StepInputs(torch.cat(parts).numpy(), positions, batch, {}), [0, 1])
+        inputs = StepInputs(torch.cat(parts).numpy(), positions, batch, {})
+        found = model.compute(inputs, (batch.cu_seqlens[1:] - 1).tolist())
         at = [begin + n for begin, n in zip(at, chunks, strict=True)]
         for row, scores, end in zip(found, wanted, at, strict=True):
             worst = max(worst, float((row - scores[end - 1]).abs().max()))

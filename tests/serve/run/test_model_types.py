@@ -18,18 +18,18 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from trainyard.cli.main import main
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run import causal_model, hf_attention, type_check
+from trainyard.serve.run import causal_model, hf_attention, small_model_check
 from trainyard.serve.run.attention_window import MaskWindow
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.model_check import check_model
 from trainyard.serve.run.pretrained import load_causal_pretrained
-from trainyard.serve.run.type_check import check_kind, kind_of
+from trainyard.serve.run.small_model_check import check_small_model, kind_of
 
 
 def refusal(model_type: str, **fields: Any) -> str:
     """Why models of a type are not served; "" if they are."""
     try:
-        return check_kind(kind_of(AutoConfig.for_model(model_type, **fields))).why_not
+        return check_small_model(kind_of(AutoConfig.for_model(model_type, **fields))).why_not
     except ServeError as error:
         return str(error)
 
@@ -99,9 +99,9 @@ def _one_cache_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = type_check.TorchAttention.attend
+    attend = small_model_check.TorchAttention.attend
     monkeypatch.setattr(
-        type_check.TorchAttention,
+        small_model_check.TorchAttention,
         "attend",
         lambda self, query, cache, batch, scale, *more: attend(self, query, cache, batch, None, *more),
     )
@@ -142,8 +142,8 @@ def test_a_kind_is_the_same_for_other_sizes() -> None:
 
 
 def test_a_cache_has_room_for_each_call_of_attention() -> None:
-    assert check_kind(kind_of(AutoConfig.for_model("diffllama"))).calls_per_layer == 2.0
-    assert check_kind(kind_of(AutoConfig.for_model("llama"))).calls_per_layer == 1.0
+    assert check_small_model(kind_of(AutoConfig.for_model("diffllama"))).calls_per_layer == 2.0
+    assert check_small_model(kind_of(AutoConfig.for_model("llama"))).calls_per_layer == 1.0
 
 
 def test_the_command_names_the_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +214,7 @@ def test_every_type_of_transformers_is_exact_or_refused_by_name(model_type: str)
     except Exception as error:
         pytest.skip(f"no default configuration: {str(error)[:100]}")
     try:
-        said = check_kind(kind_of(config)).why_not
+        said = check_small_model(kind_of(config)).why_not
     except ServeError as error:
         said = str(error)
     assert "Traceback" not in said

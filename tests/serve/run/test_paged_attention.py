@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=["all", "1", "9", "chunks"])
 def test_decodes_and_parts_of_prompts_are_as_of_pytorch(layout, window):
     check(ATTENTION, layout, SEQUENCES, window=window)
 

@@ -16,7 +16,7 @@ from trainyard.serve.run import prompt_logprobs
 from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.outputs import NewToken
-from trainyard.serve.run.prompt_logprobs import PromptLogprobs
+from trainyard.serve.run.prompt_logprobs import PromptLogprobs, PromptLogprobsCollector
 from trainyard.serve.run.sampling import SamplingParams
 
 _SCORED = SamplingParams(temperature=0.0, prompt_logprobs=3)
@@ -150,3 +150,18 @@ def test_a_prompt_of_one_token_has_none(model):
 def test_they_do_not_go_with_a_cached_prefix(model):
     with pytest.raises(ServeError, match="reads_cache"):
         add(new_engine(model), [5, 6], _SCORED, reads_cache=True)
+
+
+def test_a_prompt_that_is_begun_anew_goes_on_where_it_was():
+    prompt, scores = (3, 1, 2, 0, 3), np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    whole, cut = PromptLogprobsCollector(prompt, 2, 5), PromptLogprobsCollector(prompt, 2, 5)
+    assert whole.wanted(0, 5) == range(4)
+    whole.add(scores)
+    assert cut.wanted(0, 2) == range(2)
+    cut.add(scores[:2])
+    assert cut.wanted(0, 1) == range(2, 1)  # after a preemption
+    assert cut.wanted(0, 5) == range(2, 4)
+    cut.add(scores[2:])
+    assert not cut.wanted(0, 9)
+    for name in ("chosen", "ranks", "top", "logprobs"):
+        np.testing.assert_array_equal(getattr(cut.found, name), getattr(whole.found, name))

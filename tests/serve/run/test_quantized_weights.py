@@ -24,11 +24,11 @@ from transformers import (
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.causal_model import CausalModel, load_causal_model
+from trainyard.serve.run.folder_files import TensorHeader
 from trainyard.serve.run.model_check import check_model
 from trainyard.serve.run.pretrained import load_causal_pretrained
 from trainyard.serve.run.quantized_weights import (
     Quantization,
-    Stored,
     lazy_weights,
     quantization_of,
     weights_of,
@@ -212,41 +212,53 @@ def test_other_quantizations_are_refused_by_name(qwen: tuple[Path, Any], given: 
         assert ("fp8 (as DeepSeek and Qwen) or mxfp4" in str(error.value)) == ("allowed are" not in says)
 
 
-_WEIGHT = Stored("F8_E4M3", (48, 80))
+_WEIGHT = TensorHeader("F8_E4M3", (48, 80))
 
 
 @pytest.mark.parametrize(
-    ("stored", "quantization", "says"),
+    ("headers", "quantization", "says"),
     [
         ({"w": _WEIGHT}, Quantization("fp8", BLOCK), "w_scale_inv missing; allowed is shape \\[2, 3\\]"),
         (
-            {"w": _WEIGHT, "w_scale_inv": Stored("F32", (1, 3))},
+            {"w": _WEIGHT, "w_scale_inv": TensorHeader("F32", (1, 3))},
             Quantization("fp8", BLOCK),
             "w_scale_inv F32 \\[1, 3\\]",
         ),
-        ({"w": _WEIGHT, "w_scale_inv": Stored("U8", (2, 3))}, Quantization("fp8", BLOCK), "w_scale_inv U8"),
-        ({"w": _WEIGHT, "w_scale_inv": Stored("F32", (2, 3))}, Quantization("fp8"), "allowed is one number"),
-        ({"w": Stored("F8_E5M2", (48, 80))}, Quantization("fp8", BLOCK), "does not say how it is scaled"),
-        ({"w": _WEIGHT}, Quantization(), "w in F8_E4M3 and does not say how it is scaled"),
-        ({"a.weight": Stored("I8", (4, 4))}, Quantization(), "a.weight in I8 and does not say"),
-        ({"w_blocks": Stored("U8", (1, 2, 3, 16))}, Quantization("mxfp4"), "w_scales missing"),
         (
-            {"w_blocks": Stored("U8", (1, 2, 3, 8)), "w_scales": Stored("U8", (1, 2, 3))},
+            {"w": _WEIGHT, "w_scale_inv": TensorHeader("U8", (2, 3))},
+            Quantization("fp8", BLOCK),
+            "w_scale_inv U8",
+        ),
+        (
+            {"w": _WEIGHT, "w_scale_inv": TensorHeader("F32", (2, 3))},
+            Quantization("fp8"),
+            "allowed is one number",
+        ),
+        (
+            {"w": TensorHeader("F8_E5M2", (48, 80))},
+            Quantization("fp8", BLOCK),
+            "does not say how it is scaled",
+        ),
+        ({"w": _WEIGHT}, Quantization(), "w in F8_E4M3 and does not say how it is scaled"),
+        ({"a.weight": TensorHeader("I8", (4, 4))}, Quantization(), "a.weight in I8 and does not say"),
+        ({"w_blocks": TensorHeader("U8", (1, 2, 3, 16))}, Quantization("mxfp4"), "w_scales missing"),
+        (
+            {"w_blocks": TensorHeader("U8", (1, 2, 3, 8)), "w_scales": TensorHeader("U8", (1, 2, 3))},
             Quantization("mxfp4"),
             "shape \\[experts, rows, groups, 16\\]",
         ),
     ],
 )
-def test_numbers_whose_scales_do_not_fit_are_refused(stored: Any, quantization: Quantization, says: str):
+def test_numbers_whose_scales_do_not_fit_are_refused(headers: Any, quantization: Quantization, says: str):
     with pytest.raises(ServeError, match=says):
-        weights_of(stored, quantization, Path("folder"))
+        weights_of(headers, quantization, Path("folder"))
 
 
 def test_weights_that_are_not_quantized_are_themselves(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     assert quantization_of(tmp_path) == Quantization()
-    stored = {"a.bias": Stored("U8", (4,)), "b.weight": Stored("BF16", (2, 3))}
-    assert {name: each.parts for name, each in weights_of(stored, Quantization(), tmp_path).items()} == {
+    headers = {"a.bias": TensorHeader("U8", (4,)), "b.weight": TensorHeader("BF16", (2, 3))}
+    assert {name: each.parts for name, each in weights_of(headers, Quantization(), tmp_path).items()} == {
         "a.bias": ("a.bias",),
         "b.weight": ("b.weight",),
     }

@@ -14,7 +14,12 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.run.min_tokens import MinTokensConstraint
 from trainyard.serve.run.reasoning_tokens import ReasoningTokens
 from trainyard.serve.run.sampling import token_mask
-from trainyard.serve.run.token_limits import AllowedTokens, BadWords, CombinedConstraint, FormAfterReasoning
+from trainyard.serve.run.token_limits import (
+    AllowedTokens,
+    BadWords,
+    CombinedConstraint,
+    ConstraintAfterReasoning,
+)
 
 _SIZE = 70  # more than two words of bits
 _BEGIN, _END, _STOP = 5, 6, 0
@@ -63,7 +68,7 @@ class _Steps:
 
 def test_a_form_begins_behind_open_reasoning():
     form = _Steps()
-    limit = FormAfterReasoning(form, ReasoningTokens(_BEGIN, _END, is_open=True), (_STOP,), _SIZE)
+    limit = ConstraintAfterReasoning(form, ReasoningTokens(_BEGIN, _END, is_open=True), (_STOP,), _SIZE)
     for token in (40, _BEGIN, 41):
         assert tokens_in(limit.allowed()) == set(range(_SIZE)) - {_STOP}
         limit.take(token)
@@ -76,11 +81,11 @@ def test_a_form_begins_behind_open_reasoning():
 
 def test_an_answer_may_begin_with_reasoning_or_with_its_form():
     reasoning = ReasoningTokens(_BEGIN, _END, is_open=False)
-    limit = FormAfterReasoning(_Steps(), reasoning, (_STOP,), _SIZE)
+    limit = ConstraintAfterReasoning(_Steps(), reasoning, (_STOP,), _SIZE)
     assert tokens_in(limit.allowed()) == {10, _BEGIN}
     limit.take(10)
     assert tokens_in(limit.allowed()) == {11}
-    limit = FormAfterReasoning(_Steps(), reasoning, (_STOP,), _SIZE)
+    limit = ConstraintAfterReasoning(_Steps(), reasoning, (_STOP,), _SIZE)
     limit.take(_BEGIN)
     assert tokens_in(limit.allowed()) == set(range(_SIZE)) - {_STOP}
     limit.take(_END)

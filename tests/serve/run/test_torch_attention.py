@@ -51,14 +51,14 @@ def flex(device: str = "cpu") -> FlexAttention:
     return FlexAttention(torch.device(device), "eager" if device == "cpu" else "inductor")
 
 
-@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=["all", "1", "9", "chunks"])
 @pytest.mark.parametrize("layout", [(1, 1, 16, 16), (2, 3, 64, 16), (5, 1, 24, 48)])
 @pytest.mark.parametrize("device", ["cpu", on_a_gpu])
 def test_flex_attention_is_dense_attention(device: str, layout: Any, window: Window) -> None:
     check(flex(device), layout, SEQUENCES, window=window, unwritten=GARBAGE, tolerance=5e-6, device=device)
 
 
-@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=str)
+@pytest.mark.parametrize("window", [None, 1, 9, chunks(13)], ids=["all", "1", "9", "chunks"])
 @pytest.mark.parametrize("layout", [(1, 1, 16, 16), (4, 2, 8, 5)])
 @pytest.mark.parametrize("device", ["cpu", on_a_gpu])
 def test_attention_by_torch_is_dense_attention(device: str, layout: Any, window: Window) -> None:

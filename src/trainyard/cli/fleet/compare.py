@@ -126,7 +126,7 @@ def _workload(options: Options, cluster: Cluster) -> tuple[Draw, dict[str, Any],
 def _with_deadlines(
     options: Options, cluster: Cluster, drawn: Draw
 ) -> tuple[Draw, tuple[float, float] | None]:
-    """The same with deadlines, and between which they are, if they are asked for."""
+    """Return a draw of jobs with deadlines, and the bounds of their slack, if deadlines are asked for."""
     from trainyard.fleet.errors import FleetError
     from trainyard.fleet.workload.drawn import with_deadlines
 

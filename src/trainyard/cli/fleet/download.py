@@ -34,7 +34,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _next(path: Path, format: str, profiles: Path | None) -> str:
-    """What to do with a trace."""
+    """Return the advice what to do with a trace."""
     from shlex import quote
 
     from trainyard.fleet.workload.read import FORMATS

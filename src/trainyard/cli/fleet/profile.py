@@ -31,7 +31,7 @@ class Options(Common):
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE with types as `trainyard hardware` lists them, pools joined by +."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "data_parallel"
-    """How the model is spread over devices: auto, which searches, and published systems, joined by +."""
+    """Strategies that spread the model over devices, joined by +: published systems, or auto, which searches."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name. They are divided over the devices."""
     dtype: Precision = "float32"

@@ -102,7 +102,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _costs(options: Options) -> Costs:
-    """What starts take, as far as that is given."""
+    """Return the times of starts that are given."""
     from trainyard.fleet.errors import FleetError
     from trainyard.fleet.mechanism.costs import Costs
 

@@ -1,4 +1,4 @@
-"""What `fleet run` and `fleet daemon` share: where jobs run, and under which policy."""
+"""Options that `fleet run` and `fleet daemon` share: the cluster, the backend, the policy and limits of jobs."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ __all__ = ["RunningOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunningOptions(Common):
-    """Where jobs run, and under which policy."""
+    """The cluster, the backend, the policy and limits of jobs."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
     folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER]
-    """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
+    """Folder with a folder for each job, which all nodes must see. Jobs already there go on from their checkpoints."""
     policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
     """Policy, with options in parentheses. FILE.py:NAME is one of your own."""
     backend: Annotated[str, tyro.conf.arg(metavar="B")] = "local"
-    """What starts the processes: local, slurm or ray."""
+    """Backend that starts the processes: local, slurm or ray."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
-    paper does. Not for policies that choose them themselves."""
+    """Rule that chooses devices for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does. Not for policies that choose devices themselves."""
     round: Annotated[Duration | None, PERIOD] = None
-    """Decide this often, instead of as often as the policy does by its own options."""
+    """Time between decisions of the policy; by default the policy's own."""
     stall: Annotated[DurationOrNever, STALL] = 1800.0
-    """A job that lives and does no further step for this long fails; its first step may take half an hour."""
+    """Time without a step after which a job fails. Its first step may take 30 min in any case."""
     max_checkpoint_size: Size = 100 * 10**9
-    """The checkpoints of one job take no more of the disk; a job that would need more is refused."""
+    """Most disk space that the checkpoints of one job may take; a job that would need more is refused."""
 
     @property
     def limits(self) -> JobLimits:
-        """What every job may do at most."""
+        """Limits of each job."""
         from trainyard.fleet.run.backend import JobLimits
 
         return JobLimits(stall_s=self.stall, max_checkpoint_bytes=self.max_checkpoint_size)

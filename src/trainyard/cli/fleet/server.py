@@ -1,4 +1,4 @@
-"""What the verbs share that ask a daemon."""
+"""Options that the verbs share that ask a daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOKEN_FILE = "TRAINYARD_TOKEN_FILE"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Common):
-    """Which daemon is asked, and as whom."""
+    """The daemon that is asked, and the user who asks."""
 
     heading = "daemon"
     server: Annotated[str, tyro.conf.arg(metavar="URL")] = "http://127.0.0.1:8470"

@@ -38,8 +38,8 @@ class Options(SimulatingOptions):
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, devices
-    in use and jobs that wait over time."""
+    """Write a CSV with one line for every job under every policy. A second file, whose name ends in .series.csv, has the
+    devices in use and the waiting jobs over time."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -100,7 +100,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _without_baseline(name: str) -> str:
-    """What to say where there is no run to compare the others with."""
+    """Return the message that there is no run to compare the others with."""
     from trainyard.fleet.recorded import AS_RECORDED
 
     why = "the trace does not say when jobs started" if name == AS_RECORDED else "it was refused"

@@ -1,4 +1,4 @@
-"""What `fleet simulate` and `fleet compare` share: the cluster, how a trace is read, and what a run is like."""
+"""Options that `fleet simulate` and `fleet compare` share: the cluster, the trace, costs and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from trainyard.cli.bounds import PERIOD, PERIOD_OR_NEVER
+from trainyard.cli.bounds import FRACTION, PERIOD, PERIOD_OR_NEVER
 from trainyard.cli.fleet.costs import Restart, Start
 from trainyard.cli.quantities import Duration, DurationOrNever
 from trainyard.cli.screen import Common
@@ -29,25 +29,26 @@ def none_ran(cannot: Sequence[CannotRun]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """How a trace is read."""
+class JobTraceOptions:
+    """Options of reading a trace of jobs."""
 
     heading = "trace"
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Measured speeds that jobs refer to: a file for those of Gavel, Shockwave and Synergy, a folder for those of
-    Pollux and Sia, which need it, and for those of ElasticFlow. Sia's are by device type, as the cluster names them."""
+    """Measured speeds that jobs refer to: a file for traces of Gavel, Shockwave and Synergy, a folder for traces of
+    ElasticFlow, Pollux and Sia. Traces of Pollux and Sia need it. Sia's speeds are by the cluster's device types."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs of the trace."""
     strict: bool = False
     """Stop at the first row of the trace that cannot be read, and at the first job that can never run on the cluster; by
     default these are left out, and counted."""
     timezone: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Of a trace with dates that name none, such as Europe/Berlin; by default UTC, for Philly that of its cluster."""
+    """Time zone of dates in the trace that name none, such as Europe/Berlin; by default UTC, and for Philly its
+    cluster's zone."""
 
     def read(self, trace: Path, cluster: Cluster) -> Workload:
-        """The jobs of a trace."""
+        """Read the jobs of a trace."""
         from trainyard.fleet.workload.read import read_workload
 
         return read_workload(
@@ -62,8 +63,8 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionOptions:
-    """Costs of changing devices, and failures."""
+class CostAndFailureOptions:
+    """Costs of starting and moving jobs, and failures."""
 
     heading = "costs and failures"
     start: Start = 0.0
@@ -73,16 +74,16 @@ class ConditionOptions:
     node_failure_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
     node_repair: Annotated[Duration, PERIOD] = 3600.0
-    """Mean time until such a node is back."""
+    """Mean time until a failed node is back."""
     checkpoint_every: Annotated[DurationOrNever, PERIOD_OR_NEVER] = 600.0
     """Time between checkpoints of a job."""
-    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
-    """Share of all starts of jobs that are half as fast as they should be."""
+    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE"), FRACTION] = 0.0
+    """Share of the starts of jobs, from 0 to 1, after which a job runs half as fast as it should."""
     crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
-    """Devices of a node that work at full speed beside each other; more of them share what the node has."""
+    """Devices of a node that work at full speed at once. When more are in use, all devices of the node slow down."""
 
     def conditions(self, seed: int) -> dict[str, Any]:
-        """What things cost and what goes wrong, as a simulation takes it."""
+        """Return the costs and failures as parameters of a simulation."""
         from trainyard.fleet.mechanism.costs import Costs
         from trainyard.fleet.mechanism.crowding import Crowding
         from trainyard.fleet.mechanism.hazards import Hazards
@@ -100,19 +101,19 @@ class ConditionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatingOptions(TraceOptions, ConditionOptions, Common):
+class SimulatingOptions(JobTraceOptions, CostAndFailureOptions, Common):
     """The cluster and the conditions of a simulation."""
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
     16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
-    paper does, mostly consolidated, where a job waits for as few nodes as can hold it; packed takes more nodes rather
-    than let it wait. That can weigh more than the policy (see the guide). Not for policies that choose devices
-    themselves."""
+    """Rule that chooses devices for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does, mostly consolidated. With consolidated, a job waits until as few nodes as can hold it are free; with
+    packed, it takes more nodes rather than wait. Placement can matter more than the policy (see the guide). Not for
+    policies that choose devices themselves."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """Policy with which the others are compared, by whose jobs; by default the first. Of a trace that says when jobs
-    really started it may be 'as recorded'."""
+    """Policy that the others are compared with, also by groups of jobs; by default the first. 'as recorded' is the
+    schedule of the trace itself, if the trace says when jobs started."""
     round: Annotated[Duration | None, PERIOD] = None
-    """Decide this often, instead of as often as the policy does by its own options."""
+    """Time between decisions of the policy; by default the policy's own."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from trainyard.cli.bounds import RATE, TOKENS
+from trainyard.cli.option_help import text_of_value
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 from trainyard.cli.serve.simulate import Options as SimulateOptions
-from trainyard.reading.quantities import seconds_as_given
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Options", "act"]
 
 _ALWAYS_SAID = ("tp", "replicas", "policy", "router")  # of the options of a simulation
-_TIMES = ("ttft", "tpot", "e2e", "think_time")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 
@@ -176,10 +175,9 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
 
 
 def _word(option: str, value: object) -> str:
-    """Return an option's value in the words of a command line; whole numbers without a fraction."""
-    if option in _TIMES and isinstance(value, float):
-        return seconds_as_given(value)
-    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    """Return the value of an option of `serve simulate` on a command line; whole numbers without a fraction."""
+    text = text_of_value(SimulateOptions, option, value)
+    return text.removesuffix(".0") if isinstance(value, float) else text
 
 
 def _planned(

@@ -33,7 +33,7 @@ _OF_DRAWN = (
 _DRAWN: Mapping[str, Any] = MappingProxyType(
     {"num": 1000, "prompt_tokens": 1024, "output_tokens": 256, "burstiness": 1.0, "seed": 0}
 )
-"""What says how requests are drawn, where options do not."""
+"""Values of options of drawn requests that are not given."""
 _BLOCK_TOKENS = 16  # in which prompts are told that share something
 _LONGEST = 20  # times the mean; a longer one is as good as never drawn
 
@@ -109,8 +109,8 @@ class GivenRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TracedOptions:
-    """Requests of a trace."""
+class RequestTraceOptions:
+    """Options of requests that are read from a trace."""
 
     heading = "requests of a trace"
     requests: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -126,8 +126,8 @@ class TracedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnOptions:
-    """Requests drawn at random."""
+class DrawnRequestOptions:
+    """Options of requests that are drawn at random."""
 
     heading = "drawn requests"
     rate: Annotated[float | None, tyro.conf.arg(metavar="R"), RATE] = None
@@ -157,7 +157,7 @@ class DrawnOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions(TracedOptions, DrawnOptions, Common):
+class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
     """Requests that are served, and their latency objectives."""
 
     heading = "limits and objectives of requests"
@@ -286,7 +286,7 @@ class RequestOptions(TracedOptions, DrawnOptions, Common):
         return GivenRequests.of(again(), again, title, {"rate_per_s": rate, **how}, left_out, "lengths")
 
     def _lengths(self, how: dict[str, Any]) -> tuple[TokenLengths, LeftOut | None]:
-        """What lengths are drawn from, and rows of a file that gave none; notes the file in ``how``."""
+        """Return the distribution of lengths, and rows of a file that gave none; note the file in ``how``."""
         from trainyard.reading.left_out import LeftOut
         from trainyard.serve.requests.generate import IndependentLengths, LengthPairs, LogNormal
         from trainyard.serve.requests.readers.vidur import read_lengths
@@ -302,7 +302,7 @@ class RequestOptions(TracedOptions, DrawnOptions, Common):
         return IndependentLengths(*logs), None
 
     def _shared(self, how: dict[str, Any]) -> tuple[SharedPrefixes | None, Conversations | None]:
-        """What prompts have in common; notes it in ``how``."""
+        """Return prefixes and conversations that prompts share; note them in ``how``."""
         from trainyard.serve.requests.generate import Constant, Conversations, SharedPrefixes
 
         # In blocks of which a prefix has a whole number, so that all of it is shared.

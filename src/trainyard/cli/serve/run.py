@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -41,7 +42,7 @@ __all__ = ["Options", "act"]
 class Options(
     ReplicaOptions, LocalEngineOptions, AdapterOptions, ClientOptions, LimitOptions, ChunkOption, Common
 ):
-    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until interrupted; running ones are finished.
+    """Serve models on this machine, by the APIs of OpenAI and Anthropic, until stopped; running requests are finished.
 
     With --json, the first line of the output is a document with the address, printed when all models are ready.
     """
@@ -52,12 +53,12 @@ class Options(
     `trainyard train --checkpoint` is the model at its newest step, and FOLDER/step-00000020 at that one. A name that is
     no folder is a model of the zoo, such as gpt2, with random weights and one token per byte."""
     model_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Python file of the models of runs that were trained from one; it is run."""
+    """Python file that MODELS of `trainyard train FILE` were trained from. It is run to make the model."""
     policy: Annotated[str, tyro.conf.arg(metavar="NAME")] = "vllm"
     """Batch policy of every model that generates text, as in `trainyard serve simulate`, such as sarathi or vllm+vtc.
     Models that give embeddings have turbotransformers."""
     engine: Literal["torch", "simulated", "vllm"] = "torch"
-    """torch computes the models on this machine. simulated only takes the time that they would take on --cluster, and
+    """torch computes the models on this machine. simulated waits for as long as the models would take on --cluster, and
     always answers the same text. vllm serves one model by vLLM's own engine and server, in batches that the policy
     makes; the policy must preempt by recompute."""
     vllm_python: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -69,12 +70,15 @@ class Options(
     if a request has tool_choice "required" or names a function."""
     reasoning_parser: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format in which the models write their reasoning: qwen3 or deepseek_r1. Answers of chats then have it apart, as
-    reasoning and reasoning_content. Without it, it is part of the text."""
+    reasoning and reasoning_content. Without this option, reasoning is part of the text."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
-    with needing_extra("serve run", "server"):
+    if options.device != "cpu" and options.engine != "torch":
+        raise ServeError(f"--engine {options.engine} has no --device; leave it out")
+    models = _models(options)
+    with needing_extra("serve run", "server"), screen.waiting("loading PyTorch and transformers"):
         import trainyard.serve.run.server.server  # noqa: F401
     from trainyard.serve.catalog import parse_policies
     from trainyard.serve.policy import check_no_oracle
@@ -84,13 +88,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     if len(policies) != 1:
         raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
     check_no_oracle(policies[0][1])
-    if options.device != "cpu" and options.engine != "torch":
-        raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     server_options = _server_options(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
 
-    models = _models(options)
     with tempfile.TemporaryDirectory(prefix="trainyard-trained-") as folder:
         if options.engine != "simulated":
             models = with_trained_models(models, options.model_file, Path(folder), screen.say)
@@ -106,11 +107,13 @@ def _served(
     def on_ready(address: str, lengths: Mapping[str, int]) -> None:
         if options.json:
             print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
+        loading.close()
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
         if drawn:
             screen.say(f"random weights, so that answers mean nothing: {', '.join(drawn)}")
 
+    loading = ExitStack()
     drawn, placement = _drawn(options, models), options.placed(models)
     if options.lora_modules is not None or options.lora_root is not None:
         if options.engine != "torch" or any(len(group.devices) > 1 for group in placement.groups):
@@ -121,8 +124,9 @@ def _served(
         server_options = replace(server_options, adapters=adapters)
     if options.engine == "vllm":
         return _served_by_vllm(options, models, placement, server_options, on_ready)
-    with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder, loading:
         screen.say(f"loading {', '.join(models)}")
+        loading.enter_context(screen.waiting("loading models"))
         engines = _engine_factories(options, models, drawn, placement, Path(folder))
         for note in simulation_notes(placement) if options.engine == "simulated" else ():
             screen.say(note)
@@ -209,7 +213,9 @@ def _models(options: Options) -> dict[str, str]:
             raise ServeError(f"two models are called {name!r}; give one another name: NAME={model}")
         given[name] = model
     if not given:
-        raise ServeError("no model is given; give a folder in Hugging Face form")
+        raise ServeError(
+            "no model is given; give a folder in Hugging Face form, or a model of the zoo such as gpt2"
+        )
     if (options.engine == "simulated") != (options.cluster is not None):
         raise ServeError("--engine simulated and --cluster go together; give both or neither")
     if options.engine != "vllm" and options.vllm_python is not None:

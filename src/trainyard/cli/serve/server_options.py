@@ -28,12 +28,12 @@ class ClientOptions:
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Clients and their keys: lines NAME=KEY; readable by you alone."""
     log_prompts: bool = False
-    """Log what clients send; by default that is never written anywhere."""
+    """Log the prompts of clients; by default prompts are never written anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """Limits of what clients may cause."""
+    """Limits on requests, and on the time and processes that they use."""
 
     heading = "limits"
     max_num_queued_reqs: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 1024
@@ -45,21 +45,21 @@ class LimitOptions:
     deadline: Duration | None = None
     """Longest time of a whole request, such as 2min; a longer one is cancelled. By default there is no limit."""
     max_retries: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
-    """If the process of a model ends, it is started again; begin its requests anew, in another replica or in the next
-    process, each up to so many times. With 0 they end with an error."""
+    """Number of times that a request begins anew when the process that computes it ends, in another replica or in the
+    restarted process. With 0 the request ends with an error."""
     step_cpu: Duration = 30.0
     """CPU time that the process of a model may use for one layer of a step. A process that uses more is ended and started
     again."""
     step_idle: Duration = 600.0
-    """How long the process of a model may use no CPU while it has requests, because it is stopped or this machine is
-    busy. Then it is ended and started again."""
+    """Longest time that the process of a model may use no CPU while it has requests. A process that uses none for longer
+    is ended and started again."""
     drain: Duration = 30.0
-    """How long running requests may go on when the server is told to stop."""
+    """Time that running requests may go on when the server is told to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions:
-    """LoRA adapters that are served."""
+    """LoRA adapters of a server."""
 
     heading = "adapters"
     lora_modules: Annotated[str | None, tyro.conf.arg(metavar="NAME=FOLDER,...")] = None

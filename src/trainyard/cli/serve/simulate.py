@@ -38,7 +38,7 @@ class Options(DeployOptions, ChunkOption, RequestOptions):
     """How requests are spread over replicas: round_robin, least_requests, or prefill_decode(prefill_replicas=N), where N
     replicas compute prompts and the others all further tokens."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """One of the policies, with which a column of its own compares the others."""
+    """Policy of --policy that a column of the table compares the others with; by default there is no such column."""
     follow: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Request whose steps --html and --json show one by one; by default the page shows the slowest preempted request, or
     the slowest of all."""
@@ -120,6 +120,8 @@ def _warn(options: Options, screen: Screen, deployment: Deployment, given: Given
     """Of requests for other models, and of options without effect."""
     from trainyard.serve.catalog import is_own, swapping_policies
 
+    if options.follow is not None and options.html is None and not options.json:
+        screen.say("warning: --follow has no effect without --html or --json")
     swapping = swapping_policies(options.policy, samples=given.has_samples)
     if swapping and not deployment.num_host_blocks:
         screen.say(

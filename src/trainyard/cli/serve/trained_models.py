@@ -1,4 +1,4 @@
-"""Runs and checkpoints of `trainyard train` that `trainyard serve run` serves."""
+"""Export models that `trainyard train` trained, so that `trainyard serve run` serves them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["with_trained_models"]
 def with_trained_models(
     models: Mapping[str, str], file: Path | None, folder: Path, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Replace the folders of runs and checkpoints by folders of their models, which can be served.
+    """Export the models of runs and checkpoints, and return all models with the folders of the exports.
 
     Parameters
     ----------
-    models : folders, or names of the zoo, by the names by which requests call them.
-    file : the Python file of the models of runs that were trained from one.
-    folder : an empty one, for these models.
-    say : is told which step of what each of them is.
+    models : folders, or names of the zoo, by the name that requests use.
+    file : Python file that models were trained from; None if they are of the zoo.
+    folder : an empty folder for the exports.
+    say : prints of each export the run and step that it comes from.
 
     Raises
     ------

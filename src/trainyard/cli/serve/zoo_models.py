@@ -37,7 +37,7 @@ def saved_random_model(model: str, folder: Path) -> Path:
     try:
         config = config_of(model)
     except ValueError as error:
-        raise ServeError(f"there is no folder {model} with a model, and in the zoo: {error}") from error
+        raise ServeError(f"there is no folder {model}; as a model of the zoo: {error}") from error
     folder.mkdir()
     return save_random_model(model, config, folder / model)
 

@@ -53,7 +53,7 @@ class SchedulingDomain:
         self.forget_promises()
 
     def forget_promises(self) -> None:
-        """Drop what the last decision said of decisions that are not needed."""
+        """Forget which later decisions the last one said can be left out."""
         self.stands, self.free_when_blocked = False, -1
 
 
@@ -88,7 +88,7 @@ class SchedulingDomains:
 
     @property
     def wake_s(self) -> float:
-        """Return when the policy wants to decide next, if nothing happens before."""
+        """Time at which the policy wants to decide next, if nothing happens before."""
         first, *others = self.current
         return min([first.wake_s, *(domain.wake_s for domain in others)]) if others else first.wake_s
 
@@ -128,7 +128,7 @@ class SchedulingDomains:
                 domain.restart(self._policy)
 
     def rows(self, domain: SchedulingDomain, rows: Ints) -> Ints:
-        """Return those of some jobs that are in a domain."""
+        """Return the rows of jobs that are in a domain."""
         return rows if domain is self.whole else rows[domain.has[self._allocator.table.partition[rows]]]
 
     def num_jobs(self, domain: SchedulingDomain) -> tuple[int, int]:

@@ -57,8 +57,8 @@ class FleetState(NamedTuple):
     rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
     free : the tables of `FreeDevices`.
-    partitions, is_one_pool : of the nodes that are decided on: `Cluster.partition_table` and `Cluster.is_one_pool`. One
-        array, because each makes every call of compiled code longer.
+    partitions, is_one_pool : `Cluster.partition_table` and `Cluster.is_one_pool` of the nodes that are decided on. The
+        table is one array, because each further array makes every call of compiled code longer.
     num_devices : of the whole cluster, that can be used now.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
@@ -76,7 +76,7 @@ class FleetState(NamedTuple):
     used: Floats
 
     def of(self, cluster: Cluster) -> FleetState:
-        """Return the same for a decision on some nodes only."""
+        """Return the state for a decision on the nodes of a cluster that is a part of this one."""
         if cluster.partition_table is self.partitions:
             return self
         return self._replace(

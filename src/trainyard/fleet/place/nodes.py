@@ -45,7 +45,7 @@ def placement(name: str) -> int:
         If there is none of that name.
     """
     if name not in PLACEMENTS:
-        raise FleetError(f"unknown placement {shown(name)}; the known ones are {', '.join(PLACEMENTS)}")
+        raise FleetError(f"unknown placement {shown(name)}; known: {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trainyard.compiling import lean
-
-WITHIN = 2  # in `Cluster.partition_table`, of a partition all of whose nodes are nodes of the other one
+from trainyard.hardware.cluster import WITHIN
 
 
 @lean

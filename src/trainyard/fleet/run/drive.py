@@ -98,7 +98,7 @@ class Driver:
 
     @property
     def wake_s(self) -> float:
-        """Return when the policy wants to decide next, if nothing happens before."""
+        """Time at which the policy wants to decide next, if nothing happens before."""
         return self.domains.wake_s
 
     @property

@@ -37,7 +37,7 @@ class FairTimes:
         ----------
         allowed : device types that it can run on, as bits.
         job_s : jobs times time while it was there.
-        gang_rate : what `rate_anywhere` says of it, if that is known.
+        gang_rate : work per second, as in `JobTable`; NaN if it is not known.
         """
         alone_s = self.alone_s(job, allowed, gang_rate)
         waited_s = now_s - job.arrival_s

@@ -145,7 +145,7 @@ def read_workload(
         If the file cannot be read, or no row of it gives a job; the message says where, and what is allowed.
     """
     if format is not None and format not in FORMATS:
-        raise FleetError(f"no trace format {format!r}; there are {', '.join(FORMATS)}")
+        raise FleetError(f"unknown trace format {format!r}; known: {', '.join(FORMATS)}")
     if limit is not None and limit < 1:
         raise FleetError(
             f"limit {limit}: it is the number of jobs to take, at least 1; leave it out to take all"

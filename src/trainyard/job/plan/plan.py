@@ -106,7 +106,7 @@ class Plan:
             ("statistics", self.statistics, STATISTICS),
             *(("fate", fate, FATES) for fate in self.tensors.values()),
         ):
-            require(given in known, f"unknown {what} {given!r}; the known ones are {', '.join(known)}")
+            require(given in known, f"unknown {what} {given!r}; known: {', '.join(known)}")
         self._check_stages()
         axes = dict.fromkeys(axis for stage in self.stages for axis in stage.mesh.axes)
         require_axes(axes, self.state.summed_over, "gradients are summed over")

@@ -85,9 +85,9 @@ class TrainConfig:
                 "resume, checkpoint_every and pause need the folder of the checkpoints: give checkpoint"
             )
         if self.device not in ("cpu", "cuda"):
-            raise ValueError(f"unknown device {self.device!r}; the known ones are cpu and cuda")
+            raise ValueError(f"unknown device {self.device!r}; known: cpu, cuda")
         if self.on_nonfinite not in get_args(OnNonFinite):
-            raise ValueError(f"unknown on_nonfinite {self.on_nonfinite!r}; the known ones are stop and skip")
+            raise ValueError(f"unknown on_nonfinite {self.on_nonfinite!r}; known: stop, skip")
 
     @property
     def options(self) -> dict[str, Any]:

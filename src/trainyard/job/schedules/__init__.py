@@ -98,5 +98,5 @@ def make_schedule(name: str, num_ranks: int, num_microbatches: int, num_stages_p
         On an unknown name or a count the schedule does not allow.
     """
     if name not in SCHEDULES:
-        raise ValueError(f"unknown schedule {shown(name)}; the known ones are {', '.join(sorted(SCHEDULES))}")
+        raise ValueError(f"unknown schedule {shown(name)}; known: {', '.join(sorted(SCHEDULES))}")
     return SCHEDULES[name](num_ranks, num_microbatches, num_stages_per_rank)

@@ -10,7 +10,7 @@ from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
-from trainyard.job.sizes import size_text
+from trainyard.job.sizes import per_second_text, size_text
 
 _GIB = 2**30
 _TIGHT = 0.03  # Memory is called tight if less than this share of the limit is left free.
@@ -141,7 +141,7 @@ class Simulation:
         mfu = self.plausible_mfu
         share = "more than" if mfu is None else f"{100 * mfu:.1f} % of"
         parts = [
-            f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {share} the devices' peak"
+            f"A step takes {_seconds(self.step_s)} ({per_second_text(self.rows_per_s)} rows/s), {share} the devices' peak"
             f"{'' if mfu is not None else ' as it is known, which is too low'}.",
             "Time: "
             + ", ".join(f"{name} {100 * s / self.step_s:.1f} %" for name, s in _largest(self.breakdown))

@@ -244,7 +244,8 @@ class _Planning:
         else:
             num = most * size
             self._rule_out(
-                split, f"fewer than {self.search.share:.1%} meet their objectives on {num} devices"
+                split,
+                f"fewer than {100 * self.search.share:.1f} % meet their objectives on {num} device{'s' * (num > 1)}",
             )
 
     def _saves_devices(self) -> bool:
@@ -279,7 +280,7 @@ def _met(results: Results, summary: Summary) -> str:
     """How many requests meet their objectives, with the percentiles of TTFT and TPOT."""
     if results.refused_all:
         return results.refused_all
-    said = [f"only {summary.share_met:.1%} of the requests meet their objectives"]
+    said = [f"only {100 * summary.share_met:.1f} % of the requests meet their objectives"]
     for name, times in (("TTFT", summary.ttft), ("TPOT", summary.tpot)):
         if times.p50_s == times.p50_s:  # not NaN: some request has such a time
             said.append(f"{name} p50 {1e3 * times.p50_s:.3g} ms, p99 {1e3 * times.p99_s:.3g} ms")

@@ -102,7 +102,7 @@ def read_requests(
         If the file cannot be read, or no row of it gives a request; the message says where, and what is allowed.
     """
     if format is not None and format not in FORMATS:
-        raise ServeError(f"no trace format {format!r}; there are {', '.join(FORMATS)}")
+        raise ServeError(f"unknown trace format {format!r}; known: {', '.join(FORMATS)}")
     if limit is not None and limit < 1:
         raise ServeError(
             f"limit {limit}: it is the number of requests to take, at least 1; leave it out to take all"

@@ -1,4 +1,4 @@
-"""Windows of causal attention: how many tokens a query sees, its own and those right before it.
+"""Windows of causal attention: numbers of tokens that a query sees, its own and those right before it.
 
 A window may depend on the position of the query: where attention is cut into chunks, a query sees its chunk only.
 Transformers says it by functions of its masks, which tell of a query and a key whether one sees the other.
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["MaskFunction", "MaskWindow", "OtherMaskError", "Window"]
+__all__ = ["MaskFunction", "MaskWindow", "UnsupportedMaskError", "Window"]
 
 _FIRST_POSITIONS = 1024
 _MOST_COMPARED = 1 << 22
@@ -22,11 +22,11 @@ _SAMPLED = 64
 
 Longs = NDArray[np.int64]
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
-"""Whether queries see keys, by the numbers of sequence, head, query and key; of transformers' ``masking_utils``."""
+"""Function of transformers' ``masking_utils``: whether queries see keys, by sequence, head, query and key."""
 
 
-class OtherMaskError(ValueError):
-    """A mask that is no window."""
+class UnsupportedMaskError(ValueError):
+    """A mask of attention that is no window."""
 
 
 class MaskWindow:
@@ -34,14 +34,14 @@ class MaskWindow:
 
     Parameters
     ----------
-    sees : the mask; of its queries, each has to see itself and the tokens right before it, up to some first one.
+    sees : the mask; each query has to see its own token and those right before it, up to some first one.
     context : the longest sequence, in tokens.
-    device : of what the mask is made of.
+    device : of the tensors that the mask uses.
 
     Raises
     ------
-    OtherMaskError
-        If it is another mask.
+    UnsupportedMaskError
+        If the mask is no window.
     """
 
     def __init__(self, sees: MaskFunction, context: int, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class MaskWindow:
         self._require_window(context)
 
     def __call__(self, positions: Longs) -> Longs:
-        """Tokens that queries see, their own among them.
+        """Return the numbers of tokens that queries see, their own among them.
 
         Parameters
         ----------
@@ -63,25 +63,25 @@ class MaskWindow:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether every query of the longest sequence is known to see all tokens before it."""
+        """Whether every query of the longest sequence sees all tokens before it; False if too many would be compared."""
         if self._context > _MOST_COMPARED:
             return False
         queries = np.arange(self._context)
         return bool(self._is_seen(queries, np.zeros_like(queries)).all())
 
     def _first_seen(self, queries: Longs) -> Longs:
-        """Search the first token that each query sees, by halves."""
+        """Find the first token that each query sees, by bisection."""
         low, high = np.zeros_like(queries), queries.copy()
         while (low < high).any():
             middle = (low + high) // 2
             is_seen = self._is_seen(queries, middle)
             high, low = np.where(is_seen, middle, high), np.where(is_seen, low, middle + 1)
         if (np.diff(high) < 0).any():
-            raise OtherMaskError
+            raise UnsupportedMaskError
         return high
 
     def _is_seen(self, queries: Longs, keys: Longs) -> NDArray[np.bool_]:
-        """Whether each query sees the key of the same index."""
+        """Ask the mask whether each query sees the key of the same index."""
         query, key = (torch.from_numpy(each).to(self._device) for each in (queries, keys))
         zero = torch.zeros((), dtype=torch.int64, device=self._device)
         seen = torch.as_tensor(self._sees(zero, zero, query, key), device=self._device)
@@ -89,7 +89,10 @@ class MaskWindow:
         return found
 
     def _require_window(self, context: int) -> None:
-        """Look at the keys around the ends of what some queries see, and at keys anywhere."""
+        """Refuse a mask that is no window for some queries.
+
+        Keys near both ends of the window of each query are compared, and random ones before the query.
+        """
         random = np.random.default_rng(0)
         spread = np.geomspace(1, context, _SAMPLED).astype(np.int64) - 1
         queries = np.unique(np.concatenate([np.arange(min(context, _SAMPLED)), spread]))
@@ -99,8 +102,8 @@ class MaskWindow:
         keys = np.concatenate([first[:, None] + near, queries[:, None] + near, anywhere], 1).clip(0)
         found = self._is_seen(np.repeat(queries, keys.shape[1]), keys.ravel()).reshape(keys.shape)
         if ((keys >= first[:, None]) & (keys <= queries[:, None]) != found).any():
-            raise OtherMaskError
+            raise UnsupportedMaskError
 
 
 Window = int | MaskWindow | None
-"""Tokens that a query sees, its own among them: as many everywhere, as many as its position has, or all."""
+"""Tokens that a query sees, its own among them: a number, a number by the position of the query, or None for all."""

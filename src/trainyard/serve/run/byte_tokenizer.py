@@ -26,14 +26,14 @@ _CHAT = (
 
 @cache
 def byte_of_char() -> Mapping[str, int]:
-    """The characters by which byte-level tokenizers write bytes."""
+    """Return the byte of each character by which byte-level tokenizers write bytes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def byte_end(vocabulary: int) -> int | None:
-    """The token that ends an answer of a model; None if it knows bytes only, so that answers end by their length."""
+    """Return the token that ends an answer of a model; None for a model that knows bytes only."""
     return BYTE_END if vocabulary > BYTE_END else None
 
 

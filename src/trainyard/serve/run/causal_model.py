@@ -151,7 +151,7 @@ class CausalModel:
         return (found if self._keeps_logits else found[keep]).float().cpu()
 
     def _shapes(self) -> tuple[CacheShape, ...]:
-        """What calls of attention keep, by a step of one token."""
+        """Compute a step of one token; return the shape of the keys and values of each call of attention."""
         self._model.set_attn_implementation(FIRST_STEP)
         token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
         with torch.inference_mode(), first_step(self._attention):

@@ -18,7 +18,7 @@ __all__ = ["template_variables"]
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
 )
-"""What every template has of transformers."""
+"""Variables that transformers itself gives to every template."""
 
 
 class _GenerationBlocks(Extension):
@@ -37,20 +37,20 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(extensions=[_GenerationBlocks, loop
 def template_variables(
     template: str, given: Mapping[str, Any], effort: str, reserved: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Variables with which a template writes a conversation.
+    """Return the variables with which a template writes a conversation.
 
     Parameters
     ----------
     template : of the model.
     given : variables that the request sets, by name.
-    effort : how much the model is to reason; "" where nothing says it. A template reads it as ``reasoning_effort``, or
-        only whether it is "none", as ``enable_thinking``.
+    effort : how much the model is to reason; "" if the request does not say it. A template reads the effort as
+        ``reasoning_effort``, or as ``enable_thinking``, which is false for "none".
     reserved : names of others that a request may not set.
 
     Raises
     ------
     ServeError
-        If the template does not read one of them; names those that it reads.
+        If the template does not read a variable; names those that it reads.
     """
     if not given and not effort:
         return {}
@@ -63,7 +63,7 @@ def template_variables(
     if wrong:
         allowed = f"it reads {listed(sorted(read))}" if read else "it reads none"
         raise ServeError(
-            f"the chat template of the model does not read {shown(wrong[0])}, so that it would change nothing; of what "
-            f"requests may set {allowed}; leave it out"
+            f"the chat template of the model does not read {shown(wrong[0])}, which would change nothing; of the "
+            f"variables that requests may set, {allowed}; leave it out"
         )
     return found | dict(given)

@@ -75,7 +75,7 @@ class EmbeddingEngine:
 
     @property
     def options(self) -> None:
-        """It has no cache."""
+        """None: an engine of embeddings has no cache."""
 
     @property
     def embedding_form(self) -> EmbeddingForm:

@@ -17,8 +17,8 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine_adapters import adapters_of
 from trainyard.serve.run.outputs import EngineState, FinishReason, NewToken, Refused, StepRecord, TokenTimes
-from trainyard.serve.run.prompt_logprobs import PromptScores, scores_after
-from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, seed_of
+from trainyard.serve.run.prompt_logprobs import PromptLogprobsCollector, scores_after
+from trainyard.serve.run.sampling import NO_TOKEN, OutputForm, SamplingParams, seed_of
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.step_counts import StepCounts
 from trainyard.serve.run.step_model import StepModel
@@ -82,7 +82,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         seen: Callable[[StepRecord], None] = lambda record: None,
         finished: Callable[[RequestState], None] = lambda state: None,
-        constrain: Callable[[SamplingParams], TokenConstraint] | None = None,
+        constrain: Callable[[OutputForm], TokenConstraint] | None = None,
     ) -> None:
         room = options.num_blocks * options.block_tokens
         if isinstance(policy, StoppingPolicy):
@@ -197,6 +197,21 @@ class Engine:
             If it cannot be served: its prompt is not known, too long, or has tokens that the model does not know; its
             adapter is not loaded; or all tokens would end its answer before ``min_tokens``.
         """
+        params = sampling or SamplingParams()
+        self._require_servable(request, params, stop_token_ids)
+        state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
+        why = self._instance.arrive(state)
+        if why:
+            raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
+        self._next_number += request.num_samples
+        entry = ServedRequest(state, params, stop_token_ids, seed_of(params), {state.number})
+        if (num := params.prompt_logprobs) is not None:
+            entry.prompt = PromptLogprobsCollector(request.prompt_ids, num, self._model.vocabulary)
+        self._entries[state.number] = entry
+        self._checker.arrive(state.number, state.num_tokens, state.tokens)
+        return state.number
+
+    def _require_servable(self, request: Request, params: SamplingParams, stop_token_ids: Set[int]) -> None:
         if request.trains:
             raise ServeError(
                 f"request {request.name!r} trains its adapter, which no engine does; simulate it"
@@ -210,7 +225,6 @@ class Engine:
             )
         if request.adapter and not self._adapters.get(request.adapter):
             raise ServeError(f"request {request.name!r}: the adapter {request.adapter!r} is not loaded")
-        params = sampling or SamplingParams()
         if params.min_tokens and len(stop_token_ids) >= self._model.vocabulary:
             raise ServeError(
                 f"request {request.name!r} has min_tokens, and all tokens end it; give fewer of these"
@@ -223,17 +237,6 @@ class Engine:
             raise ServeError(
                 f"request {request.name!r} asks for a form of answer, and this engine constrains nothing; leave it out"
             )
-        state = RequestState(self._next_number, request, self._clock() if arrival_s is None else arrival_s)
-        why = self._instance.arrive(state)
-        if why:
-            raise ServeError(f"request {request.name!r}: {why}; give a shorter prompt")
-        self._next_number += request.num_samples
-        entry = ServedRequest(state, params, stop_token_ids, seed_of(params), {state.number})
-        if params.prompt_logprobs is not None:
-            entry.prompt = PromptScores(request.prompt_ids, params.prompt_logprobs, self._model.vocabulary)
-        self._entries[state.number] = entry
-        self._checker.arrive(state.number, state.num_tokens, state.tokens)
-        return state.number
 
     def cancel(self, number: int) -> None:
         """Serve a request no longer: its blocks are free at once. Nothing happens if it has ended."""
@@ -356,8 +359,8 @@ class Engine:
         refused = [without[number] for number in sorted(without)]
         return [each for each in found if each.request not in without] + refused
 
-    def _prompts(self, items: Sequence[WorkItem]) -> Mapping[int, PromptScores]:
-        """What collects the log-probabilities of prompts, by the number of the item that computes a part of one."""
+    def _prompts(self, items: Sequence[WorkItem]) -> Mapping[int, PromptLogprobsCollector]:
+        """Return the collectors of prompts' log-probabilities, by the number of the item that computes a part."""
         of_items = {place: self._entries.get(item.request) for place, item in enumerate(items)}
         return {place: entry.prompt for place, entry in of_items.items() if entry and entry.prompt}
 

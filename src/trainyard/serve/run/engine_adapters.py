@@ -46,12 +46,12 @@ def unique_adapter(name: str, number: int) -> str:
 
 
 def adapters_of(states: Iterable[RequestState]) -> tuple[str, ...]:
-    """The adapters that requests have, in order."""
+    """Return the adapters of requests, sorted."""
     return tuple(sorted({state.request.adapter for state in states} - {""}))
 
 
 def adapter_name(adapter: str) -> str:
-    """The name of an adapter that engines know by a `unique_adapter`."""
+    """Return the name of an adapter by its `unique_adapter`."""
     return adapter.rpartition("#")[0]
 
 

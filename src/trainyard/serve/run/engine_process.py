@@ -26,7 +26,7 @@ from trainyard.serve.run.engine_adapters import AdapterStatus, LoadAdapter, Unlo
 from trainyard.serve.run.model_shards import ModelShards
 from trainyard.serve.run.outputs import Embedding, EngineState, NewToken, Refused
 from trainyard.serve.run.pretrained import ModelLoader, load_causal_pretrained, refusing
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import OutputForm, SamplingParams
 from trainyard.serve.run.step_model import StepModel
 from trainyard.serve.run.step_watch import StepProgress
 from trainyard.serve.run.structured_outputs import StructuredOutputs, TokenConstraint
@@ -156,8 +156,8 @@ class EngineSpec:
                 return CausalModel(model.to(self.device), self.folder.name)
         return TensorParallelModel(self.folder, self.dtype, self.shards, self.num_threads, _end, self.load)
 
-    def _constrain(self, sampling: SamplingParams) -> TokenConstraint:
-        return _structured_outputs(self.folder).constraint(sampling.form)
+    def _constrain(self, form: OutputForm) -> TokenConstraint:
+        return _structured_outputs(self.folder).constraint(form)
 
 
 def _end(why: str) -> None:

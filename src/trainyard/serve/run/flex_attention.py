@@ -117,7 +117,7 @@ class FlexAttention(TorchAttention):
         return found[0].transpose(0, 1)[mask.row_of_token].to(query.dtype)
 
     def _bound(self, softcap: float) -> Tensor:
-        """A bound of scores on the device, as a tensor: as a number it would be compiled in."""
+        """Return a bound of scores as a tensor on the device: a number would be compiled in."""
         if softcap not in self._bounds:
             self._bounds[softcap] = torch.tensor(softcap, dtype=torch.float32, device=self._device)
         return self._bounds[softcap]
@@ -143,7 +143,7 @@ def _most_rows(head_dim: int, dtype: torch.dtype) -> int:
 
 
 def _options(rows_per_block: int, block_tokens: int, most_rows: int) -> FlexKernelOptions:
-    """Tiles of a kernel; see `_kernel`."""
+    """Return the sizes of the tiles of a kernel; see `_kernel`."""
     return {
         "BACKEND": "TRITON",  # one kernel for few rows and for many
         "BLOCK_M": rows_per_block,

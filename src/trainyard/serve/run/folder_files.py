@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.reading import parse_json, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_BYTES
 from trainyard.serve.errors import ServeError
 
-__all__ = ["check_files", "check_header", "read_json", "weight_files"]
+__all__ = [
+    "TensorHeader",
+    "check_files",
+    "check_header",
+    "read_json",
+    "tensor_headers",
+    "weight_files",
+]
 
 _MIB = 1 << 20
 _MOST_TOKENIZER_BYTES = 64 * _MIB  # the largest that is known has 33 MiB
@@ -38,6 +45,33 @@ _REFUSED = {
     "transformers_weights": f"give weights as {_WEIGHTS}",
     "quantization_config": "allowed is one for the whole model, beside its other fields",
 }
+
+
+class TensorHeader(NamedTuple):
+    """The type and sizes of a tensor in a file of safetensors, as its header has them.
+
+    Attributes
+    ----------
+    dtype : as safetensors calls it, such as "BF16".
+    shape : its sizes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def tensor_headers(file: Any) -> dict[str, TensorHeader]:
+    """Return the headers of all tensors of a file, by name.
+
+    Parameters
+    ----------
+    file : of safetensors, open.
+    """
+    found = {}
+    for name in file.keys():  # noqa: SIM118
+        tensor = file.get_slice(name)
+        found[name] = TensorHeader(tensor.get_dtype(), tuple(tensor.get_shape()))
+    return found
 
 
 def read_json(path: Path, kind: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:

@@ -1,8 +1,8 @@
 """Attention over the paged KV cache, for models of transformers: it is registered there under names of its own.
 
-A first step of one token finds the calls of attention that a step makes, in their order, with what each keeps of a token
-and which tokens it sees. The latter is read off the masks that transformers makes for the step. Later steps have no
-masks. Each call has a cache of its own, however many calls a layer makes.
+A first step of one token finds the calls of attention that each step makes, in their order: the shape of a call's keys
+and values, and its window. Windows are read off the masks that transformers makes for the first step. Later steps have
+no masks. Each call has a cache of its own, however many calls a layer makes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.attention_window import MaskFunction, MaskWindow, OtherMaskError, Window
+from trainyard.serve.run.attention_window import MaskFunction, MaskWindow, UnsupportedMaskError, Window
 from trainyard.serve.run.kv_cache import CacheShape
 from trainyard.serve.run.paged_attention import LayerCache, PagedAttention
 from trainyard.serve.run.step_inputs import StepInputs
@@ -29,7 +29,7 @@ ATTENTION = "trainyard_paged"
 """The name under which transformers knows it."""
 
 FIRST_STEP = "trainyard_first_step"
-"""The name of what stands for it in the step that finds the calls."""
+"""The name of the attention of the first step, which finds the calls."""
 
 _CONTEXT = "_trainyard_attention"
 _KNOWN = frozenset(
@@ -57,7 +57,7 @@ class AttentionCall(NamedTuple):
 
     Attributes
     ----------
-    shape : what it keeps of a token.
+    shape : of its keys and values in the cache.
     window : tokens that a query sees.
     """
 
@@ -91,7 +91,7 @@ class AttentionContext:
     _windows: dict[int, MaskWindow] = field(default_factory=dict)
 
     def add_mask(self, mask: Tensor, sees: MaskFunction) -> None:
-        """Remember what a mask of the first step says, and all views of it."""
+        """Remember the function of a mask of the first step, for the mask and all its views."""
         self._masks[mask.untyped_storage().data_ptr()] = mask, sees
 
     def window_of(self, mask: Tensor | None) -> Window:
@@ -99,14 +99,14 @@ class AttentionContext:
 
         Raises
         ------
-        OtherMaskError
-            If it is no window, or not made by transformers' functions of masks.
+        UnsupportedMaskError
+            If the mask is no window, or is not made by transformers' functions of masks.
         """
         if mask is None:
             return None
         place = mask.untyped_storage().data_ptr()
         if place not in self._masks:
-            raise OtherMaskError
+            raise UnsupportedMaskError
         if place not in self._windows:
             self._windows[place] = MaskWindow(self._masks[place][1], self.context, mask.device)
         window = self._windows[place]
@@ -118,7 +118,7 @@ class AttentionContext:
         Raises
         ------
         ServeError
-            If the first step has not made the same one.
+            If the first step has made another call in its place.
         """
         number = self.num_called
         self.num_called += 1
@@ -132,7 +132,7 @@ class AttentionContext:
         Raises
         ------
         ServeError
-            If it has.
+            If it has made fewer.
         """
         if self.num_called != len(self.calls):
             raise _other_calls()
@@ -150,7 +150,7 @@ def connect(model: nn.Module, context: AttentionContext) -> None:
 
 @contextmanager
 def first_step(context: AttentionContext) -> Iterator[None]:
-    """Within it, masks that transformers makes are of the first step of a context."""
+    """Let masks that transformers makes be of the first step of a context, within ``with``."""
     token = _first_context.set(context)
     try:
         yield
@@ -169,7 +169,7 @@ def _paged(
     s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer, for a query of shape (1, heads, tokens, width), with the arguments of transformers.
+    """Compute the attention of one call, for a query of shape (1, heads, tokens, width), as transformers asks for it.
 
     ``softcap`` bounds the scores, and ``s_aux`` are sinks. The result is (1, tokens, heads, value_width).
     """
@@ -201,13 +201,13 @@ def _first_step(
     shape = CacheShape(key.shape[1], key.shape[3], value.shape[3])
     try:
         context.calls.append(AttentionCall(shape, context.window_of(attention_mask)))
-    except OtherMaskError:
+    except UnsupportedMaskError:
         _require_known(module, more, has_own_mask=True)
     return _own_value(query, value), None
 
 
 def _own_value(query: Tensor, value: Tensor) -> Tensor:
-    """The attention of a token that sees itself alone."""
+    """Return the attention of a token that sees itself alone."""
     return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2)
 
 
@@ -219,14 +219,14 @@ def _first_mask(
     device: torch.device | str = "cpu",
     **more: Any,
 ) -> Tensor:
-    """A mask of the first step; what it says is noted, and all its tokens are seen."""
+    """Make a mask of the first step in which all tokens are seen, and note its function."""
     context, mask = _first_context.get(), torch.zeros(batch_size, 1, q_length, kv_length, device=device)
     context.add_mask(mask, mask_function)
     return mask
 
 
 def _require_known(module: nn.Module, more: Mapping[str, Any], *, has_own_mask: bool) -> None:
-    """Refuse arguments of attention that are not done."""
+    """Refuse arguments of attention that are not supported."""
     unknown = [
         name
         for name, given in more.items()

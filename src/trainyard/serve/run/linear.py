@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight as `torch.nn.Linear` has it: a copy, for modules that read it beside the product."""
+        """A copy of the weight as `torch.nn.Linear` has it, for modules that read the weight itself."""
         found: Tensor = self._packed.to_dense()
         return found
 

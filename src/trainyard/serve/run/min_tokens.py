@@ -27,9 +27,9 @@ class MinTokensConstraint:
         self._mask = ~token_mask(ends, vocabulary)
 
     def allowed(self) -> NDArray[np.int32] | None:
-        """The tokens that do not end it; None once all may come."""
+        """Return the tokens that do not end the answer; None once all may come."""
         return self._mask if self._num_left > 0 else None
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         self._num_left -= 1

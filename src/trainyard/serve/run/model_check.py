@@ -4,8 +4,8 @@ of it is made.
 The model is made without storage there, and its parameters are compared with those that the files have. So sizes that are
 wrong are refused whatever they are called, and whatever they would make grow.
 
-Models that generate text are checked by a small model of the same kind, too (`type_check`). What it shows is remembered
-beside the measurements of this machine, so that it is computed once for configurations that differ in sizes only.
+Models that generate text are checked by a small model of the same kind, too (`small_model_check`). The outcome is
+remembered beside the measurements of this machine, so that configurations that differ in sizes only are checked once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ from trainyard.hardware.remembered import measurements_file, recall, remember
 from trainyard.processes import LimitedProcess, LimitedProcessError, ProcessLimits
 from trainyard.reading import shortened
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.folder_files import check_files, read_json, weight_files
+from trainyard.serve.run.folder_files import (
+    TensorHeader,
+    check_files,
+    read_json,
+    tensor_headers,
+    weight_files,
+)
 from trainyard.serve.run.preloaded import preloaded_context, raise_serve_error
-from trainyard.serve.run.quantized_weights import Stored, quantization_of, weights_of
-from trainyard.serve.run.type_check import KindCheck, check_kind, kind_of
+from trainyard.serve.run.quantized_weights import quantization_of, weights_of
+from trainyard.serve.run.small_model_check import SmallModelCheck, check_small_model, kind_of
 
 __all__ = ["check_model"]
 
@@ -54,7 +60,7 @@ class _Asked(NamedTuple):
     ----------
     parameters, saved : numbers that are weights.
     buffer_bytes : of what it computes from its configuration and keeps.
-    kind : its kind, if it generates text; see `type_check.kind_of`.
+    kind : its kind, if it generates text; see `small_model_check.kind_of`.
     """
 
     parameters: int
@@ -65,7 +71,7 @@ class _Asked(NamedTuple):
 
 def check_model(
     folder: Path, kind: Literal["causal", "embedding"], dtype: torch.dtype, unused: str = ""
-) -> KindCheck:
+) -> SmallModelCheck:
     """Refuse a folder whose model cannot be made of its files, or does not fit into the memory that is free.
 
     Parameters
@@ -76,7 +82,7 @@ def check_model(
 
     Returns
     -------
-    What is known of all models of its kind.
+    The check of all models of its kind.
 
     Raises
     ------
@@ -88,7 +94,7 @@ def check_model(
     asked = _limited(folder, partial(_asked, files, kind, unused), folder)
     _check(folder, asked, dtype)
     if not asked.kind:
-        return KindCheck("")
+        return SmallModelCheck("")
     found = _checked(folder, asked.kind)
     if found.why_not:
         raise ServeError(f"{folder}: {found.why_not}")
@@ -116,22 +122,22 @@ def _same(function: Callable[[Work], Result]) -> Callable[[Work], Result]:
     return function
 
 
-def _checked(folder: Path, kind: str) -> KindCheck:
-    """What a small model of a kind shows, as it is remembered, or else computed."""
+def _checked(folder: Path, kind: str) -> SmallModelCheck:
+    """Return the check of a kind of models, remembered or else computed."""
     made_of = (kind, transformers.__version__, torch.__version__, VERSION, _code())
     digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
     path = measurements_file(f"model-{digest}")
     with suppress(ValueError, TypeError):  # of a damaged file
         why_not, calls_per_layer = json.loads(recall(path) or "")
-        return KindCheck(str(why_not), float(calls_per_layer))
-    found = _limited(folder, check_kind, kind)
+        return SmallModelCheck(str(why_not), float(calls_per_layer))
+    found = _limited(folder, check_small_model, kind)
     remember(path, json.dumps(found))
     return found
 
 
 @cache
 def _code() -> str:
-    """What the code is by which steps are computed: another one may compute what this one does not."""
+    """Return a digest of the code that computes steps: other code may compute what this one does not."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
 
@@ -159,14 +165,12 @@ def _asked(files: Sequence[Path], kind: str, unused: str, folder: Path) -> _Aske
     """Count the sizes of a model: run in the process with limits."""
     disable_progress_bar()
     set_verbosity_error()
-    stored: dict[str, Stored] = {}
+    headers = dict[str, TensorHeader]()
     for path in files:
         with safe_open(path, framework="np") as file:  # that of torch maps all of it into private memory
-            for name in file.keys():  # noqa: SIM118
-                part = file.get_slice(name)
-                stored[name] = Stored(part.get_dtype(), tuple(part.get_shape()))
-    num_tensors = len(stored)
-    weights = weights_of(stored, quantization_of(folder), folder)
+            headers |= tensor_headers(file)
+    num_tensors = len(headers)
+    weights = weights_of(headers, quantization_of(folder), folder)
     given = read_json(folder / "config.json")
     for name in _LAYERS:
         if isinstance(number := given.get(name), int) and number > num_tensors:

@@ -177,7 +177,7 @@ class ModelTokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The special tokens, which have no text unless they are shown."""
+        """The special tokens; they have no text unless a request asks for it."""
         return self._special
 
     def ids_of(self, texts: Sequence[str]) -> frozenset[int]:
@@ -211,10 +211,16 @@ class ModelTokenizer:
         Raises
         ------
         ServeError
-            If the model has no template, or that cannot write it or does not read one of the variables.
+            If the model has no template, that cannot write it or does not read one of the variables, or a message with
+            calls is continued.
         """
         if not self.has_chat_template:
             raise ServeError("the model has no chat template; use /v1/completions, or a model with one")
+        if continue_final_message and messages[-1].get("tool_calls"):
+            raise ServeError(
+                "continue_final_message is true, and the last message has tool_calls, behind which no text goes on; "
+                "leave one of these out"
+            )
         try:
             template = self._pretrained.get_chat_template(tools=[dict(each) for each in tools] or None)
             reserved = self._pretrained.special_tokens_map

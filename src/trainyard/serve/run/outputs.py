@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Tokens of a step up to which steps are counted, as vLLM does."""
+"""Bounds of the classes in which steps are counted, in tokens of a step; those of vLLM."""
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +36,7 @@ FinishReason = Literal["", "stop", "length"]
 
 
 class TokenTimes(NamedTuple):
-    """When a request came, was first in a step, and got a token, by the clock of the engine; NaN if that is not known."""
+    """Times at which a request came, was first in a step, and got a token, by the engine's clock; NaN if unknown."""
 
     arrival_s: float = math.nan
     scheduled_s: float = math.nan
@@ -44,7 +44,7 @@ class TokenTimes(NamedTuple):
 
 
 NO_TIMES = TokenTimes()
-"""Of a token whose engine does not tell them."""
+"""Times of a token whose engine tells none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class EngineState(NamedTuple):
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request waits or runs, or holds a block of the cache."""
+        """Whether any request waits, runs, or holds a block of the cache."""
         return bool(self.num_waiting or self.num_running or self.num_swapped or self.cache_use)
 
 

@@ -88,7 +88,7 @@ class AttentionBatch:
 
     @cached_property
     def token_positions(self) -> NDArray[np.int64]:
-        """(num_tokens,) how many tokens are before each in its sequence."""
+        """Number of tokens before each one in its sequence; shape ``(num_tokens,)``."""
         before = np.repeat(self.positions - self.cu_seqlens[:-1], np.diff(self.cu_seqlens))
         return np.arange(self.num_tokens) + before
 
@@ -234,7 +234,7 @@ def attention_batch(
 
 
 def token_windows(batch: AttentionBatch, window: Window) -> NDArray[np.int64]:
-    """How many tokens each query of a batch sees, its own among them; shape ``(num_tokens,)``.
+    """Return the number of tokens that each query of a batch sees, its own among them; shape ``(num_tokens,)``.
 
     The first token that a query sees is never before that of the query before it in its sequence.
     """

@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from trainyard.reading import listed, shortened
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.folder_files import check_files, weight_files
+from trainyard.serve.run.folder_files import check_files, tensor_headers, weight_files
 from trainyard.serve.run.quantized_weights import lazy_weights
 from trainyard.user_file import fault_in_user_file
 
@@ -84,14 +84,14 @@ def load_pretrained(
 
 
 def _require_equal_experts(folder: Path, files: Sequence[Path]) -> None:
-    """Refuse experts of unequal shapes or numbers, which are saved one by one and computed as one tensor."""
+    """Refuse experts with other weights than each other: they are saved one by one and computed as one tensor."""
     shapes: dict[str, dict[int, Sequence[int]]] = {}
     for path in files:
         with safe_open(path, framework="np") as file:
-            for name in file.keys():  # noqa: SIM118
+            for name, header in tensor_headers(file).items():
                 if len(parts := _EXPERT.split(name)) == 3:
                     found = shapes.setdefault(f"{parts[0]}#{parts[2]}", {})
-                    found[int(parts[1])] = file.get_slice(name).get_shape()
+                    found[int(parts[1])] = header.shape
     numbers: dict[str, set[int]] = {}
     for pattern, by_expert in shapes.items():
         numbers.setdefault(pattern.partition("#")[0], set()).update(by_expert)
@@ -109,7 +109,10 @@ def _require_equal_experts(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _require_no_more(folder: Path, model: Any, names: Collection[str]) -> None:
-    """Refuse weights that are not used, of layers or modules as the model has them: config.json is of another model."""
+    """Refuse a weight of a layer or module of the model that the model does not use.
+
+    Its config.json is of another model then.
+    """
     modules = {_NUMBER.sub("#", name) for name, _ in model.named_modules()}
     modules |= {name.removeprefix(f"{model.base_model_prefix}.") for name in modules}
     for name in sorted(names):

@@ -1,7 +1,7 @@
 """Log-probabilities of the tokens of prompts.
 
-They need scores after every token of a prompt. A long prompt is computed in several passes, one after the other, whose
-scores fit in bounded memory: the keys and values of a pass are in the KV cache when the next one begins.
+Log-probabilities need scores after every token of a prompt. A long prompt is computed in several passes, one after the
+other, so that the scores of a pass fit in bounded memory. The KV cache keeps the keys and values of earlier passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.sampling import likeliest
 from trainyard.serve.run.step_model import StepModel
 
-__all__ = ["PromptLogprobs", "PromptScores", "scores_after"]
+__all__ = ["PromptLogprobs", "PromptLogprobsCollector", "scores_after"]
 
 _MOST_SCORE_BYTES = 256 * 2**20
 _SCORE_BYTES = 4
@@ -29,13 +29,13 @@ _SCORE_BYTES = 4
 class PromptLogprobs:
     """Natural logarithms of the probabilities of a prompt's tokens, each after the tokens before it.
 
-    The first token has none, so that there is one less than tokens.
+    The first token has no log-probability, so that there is one less than tokens.
 
     Parameters
     ----------
-    chosen : of the token of the prompt; shape (tokens - 1,).
-    ranks : how many tokens are at least as likely as that one, itself among them; shape (tokens - 1,).
-    top, logprobs : the likeliest tokens, and theirs; shape (tokens - 1, num).
+    chosen : log-probability of the token of the prompt; shape (tokens - 1,).
+    ranks : number of tokens that are at least as likely as that of the prompt, itself among them; shape (tokens - 1,).
+    top, logprobs : the likeliest tokens, and their log-probabilities; shape (tokens - 1, num).
     """
 
     chosen: NDArray[np.float64]
@@ -44,7 +44,7 @@ class PromptLogprobs:
     logprobs: NDArray[np.float64]
 
 
-class PromptScores:
+class PromptLogprobsCollector:
     """Collects the log-probabilities of one prompt, in the order of its tokens.
 
     Parameters
@@ -63,7 +63,7 @@ class PromptScores:
         self._num_known = 0
 
     def wanted(self, start: int, stop: int) -> range:
-        """The places, of those from ``start`` to ``stop``, after which scores are wanted."""
+        """Return the places from ``start`` to ``stop`` after which scores are wanted."""
         return range(max(start, self._num_known), min(stop, len(self._next_tokens)))
 
     def add(self, scores: NDArray[np.float32]) -> None:
@@ -83,15 +83,15 @@ def scores_after(
     items: Sequence[WorkItem],
     requests: Mapping[int, RequestState],
     ends: Collection[int],
-    prompts: Mapping[int, PromptScores],
+    prompts: Mapping[int, PromptLogprobsCollector],
 ) -> Tensor:
-    """Compute a step, and let prompts have the scores that they want.
+    """Compute a step, and give the collectors of prompts the scores that they want.
 
     Parameters
     ----------
     requests : those that run, by number.
     ends : numbers of the items after whose last token scores are returned.
-    prompts : what collects the log-probabilities of prompts, by the number of the item.
+    prompts : collectors of the log-probabilities of prompts, by the number of the item.
 
     Returns
     -------
@@ -119,13 +119,14 @@ def scores_after(
             if number in ends and part.stop == items[number].stop:
                 found[number] = scores[row : row + 1].clone()  # a view would keep the scores of all rows
                 row += 1
+        del scores  # before the next pass has its own
     return torch.cat([found[end] for end in ends]) if ends else torch.empty(0, model.vocabulary)
 
 
 def _passes(
     items: Sequence[WorkItem], scored: Collection[int], most_rows: int
 ) -> list[list[tuple[int, WorkItem]]]:
-    """Cut the scored items into parts, so that no pass has more than so many of their tokens.
+    """Cut the scored items into parts, so that no pass has more than ``most_rows`` of their tokens.
 
     Returns
     -------

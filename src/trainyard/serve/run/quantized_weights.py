@@ -24,26 +24,26 @@ from torch import Tensor
 
 from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.folder_files import read_json
+from trainyard.serve.run.folder_files import TensorHeader, read_json, tensor_headers
 
-__all__ = ["Quantization", "Stored", "Weight", "lazy_weights", "quantization_of", "weights_of"]
+__all__ = ["Quantization", "Weight", "lazy_weights", "quantization_of", "weights_of"]
 
 _FLOAT8 = "F8_E4M3"
 _FP8_SCALES = ("F32", "BF16", "F16", "F8_E8M0")
 _FP8_SCALE, _BLOCKS, _SCALES = "_scale_inv", "_blocks", "_scales"
 _DEFAULT_BLOCK = (128, 128)
 _MXFP4_BYTES = 16
-"""Of a block of 32 numbers."""
+"""Bytes of a block of 32 numbers."""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _EXPONENT_OF_1 = 127
 _PLAIN = frozenset({"F64", "F32", "BF16", "F16"})
-_HOW = (
+_ALLOWED = (
     "allowed are weights of float32, bfloat16 or float16, or quantized by fp8 (as DeepSeek and Qwen) or mxfp4"
 )
 
 
 class Quantization(NamedTuple):
-    """How weights of a folder are quantized.
+    """The quantization of the weights of a folder.
 
     Attributes
     ----------
@@ -53,19 +53,6 @@ class Quantization(NamedTuple):
 
     method: str = ""
     block: tuple[int, int] | None = None
-
-
-class Stored(NamedTuple):
-    """A tensor of a file of safetensors, by what its header says.
-
-    Attributes
-    ----------
-    dtype : as safetensors calls it, such as "BF16".
-    shape : its sizes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class Weight(NamedTuple):
@@ -82,7 +69,7 @@ class Weight(NamedTuple):
 
 
 def quantization_of(folder: Path) -> Quantization:
-    """What ``config.json`` of a folder says of its weights.
+    """Read the quantization of weights from ``config.json`` of a folder.
 
     Raises
     ------
@@ -97,7 +84,7 @@ def quantization_of(folder: Path) -> Quantization:
         return Quantization("mxfp4")
     if method != "fp8":
         raise ServeError(
-            f"{folder}/config.json has a quantization_config with quant_method {shown(method)}; {_HOW}"
+            f"{folder}/config.json has a quantization_config with quant_method {shown(method)}; {_ALLOWED}"
         )
     block = given.get("weight_block_size", _DEFAULT_BLOCK)
     if block is None:
@@ -114,13 +101,13 @@ def quantization_of(folder: Path) -> Quantization:
 
 
 def weights_of(
-    stored: Mapping[str, Stored], quantization: Quantization, folder: Path
+    headers: Mapping[str, TensorHeader], quantization: Quantization, folder: Path
 ) -> Mapping[str, Weight]:
-    """The weights that tensors of a folder are, or are the parts of.
+    """Find the weights of a folder, each with the tensors of which it is made.
 
     Parameters
     ----------
-    stored : all tensors of its files, by name.
+    headers : all tensors of its files, by name.
     folder : for messages.
 
     Raises
@@ -129,32 +116,32 @@ def weights_of(
         If numbers have no scales, or scales that do not fit.
     """
     found: dict[str, Weight] = {}
-    for name, tensor in stored.items():
+    for name, tensor in headers.items():
         if quantization.method == "mxfp4" and name.endswith(_BLOCKS):
             weight = name.removesuffix(_BLOCKS)
-            found[weight] = _mxfp4_weight(weight, stored, folder)
+            found[weight] = _mxfp4_weight(weight, headers, folder)
         elif quantization.method == "fp8" and tensor.dtype == _FLOAT8:
-            found[name] = _fp8_weight(name, stored, quantization, folder)
+            found[name] = _fp8_weight(name, headers, quantization, folder)
         elif tensor.dtype not in _PLAIN and (tensor.dtype.startswith("F") or name.endswith("weight")):
             raise ServeError(
-                f"{folder} has {name} in {tensor.dtype} and does not say how it is scaled; {_HOW}"
+                f"{folder} has {name} in {tensor.dtype} and does not say how it is scaled; {_ALLOWED}"
             )
     used = {part for weight in found.values() for part in weight.parts}
     plain = {
         name: Weight((name,), tensor.shape)
-        for name, tensor in stored.items()
+        for name, tensor in headers.items()
         if name not in found.keys() | used
     }
     return plain | found
 
 
-def _mxfp4_weight(name: str, stored: Mapping[str, Stored], folder: Path) -> Weight:
-    """Of shape (experts, groups * 32, rows), made of (experts, rows, groups, 16) bytes and a scale for each group."""
-    blocks, scales = stored[name + _BLOCKS], stored.get(name + _SCALES)
+def _mxfp4_weight(name: str, headers: Mapping[str, TensorHeader], folder: Path) -> Weight:
+    """A weight of shape (experts, groups * 32, rows), of (experts, rows, groups, 16) bytes and a scale for each group."""
+    blocks, scales = headers[name + _BLOCKS], headers.get(name + _SCALES)
     if (
         (blocks.dtype, len(blocks.shape)) != ("U8", 4)
         or blocks.shape[3] != _MXFP4_BYTES
-        or scales != Stored("U8", blocks.shape[:3])
+        or scales != TensorHeader("U8", blocks.shape[:3])
     ):
         raise ServeError(
             f"{folder} has {name}{_BLOCKS} {_told(blocks)} and {name}{_SCALES} {_told(scales)}; allowed are U8 of "
@@ -164,8 +151,10 @@ def _mxfp4_weight(name: str, stored: Mapping[str, Stored], folder: Path) -> Weig
     return Weight((name + _BLOCKS, name + _SCALES), (experts, groups * size * 2, rows))
 
 
-def _fp8_weight(name: str, stored: Mapping[str, Stored], quantization: Quantization, folder: Path) -> Weight:
-    weight, scale = stored[name], stored.get(name + _FP8_SCALE)
+def _fp8_weight(
+    name: str, headers: Mapping[str, TensorHeader], quantization: Quantization, folder: Path
+) -> Weight:
+    weight, scale = headers[name], headers.get(name + _FP8_SCALE)
     wanted = "one number"
     fits = scale is not None and prod(scale.shape) == 1
     if quantization.block is not None and len(weight.shape) >= 2:
@@ -182,12 +171,12 @@ def _fp8_weight(name: str, stored: Mapping[str, Stored], quantization: Quantizat
     return Weight((name, name + _FP8_SCALE), weight.shape)
 
 
-def _told(tensor: Stored | None) -> str:
+def _told(tensor: TensorHeader | None) -> str:
     return "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
 
 
 class _LazyWeight:
-    """A weight that is read, and made of its parts, when all of it is asked for: as transformers does with ``[...]``."""
+    """A weight that is read and made of its parts when transformers asks for all of it, with ``[...]``."""
 
     def __init__(self, weight: Weight, read: Callable[[str], Tensor], block: tuple[int, int] | None) -> None:
         self._weight, self._read, self._block = weight, read, block
@@ -202,7 +191,9 @@ class _LazyWeight:
 
 
 def lazy_weights(folder: Path, files: Sequence[Path]) -> Mapping[str, Any] | None:
-    """The weights of a folder, by name, for transformers to load in place of its files; None if none is quantized.
+    """Return the weights of a folder, by name, for transformers to load in place of its files.
+
+    None if no weight is quantized.
 
     Parameters
     ----------
@@ -214,13 +205,14 @@ def lazy_weights(folder: Path, files: Sequence[Path]) -> Mapping[str, Any] | Non
         If weights are quantized in a way that is not read, or do not fit together.
     """
     quantization = quantization_of(folder)
-    stored, file_of = {}, {}
+    headers = dict[str, TensorHeader]()
+    file_of = dict[str, Any]()
     for path in files:
         file = safe_open(path, framework="pt")
-        for name in file.keys():  # noqa: SIM118
-            part = file.get_slice(name)
-            stored[name], file_of[name] = Stored(part.get_dtype(), tuple(part.get_shape())), file
-    weights = weights_of(stored, quantization, folder)
+        found = tensor_headers(file)
+        headers |= found
+        file_of |= dict.fromkeys(found, file)
+    weights = weights_of(headers, quantization, folder)
     if not quantization.method:
         return None
 
@@ -247,13 +239,14 @@ def _fp8_numbers(weight: Tensor, scale: Tensor, block: tuple[int, int] | None) -
 
 
 def _mxfp4_numbers(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Numbers of 4 bits, the lower half of a byte first, times a power of two; bfloat16 has all of them exactly."""
+    """Multiply numbers of 4 bits by powers of two; bfloat16 has all products exactly.
+
+    The lower half of a byte is the first of its two numbers.
+    """
     experts, rows, groups, size = blocks.shape
     table = torch.tensor((*_E2M1, *(-number for number in _E2M1)), dtype=torch.bfloat16)
     found = torch.empty(experts, rows, groups, size, 2, dtype=torch.bfloat16)
-    for packed, exponents, numbers in zip(
-        blocks, scales, found, strict=True
-    ):  # of an expert, to need little memory
+    for packed, exponents, numbers in zip(blocks, scales, found, strict=True):  # by expert: needs less memory
         numbers[..., 0] = table[(packed & 15).int()]
         numbers[..., 1] = table[(packed >> 4).int()]
         torch.ldexp(numbers, exponents.int()[..., None, None] - _EXPONENT_OF_1, out=numbers)

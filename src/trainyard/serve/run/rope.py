@@ -1,4 +1,4 @@
-"""The longest sequence of which rotary positions are turned alike, whatever else is in a step."""
+"""The longest sequence whose rotary angles do not depend on the other sequences of a step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["longest_alike"]
 _OF_POSITION = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
 """Types whose angles depend on the position of a token only."""
 _TURNED_BY_LENGTH = frozenset({"dynamic", "longrope"})
-"""Types whose angles depend on the position only up to a length, and are others for all tokens of a longer sequence."""
+"""Types whose angles depend on the position only, up to a length; all angles of a longer sequence are others."""
 
 
 def longest_alike(name: str, config: Any) -> int | None:
-    """The longest sequence, in tokens, up to which a model turns each position by the same angle.
+    """Return the longest sequence, in tokens, in which a model turns each position by the same angle.
 
     Transformers chooses the angles of ``dynamic`` and ``longrope`` by the longest sequence of a step. Up to the length
     that the model was first trained for they are the same in every step. Beyond, requests would change each other's
@@ -57,7 +57,7 @@ def longest_alike(name: str, config: Any) -> int | None:
 
 
 def _ropes(given: Any) -> Iterator[Mapping[str, Any]]:
-    """The parameters of all layers: one set, or one by the type of layers."""
+    """Yield the parameters of all layers: one set, or one by the type of layers."""
     if isinstance(given, Mapping):
         of_layers = [each for each in given.values() if isinstance(each, Mapping)]
         yield from of_layers or [given]

@@ -46,7 +46,7 @@ class EngineReplica:
 
     @property
     def options(self) -> EngineOptions | None:
-        """Cache and limits of its engine, once it has been ready."""
+        """Cache and limits of its engine; None before the engine has been ready."""
         return self.client.options
 
     @property
@@ -173,7 +173,7 @@ class RoutedEngines:
         is_last: Callable[[NewToken], bool] = lambda token: False,
         routed: Callable[[int], None] = lambda number: None,
     ) -> AsyncGenerator[NewToken, None]:
-        """Tokens of all samples of a request, from one replica; as of `EngineClient.generate`.
+        """Yield the tokens of all samples of a request, from one replica; see `EngineClient.generate`.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class RoutedEngines:
                 retries_left -= 1
 
     async def embed(self, request: Request, routed: Callable[[int], None] = lambda number: None) -> Floats:
-        """The embedding of a text, from one replica; as of `EngineClient.embed`.
+        """Return the embedding of a text, from one replica; see `EngineClient.embed`.
 
         Parameters
         ----------
@@ -269,8 +269,7 @@ class RoutedEngines:
         return RequestState(number, request, time.monotonic())
 
     def _routed(self, state: RequestState) -> int:
-        """The number of the replica that serves a request: one that is ready; if there is none, one that is started
-        again."""
+        """Return the number of the replica that serves a request: a ready one, or else one that is started again."""
         ready = [each for each in self.replicas if each.client.is_ready]
         ready = ready or [each for each in self.replicas if not each.client.has_failed] or list(self.replicas)
         (number,) = self._router(state, ready)

@@ -50,7 +50,15 @@ _MOST_TOP_K = 2**31 - 1
 
 
 class OutputForm(NamedTuple):
-    """What an output conforms to, as `SamplingParams` has it; at most one of these is given."""
+    """A form to which an output conforms. At most one attribute is given; an output without any has no form.
+
+    Attributes
+    ----------
+    json_schema : text of a JSON schema to which the output conforms; "" for none.
+    grammar : text of a grammar to which it conforms, in llguidance's form of Lark or in GBNF; "" for none.
+    regex : regular expression that the whole output matches, in the form of Rust's regex; "" for none.
+    choices : texts of which the output is one; empty for any.
+    """
 
     json_schema: str = ""
     grammar: str = ""
@@ -86,16 +94,10 @@ class SamplingParams:
     logprobs : int or None
         How many of the likeliest tokens are told with their log-probabilities, 0 to 20, beside the one that is chosen;
         None for nothing.
-    json_schema : str
-        Text of a JSON schema to which the output conforms; "" for none.
-    grammar : str
-        Text of a grammar to which it conforms, in llguidance's form of Lark or in GBNF; "" for none.
-    regex : str
-        Regular expression that the whole output matches, in the form of Rust's regex; "" for none.
-    choices : tuple of str
-        Texts of which the output is one; empty for any.
+    form : OutputForm
+        Form to which the output conforms.
     reasoning : ReasoningTokens or None
-        Of outputs that conform to one of these only behind their reasoning; None where they do so from the beginning.
+        Tokens around the reasoning behind which the form begins; None if it begins with the output.
     bad_words : tuple of tuple of int
         Sequences of tokens that are not in the output.
     allowed_token_ids : tuple of int or None
@@ -123,10 +125,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
-    json_schema: str = ""
-    grammar: str = ""
-    regex: str = ""
-    choices: tuple[str, ...] = ()
+    form: OutputForm = field(default_factory=OutputForm)
     reasoning: ReasoningTokens | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
@@ -167,19 +166,23 @@ class SamplingParams:
                 )
 
     @property
-    def form(self) -> OutputForm:
-        """What the output conforms to."""
-        return OutputForm(self.json_schema, self.grammar, self.regex, self.choices)
-
-    @property
     def is_constrained(self) -> bool:
-        """Whether the output conforms to something."""
+        """Whether the output conforms to a form."""
         return any(self.form)
 
     @cached_property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is chosen."""
         return self.temperature < _LEAST_TEMPERATURE
+
+    @cached_property
+    def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The tokens of `logit_bias`, and the numbers that are added to their logits."""
+        num = len(self.logit_bias)
+        return (
+            np.fromiter(self.logit_bias, np.int64, num),
+            np.fromiter(self.logit_bias.values(), np.float32, num),
+        )
 
     @cached_property
     def has_penalties(self) -> bool:
@@ -301,7 +304,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Sampled:
 
 
 def likeliest(row: NDArray[np.float32], num: int) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
-    """The logit that would be certain, and the likeliest tokens with their log-probabilities.
+    """Return the logit that would be certain, and the likeliest tokens with their log-probabilities.
 
     Parameters
     ----------
@@ -323,10 +326,11 @@ def _change(logits: NDArray[np.float32], row: SamplingRow) -> None:
     params, size = row.params, len(logits)
     if row.allowed is not None:
         forbid(logits, row.allowed)
-    for token, bias in params.logit_bias.items():
-        if token >= size:
-            raise ServeError(f"logit_bias has token {token}; allowed is 0 to {size - 1}")
-        logits[token] += bias
+    if params.logit_bias:
+        biased, biases = params.biases
+        if biased.max() >= size:
+            raise ServeError(f"logit_bias has token {biased.max()}; allowed is 0 to {size - 1}")
+        logits[biased] += biases  # no token is there twice
     if params.has_penalties:
         prompt, output = np.asarray(row.prompt, np.int64), np.asarray(row.output, np.int64)
         for tokens in (prompt, output):

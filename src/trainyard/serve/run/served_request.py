@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
-from trainyard.serve.run.prompt_logprobs import PromptLogprobs, PromptScores
+from trainyard.serve.run.prompt_logprobs import PromptLogprobs, PromptLogprobsCollector
 from trainyard.serve.run.sampling import SamplingParams, token_mask
 from trainyard.serve.run.structured_outputs import TokenConstraint
 
@@ -39,10 +39,10 @@ class ServedRequest:
     checked: set[int]
     constraints: dict[int, TokenConstraint | None] = field(default_factory=dict)
     problem: str = ""
-    prompt: PromptScores | None = None
+    prompt: PromptLogprobsCollector | None = None
 
     def take_prompt_logprobs(self) -> PromptLogprobs | None:
-        """The log-probabilities of its prompt, once it is computed; they are told once."""
+        """Return the log-probabilities of the prompt, which is computed; None if they are not wanted, or were taken."""
         prompt, self.prompt = self.prompt, None
         return None if prompt is None else prompt.found
 

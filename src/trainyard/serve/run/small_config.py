@@ -1,8 +1,8 @@
-"""Small configurations of models: one of each kind of layers, few and short heads' worth of everything, short windows.
+"""Small configurations of models: layers of each kind, few heads, narrow vectors and short windows.
 
-A name says what a number of a configuration is: families of transformers share most of their names. What no name tells
-is a size or a length, and is made short either way, so that it matters to a few dozen tokens. Whether layers of all kinds
-are left is not taken from names: layers of models without storage are compared.
+The name of a field tells what its number is: families of transformers share most names. A number whose name tells nothing
+is a size or a length, and is made small, so that it matters to a few dozen tokens. Names do not tell whether layers of
+all kinds are left: layers of models without storage are compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 __all__ = ["SMALL_CONTEXT", "SmallModelError", "causal_model_of", "small_config"]
 
 SMALL_CONTEXT = 64
-"""The longest sequence of a small model, in tokens, at least; where the configuration has a shorter one, it stays."""
+"""The longest sequence of a small model, in tokens; a configuration with a shorter one keeps its own."""
 
 _SMALL, _FEED_FORWARD, _VOCABULARY, _EXPERTS, _TOP = 16, 128, 211, 8, 2
 _LEAST_LAYERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96)
@@ -44,13 +44,14 @@ _INDEX = re.compile(r"idx|index|layer_id|layer_number")
 
 
 class SmallModelError(Exception):
-    """Transformers computes nothing of a small model: that says nothing of the model that it stands for."""
+    """A failure of transformers to compute a small model, which tells nothing about the large model."""
 
 
 def small_config(config: Any) -> dict[str, Any]:
-    """A small configuration that differs from one in sizes only, as the fields of a ``config.json``.
+    """Return a small configuration that differs from another in sizes only, as the fields of a ``config.json``.
 
-    It has layers of all kinds that the configuration has. If sizes of vectors cannot be small, they stay as they are.
+    The small model has layers of all kinds that the large one has. Sizes of vectors stay as they are if transformers
+    makes no model of smaller ones.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def small_config(config: Any) -> dict[str, Any]:
     Raises
     ------
     SmallModelError
-        If transformers makes no model of one.
+        If transformers makes no model of a small configuration.
     """
     reasons = []
     for keeps_widths in (False, True):
@@ -71,7 +72,7 @@ def small_config(config: Any) -> dict[str, Any]:
 
 
 def _few_layers(config: Any, keeps_widths: bool) -> dict[str, Any]:
-    """Find the least number of layers among which all kinds are."""
+    """Return the fields with the fewest layers among which all kinds are."""
     total = _total_layers(config)
     whole = _Shrunk(config, total, keeps_widths).fields
     num_layers_of_whole, wanted = _kinds(whole)
@@ -88,7 +89,7 @@ def _few_layers(config: Any, keeps_widths: bool) -> dict[str, Any]:
 
 
 def causal_model_of(fields: Mapping[str, Any]) -> Any:
-    """The model of a configuration, as transformers makes it.
+    """Make the model of a configuration, with transformers.
 
     Parameters
     ----------
@@ -100,14 +101,14 @@ def causal_model_of(fields: Mapping[str, Any]) -> Any:
 
 
 def _total_layers(config: Any) -> int:
-    """The number of layers as a ``config.json`` has it, or else as transformers finds it."""
+    """Return the number of layers in the ``config.json``, or else the one that transformers finds."""
     text = config.get_text_config()
     name = text.attribute_map.get("num_hidden_layers", "num_hidden_layers")
     return int(text.to_dict().get(name) or text.num_hidden_layers)
 
 
 def _kinds(fields: Mapping[str, Any]) -> tuple[int, frozenset[object]]:
-    """How many layers a model without storage has, and those that differ in more than their numbers and their place."""
+    """Return the number of layers, and the kinds of layers, of a model that is made without storage."""
     with torch.device("meta"):
         model = causal_model_of(fields)
     found: list[object] = []
@@ -193,7 +194,7 @@ class _Shrunk:
         return [self._value(name, each, is_text=is_text) for each in values]
 
     def _number(self, name: str, value: int, *, is_text: bool) -> int:
-        """A number of a name, made small."""
+        """Return a small number for a field of a name."""
         if _TOKEN.search(name):
             return min(value, _VOCABULARY - 1)
         if name.endswith(("vocab_size", "vocab_size_per_layer_input")):
@@ -226,7 +227,7 @@ class _Shrunk:
         return min(value, _FEED_FORWARD if _FEED_FORWARD_NAME.search(name) else _SMALL)
 
     def _few_heads(self, num: int, *, is_key: bool = False) -> int:
-        """Heads of a small model, of which two share keys where more did."""
+        """Return the number of heads of a small model; two heads share keys where more did."""
         key_heads = min(2, num if is_key else self._key_heads)
         if is_key:
             return key_heads
@@ -235,5 +236,5 @@ class _Shrunk:
 
 
 def _are_layers(name: str, values: list[int]) -> bool:
-    """Whether a list has numbers of layers."""
+    """Return whether the numbers of a list are those of layers."""
     return bool(_LAYERS.search(name) or _INDEX.search(name)) and values == sorted(set(values))

@@ -1,4 +1,4 @@
-"""Counts of the steps of an engine, by how many tokens each computes."""
+"""Counts of the steps of an engine, by their numbers of tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["StepCounts"]
 
 
 class StepCounts:
-    """Counts steps.
+    """Counts steps by their numbers of tokens.
 
     Attributes
     ----------
-    num_tokens : that all steps computed.
+    num_tokens : computed by all steps together.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StepCounts:
 
     @property
     def cumulative(self) -> tuple[int, ...]:
-        """How many steps computed at most as many tokens as each of `STEP_TOKENS`, and then all of them."""
+        """Numbers of steps of at most so many tokens, for each of `STEP_TOKENS`; the last one is of all steps."""
         total, found = 0, []
         for count in self._counts:
             total += count

@@ -1,7 +1,7 @@
-"""Positions for models whose layers ask the cache how many tokens are before the first one of a forward.
+"""Positions for models whose layers ask the cache for the number of tokens before the first one of a forward.
 
-In a step, tokens of several sequences follow each other, and each has a number of its own: its position less its place in
-the step. A cache that keeps nothing answers with these.
+In a step, tokens of several sequences follow each other. The cache answers with one number for each token: its position
+less its place in the step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["needs_step_positions", "step_positions"]
 
 
 class _StepPositions(DynamicCache):
-    """A cache that keeps nothing, and knows how many tokens are before each of a step.
+    """A cache that keeps nothing, and answers with a number of earlier tokens for each token of a step.
 
     Attributes
     ----------
     before : position less place of each token; shape ``(tokens,)``.
-    was_asked : whether a layer has asked for it.
+    was_asked : whether a layer has asked for ``before``.
     """
 
     def __init__(self, before: Tensor) -> None:
@@ -31,7 +31,7 @@ class _StepPositions(DynamicCache):
         self.before, self.was_asked = before, False
 
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
-        """How many tokens are before each."""
+        """Return ``before``, and note that a layer asks."""
         self.was_asked |= layer_idx is not None
         return self.before
 
@@ -43,7 +43,7 @@ class _StepPositions(DynamicCache):
 
 
 def step_positions(model: PreTrainedModel, positions: NDArray[Any]) -> dict[str, Any]:
-    """The argument that tells a model the positions of a step.
+    """Return the argument that tells a model the positions of a step.
 
     Parameters
     ----------
@@ -55,7 +55,9 @@ def step_positions(model: PreTrainedModel, positions: NDArray[Any]) -> dict[str,
 
 @torch.inference_mode()
 def needs_step_positions(model: PreTrainedModel, token: Tensor) -> bool:
-    """Whether a layer of a model asks its cache how many tokens are before; a model that takes no such cache does not.
+    """Return whether a layer of a model asks its cache for the number of earlier tokens.
+
+    False for a model that takes no such cache.
 
     Parameters
     ----------
@@ -75,6 +77,6 @@ def needs_step_positions(model: PreTrainedModel, token: Tensor) -> bool:
 
 
 def _argument(model: PreTrainedModel) -> str:
-    """The name of a model's cache; it depends on the version of transformers."""
+    """Return the name of the argument with a model's cache, which depends on the version of transformers."""
     names = inspect.signature(model.forward).parameters
     return "cache" if "cache" in names else "past_key_values"

@@ -1,4 +1,4 @@
-"""What a model of transformers needs to have so that tokens of many sequences can go through it together."""
+"""Requirements of a step: tokens of many sequences go through a model of transformers together."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALLOWED_FAMILIES = (
 
 
 def family_of(model: PreTrainedModel) -> str:
-    """The name of a family of models, as transformers has it."""
+    """Return the name of the family of a model, as transformers has it."""
     return str(model.config.get_text_config().model_type)
 
 
 def own_attention(model: PreTrainedModel) -> str:
-    """Say that a model has no attention over a paged KV cache."""
+    """Return the message that a model has no attention over a paged KV cache."""
     return (
         f"{family_of(model)} models are not served: they compute attention in a way of their own, not through "
         f"transformers' attention interface; {ALLOWED_FAMILIES}"
@@ -39,7 +39,7 @@ def require_no_state(config: Any) -> None:
     Raises
     ------
     ServeError
-        Names the family, and where the states are.
+        Names the family, and the layers with states.
     """
     text = config.get_text_config()
     layers = DynamicCache(config=text).layers
@@ -55,12 +55,12 @@ def require_no_state(config: Any) -> None:
 
 
 def require_steps(model: PreTrainedModel) -> None:
-    """Refuse a model for which the tokens of a sequence are more than their words, positions, keys and values.
+    """Refuse a model that needs more of a sequence than token ids, positions, keys and values.
 
     Raises
     ------
     ServeError
-        Names the family, and says what it needs.
+        Names the family, and the reason.
     """
     require_no_state(model.config)
     family, parameters = family_of(model), inspect.signature(model.forward).parameters

@@ -1,8 +1,9 @@
-"""Answers that conform to JSON schemas, regular expressions or grammars: which tokens may come next, by llguidance."""
+"""Constraints of llguidance on answers that conform to JSON schemas, regular expressions or grammars."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -22,10 +23,10 @@ _SPACE = r"\n?[ ]{0,16}"
 
 
 class TokenConstraint(Protocol):
-    """Says of one answer which tokens may come next."""
+    """A constraint on the next token of one answer."""
 
     def allowed(self) -> NDArray[np.int32] | None:
-        """The tokens, as `SamplingRow` takes them.
+        """Return the tokens, as `SamplingRow` takes them.
 
         Raises
         ------
@@ -35,7 +36,7 @@ class TokenConstraint(Protocol):
         ...
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         ...
 
 
@@ -83,7 +84,7 @@ class StructuredOutputs:
             return str(error)
 
     def constraint(self, form: OutputForm) -> TokenConstraint:
-        """What holds one answer to a form that has no problem."""
+        """Return the constraint that holds one answer to a form, which has no problem."""
         return _Matched(self._compiled(form).deep_copy(), self._end)
 
     def _new_matcher(self, form: OutputForm) -> Any:
@@ -94,12 +95,12 @@ class StructuredOutputs:
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """A JSON schema as part of a grammar of `OutputForm`."""
+    """Return a JSON schema as part of a grammar of `OutputForm`."""
     return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _SPACE}} | dict(schema))
 
 
 def _source(form: OutputForm) -> str:
-    """The form of answers, as llguidance has it.
+    """Write a form of answers for llguidance.
 
     Raises
     ------
@@ -114,7 +115,8 @@ def _source(form: OutputForm) -> str:
     elif form.regex:
         found = grammar_from("regex", form.regex)
     elif form.choices:
-        found = grammar_from("choice", json.dumps(form.choices))
+        # As one word of the grammar: of rules beside each other, llguidance takes 2,000.
+        found = grammar_from("regex", "|".join(map(re.escape, form.choices)))
     else:
         found = LLMatcher.grammar_from_json_schema(form.json_schema, overrides={"whitespace_pattern": _SPACE})
     return found

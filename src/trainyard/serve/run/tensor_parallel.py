@@ -207,9 +207,7 @@ def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> Non
         try:
             model = own_part(lambda: connection.send(None))
         except Exception as error:
-            receiving.join(
-                _NOTICE_S
-            )  # if the first process cannot have its part, either, it says so and ends
+            receiving.join(_NOTICE_S)  # a first process that cannot have its part, either, says so and ends
             print(f"a part of the model cannot be computed: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         while True:

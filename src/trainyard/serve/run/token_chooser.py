@@ -1,4 +1,4 @@
-"""How the tokens of a step are chosen: by what each request asks for, within what its answer may be."""
+"""Choice of the tokens of a step: by the sampling parameters of each request, within the limits of its answer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.run.min_tokens import MinTokensConstraint
-from trainyard.serve.run.sampling import NO_TOKEN, SamplingParams, SamplingRow, TokenLogprobs, sample
+from trainyard.serve.run.sampling import NO_TOKEN, OutputForm, SamplingRow, TokenLogprobs, sample
 from trainyard.serve.run.served_request import ServedRequest
 from trainyard.serve.run.structured_outputs import TokenConstraint
 from trainyard.serve.run.token_limits import (
     AllowedTokens,
     BadWords,
     CombinedConstraint,
-    FormAfterReasoning,
+    ConstraintAfterReasoning,
 )
 
 __all__ = ["TokenChooser"]
@@ -31,11 +31,11 @@ class TokenChooser:
 
     Attributes
     ----------
-    report : is called when what a token may be is known, which takes long where a form is compiled.
+    report : is called when the tokens that may come next are known, which takes long where a form is compiled.
     """
 
     def __init__(
-        self, vocabulary: int, constrain: Callable[[SamplingParams], TokenConstraint] | None = None
+        self, vocabulary: int, constrain: Callable[[OutputForm], TokenConstraint] | None = None
     ) -> None:
         self._vocabulary, self._constrain = vocabulary, constrain
         self.report: Callable[[], None] = lambda: None
@@ -92,9 +92,9 @@ class TokenChooser:
         if params.min_tokens:
             found.append(MinTokensConstraint(params.min_tokens, ends, size))
         if params.is_constrained and self._constrain is not None:
-            form = self._constrain(params)
+            form = self._constrain(params.form)
             reasoning = params.reasoning
-            found.append(FormAfterReasoning(form, reasoning, ends, size) if reasoning else form)
+            found.append(ConstraintAfterReasoning(form, reasoning, ends, size) if reasoning else form)
         if params.bad_words:
             found.append(BadWords(params.bad_words, size))
         if params.allowed_token_ids is not None:

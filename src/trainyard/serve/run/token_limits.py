@@ -1,4 +1,4 @@
-"""Which tokens an answer may have next: bad words, allowed tokens, reasoning before a form, and several of these."""
+"""Constraints on the next token of an answer: bad words, allowed tokens, a form behind reasoning, or several."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.reasoning_tokens import ReasoningTokens
+from trainyard.serve.run.reasoning_tokens import ReasoningProgress, ReasoningTokens
 from trainyard.serve.run.sampling import token_mask
 from trainyard.serve.run.structured_outputs import TokenConstraint
 
-__all__ = ["AllowedTokens", "BadWords", "CombinedConstraint", "FormAfterReasoning"]
+__all__ = ["AllowedTokens", "BadWords", "CombinedConstraint", "ConstraintAfterReasoning"]
 
 Mask = NDArray[np.int32]
 _ANY, _NONE = -1, -2  # in the place of tokens that do not matter, or do not exist
@@ -32,11 +32,11 @@ class AllowedTokens:
         self._mask = token_mask(tokens, vocabulary)
 
     def allowed(self) -> Mask:
-        """The tokens."""
+        """Return the same tokens each time."""
         return self._mask
 
     def take(self, token: int) -> None:
-        """Nothing changes."""
+        """Do nothing: the tokens stay the same."""
 
 
 class BadWords:
@@ -60,17 +60,17 @@ class BadWords:
         self._newest = np.full(longest, _NONE, np.int64)
 
     def allowed(self) -> Mask:
-        """All tokens that complete no bad word."""
+        """Return all tokens that complete no bad word."""
         is_begun = ((self._beginnings == self._newest) | (self._beginnings == _ANY)).all(axis=1)
         found: Mask = ~token_mask(self._lasts[is_begun], self._vocabulary)
         return found
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         self._newest = np.append(self._newest, token)[1:] if len(self._newest) else self._newest
 
 
-class FormAfterReasoning:
+class ConstraintAfterReasoning:
     """Holds an answer to a form from the end of its reasoning on; a `TokenConstraint`.
 
     The answer does not end within its reasoning, as it would have no form.
@@ -86,26 +86,21 @@ class FormAfterReasoning:
     def __init__(
         self, form: TokenConstraint, reasoning: ReasoningTokens, ends: Iterable[int], vocabulary: int
     ) -> None:
-        self._form, self._reasoning = form, reasoning
-        self._is_open, self._is_first = reasoning.is_open, True
+        self._form, self._reasoning = form, ReasoningProgress(reasoning)
         self._in_reasoning = ~token_mask(ends, vocabulary)
         self._begin = token_mask((reasoning.begin,), vocabulary)
 
     def allowed(self) -> Mask | None:
-        """Within the reasoning all tokens but those that end an answer; then those of the form."""
-        if self._is_open:
+        """Return all tokens but those that end an answer within the reasoning, and those of the form behind it."""
+        if self._reasoning.is_open:
             return self._in_reasoning
         of_form = self._form.allowed()
-        return of_form | self._begin if self._is_first and of_form is not None else of_form
+        return of_form | self._begin if self._reasoning.may_begin and of_form is not None else of_form
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
-        is_first, self._is_first = self._is_first, False
-        if self._is_open:
-            self._is_open = token != self._reasoning.end
-        elif is_first and token == self._reasoning.begin:
-            self._is_open = True
-        else:
+        """Take the token that the answer has got."""
+        is_reasoning, _ = self._reasoning.take(token)
+        if not is_reasoning:
             self._form.take(token)
 
 
@@ -116,12 +111,12 @@ class CombinedConstraint:
         self._constraints = constraints
 
     def allowed(self) -> Mask | None:
-        """The tokens; None for all.
+        """Return the tokens; None for all.
 
         Raises
         ------
         ServeError
-            If there is none.
+            If no token is left.
         """
         masks = [mask for each in self._constraints if (mask := each.allowed()) is not None]
         if not masks:
@@ -135,6 +130,6 @@ class CombinedConstraint:
         return found
 
     def take(self, token: int) -> None:
-        """Hear of the token that came."""
+        """Take the token that the answer has got."""
         for each in self._constraints:
             each.take(token)

@@ -101,13 +101,11 @@ class TorchAttention:
                 keys.masked_fill_(unseen, 0.0),
                 values.masked_fill_(unseen, 0.0),
                 mask[:, None],
-                scale,
             )
             if softcap is None and sinks is None:
-                q, k, v, seen_keys, _ = given
-                found = F.scaled_dot_product_attention(q, k, v, seen_keys, scale=scale, enable_gqa=True)
+                found = F.scaled_dot_product_attention(*given, scale=scale, enable_gqa=True)
             else:
-                found = _attend(*given, softcap, sinks)
+                found = _attend(*given, scale, softcap, sinks)
             out[rows] = found.transpose(1, 2)
         return out
 
@@ -121,7 +119,7 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention that torch has no function for, in float32; shapes are those of `scaled_dot_product_attention`."""
+    """Compute attention with bounded scores or sinks, in float32; shapes are those of `scaled_dot_product_attention`."""
     group = query.shape[1] // keys.shape[1]
     keys, values = (each.float().repeat_interleave(group, 1) for each in (keys, values))
     scores = query.float() @ keys.transpose(2, 3) * (query.shape[3] ** -0.5 if scale is None else scale)

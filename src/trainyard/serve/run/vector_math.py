@@ -57,7 +57,7 @@ def exp(x: Any) -> Any:
 
 @fast
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent of a float32, to a relative error of 3e-7; the polynomial is that of the Cephes library."""
+    """Compute the hyperbolic tangent of a float32, to a relative error of 3e-7, by a polynomial of the Cephes library."""
     square = x * x
     p = f32(-5.70498872745e-3)
     p = p * square + f32(2.06390887954e-2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -238,5 +238,30 @@ def call_api(
     return asyncio.run(run())
 
 
+def posted(
+    tokenizer: ModelTokenizer,
+    engine: FakeEngine,
+    path: str,
+    body: Mapping[str, Any],
+    tool_call_parser: str = "",
+) -> httpx2.Response:
+    """The response of a server in this process to one request."""
+
+    async def work(client: httpx2.AsyncClient, api: ApiServer) -> httpx2.Response:
+        return await client.post(path, json=body)
+
+    return call_api(tokenizer, engine, work, tool_call_parser)
+
+
+def prompt_of(tokenizer: ModelTokenizer, path: str, body: Mapping[str, Any]) -> Sequence[int]:
+    """The prompt that a server gives its engine for a request."""
+    engine = FakeEngine([5])
+    response = posted(tokenizer, engine, path, body)
+    assert response.status_code == 200, response.text
+    (request,) = engine.requests
+    return request.prompt_ids
+
+
+CHAT_PATH = "/v1/chat/completions"
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "How many devices?"}]}
 COMPLETION = {"model": "tiny", "prompt": "The cluster has"}

@@ -47,10 +47,10 @@ def refusal(found, status):
         ("audio", {"voice": "alloy"}),
         ("modalities", ["audio"]),
         ("prediction", {"type": "content", "content": "x"}),
-        ("store", True),
+        ("store", "yes"),
         ("service_tier", "flex"),
         ("web_search_options", {}),
-        ("verbosity", "low"),
+        ("verbosity", "loud"),
         ("suffix", "x"),
         ("use_beam_search", True),
         ("spaces_between_special_tokens", False),
@@ -70,10 +70,10 @@ def test_a_field_that_is_not_done_is_refused_by_name(tokenizer, path, body, fiel
 
 def test_fields_that_ask_for_nothing_are_taken(tokenizer):
     nothing = {
-        "tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"}, "n": 1, "store": False,
+        "tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"}, "n": 1, "store": True,
         "metadata": {"a": "b"}, "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto", "stop": None,
         "logit_bias": {}, "reasoning_effort": None, "min_tokens": 0, "top_k": 0, "cache_salt": None,
-        "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": "medium", "prompt_cache_retention": "24h",
+        "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": "low", "prompt_cache_retention": "24h",
         "skip_special_tokens": True, "bad_words": [], "structured_outputs": None, "allowed_token_ids": None,
     }  # fmt: skip
     assert post(tokenizer, _PATHS[0], CHAT | nothing)[0] == 200
@@ -145,7 +145,8 @@ def test_fields_that_ask_for_nothing_are_taken(tokenizer):
         ({"allowed_token_ids": ["a"] * 9}, "allowed_token_ids.0", "valid integer"),
         ({"bad_words": [""]}, "bad_words.0", "at least 1"),
         ({"bad_words": [7] * 9}, "bad_words.0", "valid string"),
-        ({"bad_words": " "}, "bad_words", "valid list"),
+        ({"bad_words": ["a"] * 1001}, "bad_words", "at most 1000"),
+        ({"bad_words": ["a" * 101]}, "bad_words.0", "at most 100"),
         ({"metadata": {"a": 1}}, "metadata.a", "valid string"),
         ({"tools": [{}]}, "tools", "leave it out"),
         ({"tool_choice": "required"}, "tool_choice", "leave it out"),

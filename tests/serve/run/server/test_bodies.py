@@ -373,3 +373,23 @@ def test_a_server_answers_each_with_one_error_and_goes_on(tokenizer):
         assert answer.status_code in (400, 413)
         assert answer.json().keys() == {"error"}
         assert len(answer.content) < 1000
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1E+400", "9" * 309 + "e0"])
+def test_numbers_above_what_a_float_holds_are_no_json(tokenizer, number):
+    """Otherwise they are infinite, which no response can have."""
+    schema = f'{{"type": "object", "properties": {{"a": {{"maximum": {number}}}}}}}'
+    tool = f'"tools": [{{"type": "function", "name": "f", "parameters": {schema}}}]'
+    body = f'{{"model": "tiny", "input": "a", "tool_choice": "none", {tool}}}'
+
+    async def work(client, api):
+        return await client.post("/v1/responses", content=body, headers=_JSON)
+
+    found = call_api(tokenizer, FakeEngine([5]), work)
+    assert found.status_code == 400
+    assert "a number is above 1.8e308" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["1e5", '"1e999"', "[1e-999]", "9" * 400, '{"1e999": 0}'])
+def test_other_numbers_are_json(text):
+    assert json_body.parse_json(text.encode(), "the text") == json.loads(text)

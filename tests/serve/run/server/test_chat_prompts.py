@@ -44,6 +44,15 @@ def test_a_final_message_is_continued(tokenizer):
     assert prompt.endswith("<|start|>assistant\n")
 
 
+def test_a_message_with_calls_is_not_continued(tokenizer):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [*CHAT["messages"], {"role": "assistant", "content": "x", "tool_calls": [call]}]
+    body = CHAT | {"messages": messages, "continue_final_message": True}
+    status, found, _ = asked(tokenizer, "chat/completions", body, [70])
+    assert status == 400
+    assert "the last message has tool_calls" in found["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

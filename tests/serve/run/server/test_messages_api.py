@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from anthropic import Anthropic, APIStatusError, BadRequestError, NotFoundError
 from anthropic.types import Message
-from tests.serve.run.server.served_api import CHAT, CONTEXT, FakeEngine, call_api
+from tests.serve.run.server.served_api import CHAT, CHAT_PATH, CONTEXT, END, FakeEngine, posted, prompt_of
 
 from trainyard.serve.run.server.api_keys import ApiKeys
 
@@ -47,7 +47,7 @@ def client(url: str) -> Anthropic:
 
 def chat_answer(url: str, **more: Any) -> Any:
     body = {**CHAT, "temperature": 0.0, "max_tokens": 12, **more}
-    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+    return httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=60).json()
 
 
 @pytest.mark.parametrize("more", [{}, {"stop_sequences": ["e"]}, {"temperature": 1.0, "top_k": 1}], ids=str)
@@ -97,8 +97,6 @@ def test_tools_are_called_and_their_results_given(client):
 
 
 def test_messages_become_those_of_a_chat(tokenizer):
-    engine = FakeEngine([5])
-    image = {"cache_control": {"type": "ephemeral"}}
     content = [
         {
             "type": "tool_result",
@@ -106,7 +104,7 @@ def test_messages_become_those_of_a_chat(tokenizer):
             "content": [{"type": "text", "text": "no"}],
             "is_error": True,
         },
-        {"type": "text", "text": "Go ", **image},
+        {"type": "text", "text": "Go ", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "on"},
     ]
     messages = [
@@ -129,24 +127,24 @@ def test_messages_become_those_of_a_chat(tokenizer):
         {"role": "user", "content": "Go on"},
     ]
 
-    async def work(client, api):
-        await client.post(_PATH, json=_ASKED | {"messages": messages})
-        await client.post("/v1/chat/completions", json=CHAT | {"messages": chat})
-        return [request.prompt_ids for request in engine.requests]
-
-    found = call_api(tokenizer, engine, work)
-    assert found[0] == found[1]
+    found = prompt_of(tokenizer, _PATH, _ASKED | {"messages": messages})
+    assert found == prompt_of(tokenizer, CHAT_PATH, CHAT | {"messages": chat})
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"max_tokens": None}, "max_tokens is missing"),
+        ({"max_tokens": 0}, "max_tokens is 0: allowed is greater than or equal to 1"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"container": "c"}, "unknown field 'container'"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
         ({"messages": [{"role": "assistant", "content": "I"}]}, "which this server does not continue"),
         ({"messages": [1, 1]}, "messages.0 is 1"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "t"}]}]},
+            "of the user and has a thinking",
+        ),
         ({"tool_choice": {"type": "tool"}}, "exactly if it has a name"),
         ({"tool_choice": {"type": "any"}}, "tools is empty"),
         ({"tools": [_TOOL]}, "--tool-call-parser"),
@@ -162,11 +160,7 @@ def test_messages_become_those_of_a_chat(tokenizer):
 )
 def test_what_cannot_be_is_told_as_the_api_has_it(tokenizer, more, says):
     engine = FakeEngine([5])
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | more)
-
-    found = call_api(tokenizer, engine, work)
+    found = posted(tokenizer, engine, _PATH, _ASKED | more)
     assert found.status_code == 400
     told = found.json()
     assert told.keys() == {"type", "error"}
@@ -184,13 +178,28 @@ def test_the_client_sees_errors_as_its_own(client):
 
 def test_an_error_in_a_stream_is_an_event(tokenizer):
     engine = FakeEngine(tokenizer.encode("a b"), RuntimeError("defect"))
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | {"stream": True})
-
-    lines = call_api(tokenizer, engine, work).text.strip().split("\n\n")
+    lines = posted(tokenizer, engine, _PATH, _ASKED | {"stream": True}).text.strip().split("\n\n")
     assert lines[0].startswith("event: message_start\ndata: {")
     assert lines[-1].startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
+
+
+def test_a_call_without_an_object_as_input_is_left_out(tokenizer):
+    """Arguments are cut by a token that ends the answer, or are no JSON, or JSON that a response cannot have."""
+
+    def answered(arguments: str, *, is_streamed: bool) -> Any:
+        tokens = [*tokenizer.encode(f'So <tool_call>{{"name": "brake", "arguments": {arguments}'), END]
+        body = _ASKED | {"tools": [_TOOL], "max_tokens": 200, "stream": is_streamed}
+        return posted(tokenizer, FakeEngine(tokens), _PATH, body, "hermes")
+
+    for arguments in ('{"car": 1', "{car}}", '{"car": NaN}}', '{"car": 1e999}}', r'{"car": "\ud800"}}'):
+        found = answered(arguments, is_streamed=False)
+        assert found.status_code == 200, arguments
+        assert [block["type"] for block in found.json()["content"]] == ["text"]
+        assert found.json()["stop_reason"] == "end_turn"
+        assert '"stop_reason":"end_turn"' in answered(arguments, is_streamed=True).text
+    found = answered('{"car": 1}}', is_streamed=False).json()
+    assert found["content"][1]["input"] == {"car": 1}
+    assert found["stop_reason"] == "tool_use"
 
 
 def test_keys_may_be_where_the_client_has_them(servers):

@@ -20,7 +20,7 @@ from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.reasoning_tokens import ReasoningTokens
-from trainyard.serve.run.sampling import SamplingParams
+from trainyard.serve.run.sampling import OutputForm, SamplingParams
 from trainyard.serve.run.server.reasoning import reasoning_of_answers, reasoning_tokens
 
 _BEGIN, _END = VOCABULARY, VOCABULARY + 1
@@ -164,12 +164,12 @@ def test_a_form_holds_behind_reasoning_of_a_model(reasoner_folder, reasoner, is_
         load_causal_model(reasoner_folder),
         policy,
         EngineOptions(num_blocks=200, block_tokens=8),
-        constrain=lambda sampling: forms.constraint(sampling.form),
+        constrain=forms.constraint,
     )
     prompt, end_bias = (5, 6, 7), {_END: 5.0}  # so that reasoning ends after a while
     sampling = SamplingParams(
         seed=1,
-        choices=("yes", "no"),
+        form=OutputForm(choices=("yes", "no")),
         reasoning=ReasoningTokens(_BEGIN, _END, is_open),
         logit_bias=end_bias | ({} if is_open else {_BEGIN: 4.0}),
     )

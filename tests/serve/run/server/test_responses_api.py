@@ -10,8 +10,11 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from tests.serve.run.server.served_api import CHAT, FakeEngine, call_api
+from tests.serve.run.server.served_api import CHAT, CHAT_PATH, END, FakeEngine, posted, prompt_of
 from tests.serve.run.server.test_api_conformance import unknown_keys
+
+from trainyard.serve.run.server.api_requests import read_request
+from trainyard.serve.run.server.responses.requests import ResponsesRequest
 
 _SCHEMA = {
     "type": "object",
@@ -55,7 +58,7 @@ def events(url: str, body: Any) -> list[dict[str, Any]]:
 def test_answers_are_those_of_chats(client, url):
     messages = [{"role": "system", "content": _ASKED["instructions"]}, *CHAT["messages"]]
     body = CHAT | {"messages": messages, "temperature": 0.0, "max_tokens": 12}
-    chat = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+    chat = httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=60).json()
     found = client.responses.create(**_ASKED)
     assert found.output_text == chat["choices"][0]["message"]["content"]
     assert (found.usage.input_tokens, found.usage.output_tokens) == (
@@ -129,7 +132,6 @@ def test_answers_conform_to_a_schema(client):
 
 
 def test_items_become_messages_of_a_chat(tokenizer):
-    engine = FakeEngine([5])
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         {
@@ -152,14 +154,49 @@ def test_items_become_messages_of_a_chat(tokenizer):
         {"role": "tool", "tool_call_id": "a", "content": "1"},
         {"role": "tool", "tool_call_id": "b", "content": "2"},
     ]
+    found = prompt_of(tokenizer, _PATH, _ASKED | {"input": items})
+    assert found == prompt_of(tokenizer, CHAT_PATH, CHAT | {"messages": chat})
 
-    async def work(client, api):
-        await client.post(_PATH, json=_ASKED | {"input": items})
-        await client.post("/v1/chat/completions", json=CHAT | {"messages": chat})
-        return [request.prompt_ids for request in engine.requests]
 
-    found = call_api(tokenizer, engine, work)
-    assert found[0] == found[1]
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [('{"car": 1}}', "completed"), ('{"car": 1', "incomplete"), ("{car}}", "incomplete")],
+)
+def test_a_call_that_is_no_json_is_incomplete(tokenizer, arguments, status):
+    tokens = [*tokenizer.encode(f'<tool_call>{{"name": "brake", "arguments": {arguments}'), END]
+    body = _ASKED | {"tools": [_TOOL | {"strict": False}], "max_output_tokens": 200}
+    (call,) = posted(tokenizer, FakeEngine(tokens), _PATH, body, "hermes").json()["output"]
+    assert call["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (["R1", "A1", "R2", "A2"], [("A1", "R1", 0), ("A2", "R2", 0)]),
+        (["A1", "R1", "call"], [("A1", "R1", 1)]),
+        (["R1", "call", "R2", "call", "output"], [("", "R1R2", 2), "tool"]),
+        (["R1", "user", "A1"], [("", "R1", 0), "user", ("A1", "", 0)]),
+        (["A1", "R1"], [("A1", "R1", 0)]),
+    ],
+    ids=str,
+)
+def test_reasoning_stays_in_its_answer(items, expected):
+    made = {
+        "user": {"role": "user", "content": "on"},
+        "call": {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        "output": {"type": "function_call_output", "call_id": "a", "output": "1"},
+    }
+    for place in "12":
+        made[f"A{place}"] = {"role": "assistant", "content": f"A{place}"}
+        content = [{"type": "reasoning_text", "text": f"R{place}"}]
+        made[f"R{place}"] = {"type": "reasoning", "summary": [], "content": content}
+    body = {"model": "tiny", "input": [made[item] for item in items]}
+    messages = read_request(ResponsesRequest, json.dumps(body).encode()).chat.messages
+    found = [
+        (each.content, each.given_reasoning, len(each.tool_calls)) if each.role == "assistant" else each.role
+        for each in messages
+    ]
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -173,6 +210,11 @@ def test_items_become_messages_of_a_chat(tokenizer):
             "input_text",
         ),
         ({"input": [1]}, "input.0", "1"),
+        (
+            {"max_output_tokens": 0},
+            "max_output_tokens",
+            "max_output_tokens is 0: allowed is greater than or equal to 1",
+        ),
         ({"background": True}, "background", "False"),
         ({"truncation": "auto"}, "truncation", "disabled"),
         ({"tool_choice": "any"}, "tool_choice", '{"type": "function", "name": NAME}'),
@@ -195,11 +237,7 @@ def test_items_become_messages_of_a_chat(tokenizer):
 )
 def test_what_cannot_be_is_refused_by_name(tokenizer, more, param, says):
     engine = FakeEngine([5])
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | more)
-
-    found = call_api(tokenizer, engine, work)
+    found = posted(tokenizer, engine, _PATH, _ASKED | more)
     assert found.status_code == 400
     told = found.json()["error"]
     assert told["param"] == param
@@ -209,9 +247,5 @@ def test_what_cannot_be_is_refused_by_name(tokenizer, more, param, says):
 
 def test_an_error_in_a_stream_is_an_event(tokenizer):
     engine = FakeEngine(tokenizer.encode("a b"), RuntimeError("defect"))
-
-    async def work(client, api):
-        return await client.post(_PATH, json=_ASKED | {"stream": True})
-
-    last = call_api(tokenizer, engine, work).text.strip().split("\n\n")[-1]
+    last = posted(tokenizer, engine, _PATH, _ASKED | {"stream": True}).text.strip().split("\n\n")[-1]
     assert last.startswith('event: error\ndata: {"type":"error","sequence_number":')

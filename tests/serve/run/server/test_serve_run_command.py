@@ -42,6 +42,7 @@ from trainyard.cli.main import main
         (["--step-idle", "0s"], "--step-idle"),
         (["--dtype", "int8"], "--dtype"),
         (["--tool-call-parser", "other"], "known are hermes"),
+        (["--reasoning-parser", "other"], "known are deepseek_r1"),
         (["--device", "cuda", "--engine", "simulated"], "--engine simulated has no --device"),
         (["--tp", "3"], "cannot be served in 3 shards"),
         (["--engine", "simulated"], "--engine simulated and --cluster go together"),

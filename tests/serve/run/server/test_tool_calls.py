@@ -15,7 +15,6 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.chat_messages import Tool
 from trainyard.serve.run.server.tools.tool_use import ToolUse
 
@@ -251,11 +250,11 @@ def test_calls_of_strict_tools_conform_where_the_model_chooses(
         tokenizer = with_tags(tmp_path, special=tags == "special tokens")
     tools = [Tool(**strict(_BRAKE)), Tool(**_COUPLE)]
     schema = json.dumps(_CAR) if has_format else ""
-    grammar = ToolUse(tools, None, is_parallel).answers("hermes", tokenizer, schema).grammar
+    form = ToolUse(tools, None, is_parallel).answers("hermes", tokenizer, schema).form
     free = '<tool_call>\n{"name": "couple", "arguments": {"any": 1}}\n</tool_call>'  # it is not strict
 
     def may_say(text):
-        constraint = tokenizer.structured_outputs.constraint(OutputForm(grammar=grammar))
+        constraint = tokenizer.structured_outputs.constraint(form)
         for token in (*tokenizer.encode(text), END):
             allowed = constraint.allowed()
             if not allowed[token // 32] >> (token % 32) & 1:

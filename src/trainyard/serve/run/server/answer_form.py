@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, StringConstraints
 
 from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.json_body import parse_json
-from trainyard.serve.run.server.request_body import Name, RequestBody, without_nulls
+from trainyard.serve.run.server.request_body import Name, NullTolerantBody, RequestBody
 
 __all__ = ["Choices", "FormText", "JsonSchema", "ResponseFormat", "StructuredOutputs", "one_form"]
 
@@ -20,7 +20,7 @@ _MOST_CHOICES, _MOST_FORM_CHARS = 10_000, 2**18
 
 
 def _schema(given: Any) -> Any:
-    """A JSON schema, which may be given as its text."""
+    """Read a JSON schema that is given as its text."""
     if not isinstance(given, str):
         return given
     try:
@@ -49,8 +49,8 @@ Choices = Annotated[
 """Texts of which an answer is one."""
 
 
-class StructuredOutputs(RequestBody):
-    """The form of answers, as vLLM has it: exactly one of these."""
+class StructuredOutputs(NullTolerantBody):
+    """The form of answers in a field of vLLM: exactly one of its own fields is given."""
 
     json_: JsonSchema | None = Field(None, alias="json")
     json_object: bool = False
@@ -60,8 +60,6 @@ class StructuredOutputs(RequestBody):
     disable_any_whitespace: Literal[False] = False
     disable_additional_properties: Literal[False] = False
 
-    _nulls = model_validator(mode="before")(without_nulls)
-
 
 class _NamedSchema(RequestBody):
     name: Name = ""
@@ -70,7 +68,7 @@ class _NamedSchema(RequestBody):
 
 
 class ResponseFormat(RequestBody):
-    """The form of answers, as OpenAI has it."""
+    """The form of answers in a field of OpenAI."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _NamedSchema | None = None
@@ -88,7 +86,7 @@ def one_form(
     structured_outputs: StructuredOutputs | None,
     guided: Mapping[str, Any],
 ) -> tuple[str, OutputForm]:
-    """The field that says which form answers have, and that form; "" and no form where no field does.
+    """Return the field that gives answers a form, and the form; "" and no form if no field does.
 
     Parameters
     ----------

@@ -1,12 +1,14 @@
-"""An answer as a list of items in their order: reasoning, texts and calls of tools, for APIs that have no choices."""
+"""Answers of APIs that have no choices: a list of reasoning, texts and calls of tools, in their order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDelta
+from trainyard.serve.run.server.json_body import parse_json
 
 __all__ = ["AnswerItem", "AnswerItems", "ItemPart"]
 
@@ -19,7 +21,7 @@ class AnswerItem:
     ----------
     place : of the item among those of the answer.
     text : the text, or the arguments of the call as JSON, so far.
-    call_id, name : of the call and its tool; "" of a text.
+    call_id, name : id of the call, and name of its tool; "" of a text.
     is_reasoning : whether the text is reasoning.
     """
 
@@ -31,12 +33,24 @@ class AnswerItem:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a call of a tool."""
+        """Whether the item is a call of a tool."""
         return bool(self.call_id)
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of a call as an object; None of a text, or if the arguments are no JSON object.
+
+        A model that nothing makes write JSON may write arguments that are cut, or no JSON at all.
+        """
+        try:
+            found = parse_json((self.text or "{}").encode(), "the arguments")
+        except ApiError:
+            return None
+        return found if self.is_call and isinstance(found, dict) else None
 
 
 class ItemPart(NamedTuple):
-    """The next part of an answer: an item begins, has more text, or ends."""
+    """The next part of an answer: the beginning of an item, more of its text, or its end."""
 
     kind: Literal["begin", "more", "end"]
     item: AnswerItem
@@ -48,8 +62,8 @@ class AnswerItems:
 
     Attributes
     ----------
-    items : so far; all but the last one have ended.
-    finish_reason, stop_text : of the choice, as of `ChoiceDelta`, once it has ended.
+    items : those so far; all but the last one have ended.
+    finish_reason, stop_text : as of `ChoiceDelta`; "" until the choice has ended.
     """
 
     def __init__(self) -> None:
@@ -59,13 +73,8 @@ class AnswerItems:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the answer ends since it is as long as it may be."""
+        """Whether the answer ends because it is as long as it may be."""
         return self.finish_reason == "length"
-
-    @property
-    def is_last_call_cut(self) -> bool:
-        """Whether the last item is a call whose arguments may not be whole."""
-        return self.is_cut and bool(self.items) and self.items[-1].is_call
 
     def take(self, delta: ChoiceDelta) -> Iterator[ItemPart]:
         """Take the next part of the choice."""

@@ -1,4 +1,4 @@
-"""The interface of what writes the response to a request for text, whole or as events of a stream."""
+"""Interface of writers of responses to requests for text, whole or as events of a stream."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class AnswerWriter(ABC):
     model : its name.
     tokenizer : of the model.
     created_s : when the request came, in seconds since 1970.
-    has_logprobs : whether these were asked for.
+    has_logprobs : whether log-probabilities were asked for.
     usage_in_stream : which chunks of a stream say what was used.
     num_prompt_logprobs : how many likely tokens are told of each token of the prompt, apart from the text; None for
         nothing.
     names_events : whether each event of a stream is named by the ``type`` of its document.
-    end_of_stream : what a stream ends with, behind its last event.
+    end_of_stream : bytes behind the last event of a stream.
     """
 
     names_events: ClassVar[bool] = False
@@ -47,24 +47,24 @@ class AnswerWriter(ABC):
 
     @abstractmethod
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
-        """All choices at once."""
+        """Return the response with all choices at once."""
 
     @abstractmethod
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """What a stream begins with."""
+        """Return the events that begin a stream."""
 
     @abstractmethod
     def chunks(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        """A part of a choice, in a stream."""
+        """Return the events of a part of a choice."""
 
     @abstractmethod
     def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
-        """What a stream ends with."""
+        """Return the events that end a stream."""
 
     @abstractmethod
     def error_chunk(self, error: ApiError) -> dict[str, Any]:
-        """What a stream ends with that goes wrong."""
+        """Return the event that ends a stream after an error."""
 
     def with_usage(self, chunk: dict[str, Any], usage: Usage) -> dict[str, Any]:
-        """A chunk, with what all choices have used so far where it says that."""
+        """Add the usage of all choices so far to an event, if events of its kind have it."""
         return chunk

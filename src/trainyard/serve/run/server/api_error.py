@@ -94,7 +94,7 @@ class ApiError(Exception):
         return cls(504, told, code="deadline")
 
     def renamed(self, names: Mapping[str, str]) -> ApiError:
-        """The same error, with other names of fields in ``param`` and at the beginning of its message.
+        """Return this error with other names of fields in ``param`` and at the beginning of its message.
 
         Parameters
         ----------

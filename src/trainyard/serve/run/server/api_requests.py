@@ -60,12 +60,12 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "return_tokens_as_token_ids": (False,),
         "service_tier": ("auto", "default"),
         "spaces_between_special_tokens": (True,),
-        "store": (False,),  # nothing is kept that could be asked for later
+        "store": (True, False),  # nothing is kept, and no answer depends on it
         "suffix": ("",),
         "tool_choice": ("none", "auto"),
         "tools": ([],),
         "use_beam_search": (False,),
-        "verbosity": ("medium",),
+        "verbosity": ("low", "medium", "high"),  # a wish, which models of other makers do not know
         "web_search_options": (),
     }
 )

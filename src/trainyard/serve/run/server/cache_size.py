@@ -19,7 +19,7 @@ __all__ = ["block_bytes", "context_of", "longest_sequence"]
 
 
 def context_of(folder: Path) -> int:
-    """The longest sequence that a model computes, in tokens; see also `trainyard.serve.run.rope`.
+    """Return the longest sequence that a model computes, in tokens; see also `trainyard.serve.run.rope`.
 
     Raises
     ------
@@ -60,10 +60,8 @@ def block_bytes(folder: Path, block_tokens: int, dtype: torch.dtype) -> int:
 
 
 def _kept_of_a_token(config: Any) -> tuple[Any, Any]:
-    """Heads of a layer, and elements of a key and a value of each."""
-    if (
-        getattr(config, "kv_lora_rank", None) is not None
-    ):  # latents, of which keys and values of all heads are made
+    """Return the heads of a layer, and the elements of a key and of a value of each head."""
+    if getattr(config, "kv_lora_rank", None) is not None:  # all heads' keys and values are made of latents
         return (
             config.num_attention_heads,
             config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim,

@@ -9,7 +9,7 @@ from typing import Literal
 from trainyard.serve.run.model_tokenizer import Detokenizer, ModelTokenizer
 from trainyard.serve.run.outputs import FinishReason, NewToken
 from trainyard.serve.run.prompt_logprobs import PromptLogprobs
-from trainyard.serve.run.reasoning_tokens import ReasoningTokens
+from trainyard.serve.run.reasoning_tokens import ReasoningProgress, ReasoningTokens
 from trainyard.serve.run.sampling import TokenLogprobs
 from trainyard.serve.run.server.stop_strings import StopStrings
 from trainyard.serve.run.server.tools.tool_call_parser import ToolCallDelta, ToolCallParser
@@ -80,7 +80,7 @@ class ChoiceDelta:
 
 @dataclass(frozen=True)
 class AnswerText:
-    """How the tokens of answers become text.
+    """Options of the text of answers: its end, its special tokens, its reasoning and its calls.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class AnswerText:
     is_prompt_only: bool = False
 
     def shown(self, tokenizer: ModelTokenizer, parser: ToolCallParser | None) -> Set[int]:
-        """The special tokens that have a text."""
+        """Return the special tokens that have a text."""
         tags = tokenizer.ids_of(parser.tags) if parser else frozenset[int]()
         around = frozenset(self.reasoning[:2]) if self.reasoning else frozenset[int]()
         return tags | around | (tokenizer.special_ids if self.shows_special else frozenset())
@@ -127,7 +127,7 @@ class ChoiceDecoder:
         self._parser = text.make_parser() if text.make_parser else None
         self._detokenizer = Detokenizer(tokenizer, text.shown(tokenizer, self._parser))
         self._stops = StopStrings(text.stops, is_included=text.includes_stop)
-        self._reasoning = _ReasoningPlace(text.reasoning)
+        self._reasoning = ReasoningProgress(text.reasoning)
         self._tokenizer = tokenizer
         self._num_chars, self._num_unstoppable = len(echoed), text.min_tokens
         self._tokens: list[OutputToken] = []
@@ -151,7 +151,7 @@ class ChoiceDecoder:
         return replace(delta, tokens=tokens)
 
     def _answered(self, new: NewToken) -> ChoiceDelta:
-        """What the next token says."""
+        """Decode the next token of the answer itself."""
         reason, new_text = new.finish_reason, ""
         if self._text.includes_stop or new.token not in self._text.stop_token_ids:
             if new.logprobs is not None:
@@ -177,7 +177,7 @@ class ChoiceDecoder:
         )
 
     def _parsed(self, text: str, reason: FinishReason, *, is_reasoning: bool) -> ChoiceDelta:
-        """What a piece of text says."""
+        """Sort a piece of text into content, reasoning and calls."""
         content, reasoning = ("", text) if is_reasoning else (text, "")
         if self._text.hides_reasoning:
             reasoning = ""
@@ -189,23 +189,3 @@ class ChoiceDecoder:
             content, calls = content + more.content, calls + more.calls
         told = self._parser.finish_reason if reason == "stop" else reason
         return ChoiceDelta(self._index, content, (), told, calls, reasoning)
-
-
-class _ReasoningPlace:
-    """Whether a choice is within its reasoning, token by token."""
-
-    def __init__(self, tokens: ReasoningTokens | None) -> None:
-        self._tokens, self._is_open, self._is_first = tokens, tokens is not None and tokens.is_open, True
-
-    def take(self, token: int) -> tuple[bool, bool]:
-        """Take the next token; return whether it is of the reasoning, and whether it begins or ends it."""
-        if self._tokens is None:
-            return False, False
-        is_first, self._is_first = self._is_first, False
-        if self._is_open and token == self._tokens.end:
-            self._is_open = False
-            return True, True
-        if is_first and token == self._tokens.begin:
-            self._is_open = True
-            return True, True
-        return self._is_open, False

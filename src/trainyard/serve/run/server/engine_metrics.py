@@ -1,4 +1,4 @@
-"""Metrics of the engines themselves, read when Prometheus asks."""
+"""Metrics of engines that are read when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from trainyard.serve.run.outputs import STEP_TOKENS, EngineState
 from trainyard.serve.run.server.hosted_model import AsyncEngine, ReplicaStatus
 from trainyard.serve.run.server.queue_limit import QueueLimit
 
-__all__ = ["EngineCollector", "labels_of"]
+__all__ = ["LABELS", "EngineCollector", "labels_of"]
 
-_LABELS = ("model_name", "engine")
+LABELS = ("model_name", "engine")
+"""Labels of all metrics of a replica; `labels_of` returns their values."""
 _SERVER = "0"
-"""The engine of what the server refuses before any engine has it: the first one, as in vLLM."""
+"""The engine label of requests that the server itself refuses: the first engine, as in vLLM."""
 
 _Labels = tuple[str, str]
 
 
 def labels_of(name: str, engine: AsyncEngine) -> list[_Labels]:
-    """The labels of each replica of a model."""
+    """Return the labels of each replica of a model."""
     return [(name, str(number)) for number in range(len(engine.replicas))]
 
 
 class EngineCollector(Collector):
-    """Of each replica of a model.
+    """Collects the state of each replica of all models.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class EngineCollector(Collector):
 
     def _rejections(self) -> Metric:
         """Requests that the limits of queues refused."""
-        labels = (*_LABELS, "reason")
+        labels = (*LABELS, "reason")
         found = CounterMetricFamily(
             "vllm:admission_rejections", "Refused by a limit of the queue", labels=labels
         )
@@ -69,31 +70,29 @@ _Replicas = Sequence[tuple[_Labels, ReplicaStatus]]
 
 def _of_requests(replicas: _Replicas) -> Iterator[Metric]:
     """Requests that run and wait, and what they hold of the cache."""
-    running = GaugeMetricFamily("vllm:num_requests_running", "Being computed", labels=_LABELS)
-    waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Waiting for the cache", labels=_LABELS)
+    running = GaugeMetricFamily("vllm:num_requests_running", "Being computed", labels=LABELS)
+    waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Waiting for the cache", labels=LABELS)
     reasons = GaugeMetricFamily(
-        "vllm:num_requests_waiting_by_reason", "Waiting, by reason", labels=(*_LABELS, "reason")
+        "vllm:num_requests_waiting_by_reason", "Waiting, by reason", labels=(*LABELS, "reason")
     )
-    used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=_LABELS)
-    preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=_LABELS)
+    used = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share that is used", labels=LABELS)
+    preempted = CounterMetricFamily("vllm:num_preemptions", "Lost their blocks", labels=LABELS)
     for labels, replica in replicas:
         state = replica.state
         num_waiting = state.num_waiting + state.num_swapped
         running.add_metric(labels, state.num_running)
         waiting.add_metric(labels, num_waiting)
         reasons.add_metric((*labels, "capacity"), num_waiting)
-        reasons.add_metric(
-            (*labels, "deferred"), 0
-        )  # for something else than room, which no request does here
+        reasons.add_metric((*labels, "deferred"), 0)  # no request waits for anything but room
         used.add_metric(labels, state.cache_use)
         preempted.add_metric(labels, state.num_preemptions)
     yield from (running, waiting, reasons, used, preempted)
 
 
 def _of_processes(replicas: _Replicas) -> Iterator[Metric]:
-    restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=_LABELS)
-    stuck = CounterMetricFamily("trainyard:engine_stuck", "Ended as they did no step", labels=_LABELS)
-    ready = GaugeMetricFamily("trainyard:engine_ready", "1 if requests are computed", labels=_LABELS)
+    restarts = CounterMetricFamily("trainyard:engine_restarts", "Engines begun anew", labels=LABELS)
+    stuck = CounterMetricFamily("trainyard:engine_stuck", "Ended as they did no step", labels=LABELS)
+    ready = GaugeMetricFamily("trainyard:engine_ready", "1 if requests are computed", labels=LABELS)
     for labels, replica in replicas:
         restarts.add_metric(labels, replica.num_restarts)
         stuck.add_metric(labels, replica.num_stuck)
@@ -102,7 +101,7 @@ def _of_processes(replicas: _Replicas) -> Iterator[Metric]:
 
 
 def _step_tokens(replicas: _Replicas) -> Metric:
-    found = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a step", labels=_LABELS)
+    found = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a step", labels=LABELS)
     names = [*(str(float(most)) for most in STEP_TOKENS), "+Inf"]
     for labels, replica in replicas:
         state: EngineState = replica.state
@@ -113,7 +112,7 @@ def _step_tokens(replicas: _Replicas) -> Metric:
 def _cache_config(replicas: _Replicas) -> Metric:
     """The cache of each engine that has one, as labels of a gauge that is 1."""
     names = ("block_size", "num_gpu_blocks", "num_cpu_blocks", "enable_prefix_caching", "cache_dtype")
-    found = GaugeMetricFamily("vllm:cache_config_info", "The KV cache", labels=(*_LABELS, *names))
+    found = GaugeMetricFamily("vllm:cache_config_info", "The KV cache", labels=(*LABELS, *names))
     for labels, replica in replicas:
         if (options := replica.options) is None:
             continue
@@ -126,7 +125,7 @@ def _cache_config(replicas: _Replicas) -> Metric:
 def _adapters(replicas: _Replicas) -> Metric:
     """The adapters of requests that run and wait, as labels of a gauge that is the time."""
     names = ("running_lora_adapters", "waiting_lora_adapters")
-    found = GaugeMetricFamily("vllm:lora_requests_info", "Adapters of requests", labels=(*_LABELS, *names))
+    found = GaugeMetricFamily("vllm:lora_requests_info", "Adapters of requests", labels=(*LABELS, *names))
     for labels, replica in replicas:
         state = replica.state
         told = (

@@ -86,8 +86,8 @@ def check_request(body: GenerationRequest, model: HostedModel) -> None:
             "the server with --policy vllm+priority",
             param="priority",
         )
-    check_token_ids(body.stop_token_ids, "stop_token_ids", model.tokenizer.vocabulary)
-    check_token_ids(body.allowed_token_ids, "allowed_token_ids", model.tokenizer.vocabulary)
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        check_token_ids(getattr(body, name), name, model.tokenizer.vocabulary)
 
 
 def check_prompts(body: CompletionRequest, model: HostedModel) -> None:
@@ -216,7 +216,7 @@ def _texts(given: Any) -> list[Any]:
 async def echoed_prompts(
     body: CompletionRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel
 ) -> tuple[str, ...]:
-    """What the answers to each prompt begin with: the prompt, where the request has ``echo``.
+    """Return the beginnings of the answers to each prompt: the prompt, where the request has ``echo``.
 
     Parameters
     ----------
@@ -280,14 +280,14 @@ def to_engine_requests(
         for place, prompt in enumerate(prompts)
     )
     text = _answer_text(body, prompts, model, tools)
-    sampling = replace(sampling_params(body, tokenizer, tools), bad_words=bad_words, reasoning=text.reasoning)
+    sampling = replace(sampling_params(body, tools), bad_words=bad_words, reasoning=text.reasoning)
     return EngineRequests(requests, sampling, text, echoed or ("",) * len(requests))
 
 
 def _answer_text(
     body: GenerationRequest, prompts: tuple[tuple[int, ...], ...], model: HostedModel, tools: ToolAnswers
 ) -> AnswerText:
-    """How tokens become the text of answers."""
+    """Return the options by which tokens become the text of answers."""
     own, reasoning = frozenset(body.stop_token_ids), None
     if isinstance(body, ChatRequest) and model.reasoning_parser:
         reasoning = reasoning_of_answers(

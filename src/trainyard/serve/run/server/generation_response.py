@@ -49,7 +49,9 @@ class GenerationResponse(Response):
         def response() -> JSONResponse:
             return JSONResponse(self._writer.response(deltas, generation.num_choices, generation.usage))
 
-        has_prompt = any(delta.prompt is not None for delta in deltas)
+        has_prompt = any(
+            delta.prompt is not None for delta in deltas
+        )  # a long response: many log-probabilities
         found = await asyncio.to_thread(response) if has_prompt else response()
         await found(scope, receive, send)
 
@@ -62,7 +64,7 @@ class GenerationResponse(Response):
                 for document in self._writer.first_chunks(generation.num_choices):
                     await _send(send, self._event(document))
                 while delta:
-                    # A prompt with log-probabilities is long.
+                    # Log-probabilities of a prompt are many, and take long to write.
                     write = partial(self._events, delta)
                     for event in await asyncio.to_thread(write) if delta.prompt else write():
                         await _send(send, event)
@@ -85,7 +87,7 @@ class GenerationResponse(Response):
         return self._named(self._writer.with_usage(document, self._generation.usage))
 
     def _named(self, document: dict[str, Any]) -> bytes:
-        """An event of the stream, with its name if the API has names."""
+        """Write an event of the stream, with its name if the API names events."""
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         name = f"event: {document['type']}\n" if self._writer.names_events else ""
         return f"{name}data: {text}\n\n".encode()

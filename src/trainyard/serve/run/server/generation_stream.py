@@ -18,7 +18,7 @@ from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.choice_decoder import ChoiceDecoder, ChoiceDelta, ScoredPrompt
 from trainyard.serve.run.server.engine_requests import EngineRequests
 from trainyard.serve.run.server.hosted_model import HostedModel
-from trainyard.serve.run.server.metrics import AnswerFacts, Metrics
+from trainyard.serve.run.server.metrics import AnswerMeasurements, Metrics
 from trainyard.serve.run.server.queue_limit import QueueLimit
 
 __all__ = ["GenerationStream", "Usage"]
@@ -47,7 +47,7 @@ class _Sample:
         self._first = self._last = TokenTimes()
 
     def take(self, new: NewToken, now_s: float) -> float | None:
-        """Take the next token; return how long after the one before it came, if there is one."""
+        """Take the next token; return the time since the token before it, or None for the first."""
         since_s = now_s - self._before_s if self._num else None
         if not self._num:
             self._first = new.times
@@ -55,15 +55,15 @@ class _Sample:
         self._num += 1
         return since_s
 
-    def facts(self, request: Request, whole_s: float) -> AnswerFacts:
-        """What is counted of the answer at its end.
+    def measurements(self, request: Request, whole_s: float) -> AnswerMeasurements:
+        """Return the numbers of tokens and times of the answer, at its end.
 
         Parameters
         ----------
         whole_s : from its request until now.
         """
         first, last = self._first, self._last
-        return AnswerFacts(
+        return AnswerMeasurements(
             request.prompt_tokens,
             self._num,
             request.max_tokens,
@@ -193,8 +193,8 @@ class GenerationStream:
                 self._count(request, new, samples[new.sample])
                 if new.sample in ended:
                     ended.discard(new.sample)
-                    facts = samples[new.sample].facts(request, time.monotonic() - self._began_s)
-                    self._metrics.ended(self._model.base, self._replicas[request.name], facts)
+                    measurements = samples[new.sample].measurements(request, time.monotonic() - self._began_s)
+                    self._metrics.ended(self._model.base, self._replicas[request.name], measurements)
 
     def _count(self, request: Request, new: NewToken, sample: _Sample) -> None:
         now_s, name, replica = time.monotonic(), self._model.base, self._replicas[request.name]
@@ -207,7 +207,7 @@ class GenerationStream:
         self.usage.completion_tokens += not self._given.text.is_prompt_only
 
     def _replica_of(self, choice: int) -> int:
-        """The number of the replica that serves a choice."""
+        """Return the number of the replica that serves a choice."""
         return self._replicas[self._given.requests[choice // self._given.num_samples].name]
 
     def _leave_queue(self, request: Request) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ INLINE_BYTES = 64 * 2**10
 _MOST_VALUES = 2**20 + 2**14  # a prompt of a million tokens, and more beside it
 _MOST_STRINGS = 2**18  # a conversation of 10,000 messages with calls of tools has fewer
 _MOST_CONTAINERS = 2**16
+_MAY_BE_INFINITE = re.compile(rb"\d[eE]\+?\d|\d{309}")
 
 
 def parse_json(content: bytes | bytearray, name: str, *, param: str = "") -> Any:
@@ -31,11 +34,15 @@ def parse_json(content: bytes | bytearray, name: str, *, param: str = "") -> Any
     Raises
     ------
     ApiError
-        If the text is not JSON, is nested more than 200 levels deep, or has more values than are allowed.
+        If the text is not JSON, is nested more than 200 levels deep, or has more values than are allowed or a number that
+        is too large.
     """
     check_num_values(content, name)
     try:
-        return from_json(content, allow_inf_nan=False, cache_strings="keys")
+        found = from_json(content, allow_inf_nan=False, cache_strings="keys")
+        if _MAY_BE_INFINITE.search(content) and _has_infinity(found):
+            raise ValueError("a number is above 1.8e308")
+        return found
     except ValueError as error:
         said = str(error).replace(
             "recursion limit exceeded", "more than 200 objects and lists within each other"
@@ -70,6 +77,19 @@ def check_num_values(content: bytes | bytearray, name: str) -> None:
         if num > most:
             told = f"{name} has more than {most} {what}; send several smaller requests"
             raise ApiError(413, told)
+
+
+def _has_infinity(value: Any) -> bool:
+    """Whether a value has a number that was read as infinity, which JSON cannot have."""
+    level = [value]
+    while level:
+        if any(type(each) is float and isinf(each) for each in level):
+            return True
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [
+            value for each in containers for value in (each.values() if isinstance(each, dict) else each)
+        ]
+    return False
 
 
 def _count_outside_strings(content: bytes | bytearray) -> tuple[int, int]:

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from trainyard.serve.run.server.engine_metrics import EngineCollector, labels_of
+from trainyard.serve.run.server.engine_metrics import LABELS, EngineCollector, labels_of
 from trainyard.serve.run.server.hosted_model import AsyncEngine
 from trainyard.serve.run.server.queue_limit import QueueLimit
 
-__all__ = ["AnswerFacts", "Metrics"]
+__all__ = ["AnswerMeasurements", "Metrics"]
 
-_LABELS = ("model_name", "engine")
 _FIRST_TOKEN_S = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)  # fmt: skip
 _BETWEEN_S = (.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 10, 20, 40)  # fmt: skip
 _WHOLE_S = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)  # fmt: skip
@@ -24,13 +23,13 @@ _TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 _NUM = (1, 2, 5, 10, 20)
 
 
-class AnswerFacts(NamedTuple):
-    """What is counted of an answer that ended by itself or by its length.
+class AnswerMeasurements(NamedTuple):
+    """Numbers of tokens and times of an answer that ended by itself or by its length.
 
     Attributes
     ----------
-    prompt_tokens, generated_tokens, max_tokens : of its prompt, of it, and of the longest one that may be.
-    whole_s : from its request to its end.
+    prompt_tokens, generated_tokens, max_tokens : of the prompt, of the answer, and of the longest answer that may be.
+    whole_s : from the request to the end of the answer.
     queue_s, prefill_s, decode_s : until the prompt was first in a step, then until the first token, then until the last
         one; NaN if the engine does not tell.
     """
@@ -45,7 +44,7 @@ class AnswerFacts(NamedTuple):
 
     @property
     def seconds_per_token(self) -> float:
-        """Of the tokens after the first one; NaN if there are none."""
+        """Mean time of the tokens after the first one; NaN if there are none."""
         num = self.generated_tokens - 1
         return self.decode_s / num if num > 0 else float("nan")
 
@@ -116,7 +115,7 @@ class Metrics:
         num_samples: int,
         after_s: float,
     ) -> None:
-        """A request has its first token."""
+        """Count a request that has its first token."""
         of = (model, str(engine))
         for each in (self._prompt_tokens, self._queries):
             each.labels(*of).inc(prompt_tokens)
@@ -128,32 +127,32 @@ class Metrics:
         self._num_samples.labels(*of).observe(num_samples)
 
     def generated(self, model: str, engine: int, after_s: float | None) -> None:
-        """A token came, so long after the one before it of its answer, if there is one."""
+        """Count a token, which came ``after_s`` after the one before it; None for the first of an answer."""
         self._generated.labels(model, str(engine)).inc()
         if after_s is not None:
             self._between.labels(model, str(engine)).observe(after_s)
 
     def embedded(self, model: str, engine: int, prompt_tokens: int, after_s: float) -> None:
-        """A text has its embedding."""
+        """Count a text that has its embedding."""
         self._prompt_tokens.labels(model, str(engine)).inc(prompt_tokens)
         self._by_source.labels(model, str(engine), "local_compute").inc(prompt_tokens)
         self.answered(model, engine, "stop")
         self._of_answers["whole_s"].labels(model, str(engine)).observe(after_s)
 
     def answered(self, model: str, engine: int, reason: str) -> None:
-        """An answer ended."""
+        """Count an answer that ended, for whatever reason."""
         self._success.labels(model, str(engine), reason).inc()
 
-    def ended(self, model: str, engine: int, facts: AnswerFacts) -> None:
-        """An answer ended by itself or by its length."""
+    def ended(self, model: str, engine: int, measurements: AnswerMeasurements) -> None:
+        """Observe an answer that ended by itself or by its length."""
         of = (model, str(engine))
         for name, each in self._of_answers.items():
-            _observe(each.labels(*of), getattr(facts, name))
-        _observe(self._inference.labels(*of), facts.prefill_s + facts.decode_s)
-        _observe(self._per_token.labels(*of), facts.seconds_per_token)
+            _observe(each.labels(*of), getattr(measurements, name))
+        _observe(self._inference.labels(*of), measurements.prefill_s + measurements.decode_s)
+        _observe(self._per_token.labels(*of), measurements.seconds_per_token)
 
     def rejected(self, model: str, status: int) -> None:
-        """A request was refused; the model is "" if it is not known."""
+        """Count a request that was refused; the model is "" if it is not known."""
         self._rejected.labels(model, str(status)).inc()
 
     def text(self) -> bytes:
@@ -161,10 +160,10 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, (*_LABELS, *labels), registry=self._registry)
+        return Counter(name, text, (*LABELS, *labels), registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, _LABELS, buckets=buckets, registry=self._registry)
+        return Histogram(name, text, LABELS, buckets=buckets, registry=self._registry)
 
 
 def _observe(histogram: Histogram, value: float) -> None:

@@ -21,7 +21,8 @@ _LOG = logging.getLogger("trainyard.server")
 _WITHOUT_KEY = frozenset({"/health", "/ready"})
 _WHILE_DRAINING = _WITHOUT_KEY | {"/metrics", "/version"}
 _POLLED = _WITHOUT_KEY | {"/metrics"}
-"""Paths that probes and Prometheus ask for all the time; successful answers are not logged."""
+_USUAL = frozenset({200, 503})
+"""Paths that probes and Prometheus ask for all the time, and the answers to them that are not logged."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _RETRY_AFTER_S = 5
 
@@ -67,7 +68,7 @@ class AccessMiddleware:
         except ApiError as error:
             await error.response(scope["path"])(scope, receive, send_with_id)
         finally:
-            if scope["path"] not in _POLLED or not 200 <= status < 300:
+            if scope["path"] not in _POLLED or status not in _USUAL:
                 # Paths are quoted, so that none makes a line of its own.
                 took_s = time.monotonic() - began_s
                 _LOG.info(
@@ -100,7 +101,7 @@ class AccessMiddleware:
 
 
 def _bearer(key: str) -> str:
-    """A key as `Authorization` has it, where it is in the header of Anthropic's clients."""
+    """Return a key of the header of Anthropic's clients as ``Authorization`` has it; "" for none."""
     return f"Bearer {key}" if key else ""
 
 

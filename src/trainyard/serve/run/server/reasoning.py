@@ -1,4 +1,4 @@
-"""How models reason before they answer, and where the reasoning of an answer begins.
+"""Formats of reasoning before an answer, and the place where the reasoning of an answer begins.
 
 Names are those of vLLM's ``--reasoning-parser``. The tags are tokens of their own, as in vLLM.
 """
@@ -20,7 +20,7 @@ _MOST_TAIL = 16  # tokens behind a closed reasoning at the end of a prompt: spac
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """A way in which models write their reasoning.
+    """A format in which models write their reasoning.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = MappingProxyType(
         "qwen3": ReasoningFormat("<think>", "</think>", is_implied=False),
     }
 )
-"""Ways in which models write their reasoning, by name."""
+"""Formats in which models write their reasoning, by name."""
 
 
 def reasoning_tokens(name: str, tokenizer: ModelTokenizer) -> tuple[int, int]:
-    """The tokens before and behind the reasoning of answers.
+    """Return the tokens before and behind the reasoning of answers.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ def reasoning_tokens(name: str, tokenizer: ModelTokenizer) -> tuple[int, int]:
 def reasoning_of_answers(
     name: str, tokenizer: ModelTokenizer, prompt: Sequence[int], *, is_continued: bool
 ) -> ReasoningTokens | None:
-    """The reasoning that answers to a prompt have; None if they have none.
+    """Return the tokens of the reasoning in answers to a prompt; None if the answers have no reasoning.
 
-    It is open if the prompt ends with the first tag, and spaces; there is none if it ends with the last one, as where a
-    request turned reasoning off. Tags further up are of other messages.
+    An answer begins within its reasoning if the prompt ends with the first tag, and spaces. It has no reasoning if the
+    prompt ends with the last tag, as in a request that turned reasoning off. Tags further up are of other messages.
 
     Parameters
     ----------

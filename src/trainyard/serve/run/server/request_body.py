@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.reading import shown
 
-__all__ = ["Name", "NullableBody", "RequestBody", "describe_error", "without_nulls"]
+__all__ = ["Name", "NullTolerantBody", "RequestBody", "describe_error", "without_nulls"]
 
 _MOST_PLACE_CHARS = 100
 
@@ -18,7 +18,7 @@ Name = Annotated[str, Field(max_length=1024)]
 
 
 def without_nulls(given: Any) -> Any:
-    """The fields of an object that say something."""
+    """Leave out the fields of an object that are null."""
     if not isinstance(given, dict):
         return given
     return {name: value for name, value in given.items() if value is not None}
@@ -48,8 +48,11 @@ class RequestBody(BaseModel):
         """
 
 
-class NullableBody(RequestBody):
-    """A JSON object within a request, of which null says nothing; answers that come back as input have many."""
+class NullTolerantBody(RequestBody):
+    """A JSON object in which a field that is null counts as not given.
+
+    Clients send parts of answers back as input, and those have many nulls.
+    """
 
     _nulls = model_validator(mode="before")(without_nulls)
 

@@ -30,7 +30,7 @@ class ResponseWriter(AnswerWriter):
     end_of_stream: ClassVar[bytes] = b"data: [DONE]\n\n"
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
-        """All choices at once."""
+        """Return the response with all choices at once."""
         by_choice: list[list[ChoiceDelta]] = [[] for _ in range(num_choices)]
         for delta in deltas:
             by_choice[delta.index].append(delta)
@@ -53,27 +53,27 @@ class ResponseWriter(AnswerWriter):
         }
 
     def _of_prompt(self, choices: Sequence[ChoiceDelta]) -> dict[str, Any]:
-        """What is told of the prompt beside the choices."""
+        """Return the fields beside the choices that are about the prompt."""
         return {}
 
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """What a stream begins with."""
+        """Return the events that begin a stream: none."""
         return []
 
     def chunks(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        """A part of a choice, in a stream."""
+        """Return the events of a part of a choice."""
         return [self._chunk([each]) for each in self._deltas(delta)]
 
     def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
-        """What a stream ends with."""
+        """Return the event with the usage, if it was asked for."""
         return [] if self.usage_in_stream == "none" else [self._chunk([]) | {"usage": _usage(usage)}]
 
     def with_usage(self, chunk: dict[str, Any], usage: Usage) -> dict[str, Any]:
-        """A chunk with what all choices have used so far, if every chunk says it."""
+        """Add the usage of all choices so far to an event, if every event has it."""
         return chunk | {"usage": _usage(usage)} if self.usage_in_stream == "all" else chunk
 
     def error_chunk(self, error: ApiError) -> dict[str, Any]:
-        """The error, as a response that is not streamed has it."""
+        """Return the error as in a response that is not streamed."""
         return error.document()
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class ResponseWriter(AnswerWriter):
         return self._head(True) | {"choices": choices} | more
 
     def _prompt_logprobs(self, prompt: ScoredPrompt) -> list[dict[str, Any] | None]:
-        """Of each token of a prompt, it and the likeliest ones by their ids, as vLLM has them; of the first, nothing."""
+        """Return each token of a prompt and the likeliest ones beside it, by id, as vLLM does; None for the first."""
         found: list[dict[str, Any] | None] = [None]
         known = prompt.logprobs
         rows = zip(prompt.tokens[1:], known.chosen, known.ranks, known.top, known.logprobs, strict=True)
@@ -285,7 +285,7 @@ def _chunk_choice(
 
 
 def _reasoning(text: str) -> dict[str, Any]:
-    """Reasoning under both of its names: vLLM's and DeepSeek's."""
+    """Return reasoning under both names that clients read: vLLM's and DeepSeek's."""
     return {"reasoning": text, "reasoning_content": text}
 
 

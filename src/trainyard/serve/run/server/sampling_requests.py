@@ -1,4 +1,4 @@
-"""How the tokens of a request of the API are chosen, and what is checked of that before a model computes anything."""
+"""Sampling parameters of requests of the API, and the checks of them before a model computes anything."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 from trainyard.reading import shown
 from trainyard.serve.errors import ServeError
-from trainyard.serve.run.model_tokenizer import ModelTokenizer
-from trainyard.serve.run.sampling import OutputForm, SamplingParams
+from trainyard.serve.run.sampling import SamplingParams
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.api_requests import GenerationRequest
 from trainyard.serve.run.server.hosted_model import HostedModel
@@ -27,9 +26,9 @@ _MOST_PROMPT_LOGPROBS = 2**18  # which a server writes within a second
 
 
 async def bad_word_tokens(body: GenerationRequest, model: HostedModel) -> tuple[tuple[int, ...], ...]:
-    """The tokens of words that answers may not have: of each word alone, and behind a space.
+    """Return the tokens of words that answers may not have: of each word alone, and behind a space.
 
-    Tokens behind a space that end with those of the word alone are left out, as they are forbidden with them.
+    Tokens behind a space that end with those of the word alone are left out: the latter forbid both.
 
     Raises
     ------
@@ -52,7 +51,7 @@ async def bad_word_tokens(body: GenerationRequest, model: HostedModel) -> tuple[
 
 
 async def check_constraint(body: GenerationRequest, model: HostedModel, tools: ToolAnswers) -> None:
-    """Whether answers can have the form that is asked for.
+    """Refuse a form that answers cannot have.
 
     Parameters
     ----------
@@ -61,22 +60,22 @@ async def check_constraint(body: GenerationRequest, model: HostedModel, tools: T
     Raises
     ------
     ApiError
-        If they cannot.
+        Names the field, and says what is wrong with the form.
     """
-    sampling = sampling_params(body, model.tokenizer, tools)
+    sampling = sampling_params(body, tools)
     if not sampling.is_constrained:
         return
     field = "tools" if tools.is_constrained else body.form_field
-    problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
-    if not body.ignore_eos:
-        work = CheckConstraint(sampling.form)
-        problem = await model.tokenizer_work(work, field)
+    if body.ignore_eos:
+        problem = "it ends answers by their form, and ignore_eos lets them go on; leave one out"
+    else:
+        problem = await model.tokenizer_work(CheckConstraint(sampling.form), field)
     if problem:
         raise ApiError(400, f"{field}: {problem}", param=field)
 
 
-def sampling_params(body: GenerationRequest, tokenizer: ModelTokenizer, tools: ToolAnswers) -> SamplingParams:
-    """How the tokens of a request are chosen, but for its bad words and its reasoning.
+def sampling_params(body: GenerationRequest, tools: ToolAnswers) -> SamplingParams:
+    """Return the sampling parameters of a request, without its bad words and its reasoning.
 
     Parameters
     ----------
@@ -87,8 +86,6 @@ def sampling_params(body: GenerationRequest, tokenizer: ModelTokenizer, tools: T
     ApiError
         If something is not allowed.
     """
-    form = OutputForm(tools.json_schema, tools.grammar) if tools.is_constrained else body.form
-    check_token_ids(body.logit_bias, "logit_bias", tokenizer.vocabulary)
     try:
         return SamplingParams(
             temperature=body.temperature,
@@ -103,7 +100,7 @@ def sampling_params(body: GenerationRequest, tokenizer: ModelTokenizer, tools: T
             logprobs=body.num_logprobs,
             prompt_logprobs=body.num_prompt_logprobs,
             allowed_token_ids=tuple(body.allowed_token_ids) or None,
-            **form._asdict(),
+            form=tools.form if tools.is_constrained else body.form,
             min_tokens=body.min_tokens,
         )
     except ServeError as error:
@@ -124,19 +121,19 @@ def check_prompt_logprobs(body: GenerationRequest, prompts: tuple[tuple[int, ...
     if num > _MOST_PROMPT_LOGPROBS:
         raise ApiError(
             400,
-            f"log-probabilities of the prompts are {num}: so many tokens, times n, times 1 more than the likeliest "
-            f"tokens; allowed are {_MOST_PROMPT_LOGPROBS}; send several requests",
+            f"the prompts have {num} log-probabilities (their tokens, times n, times 1 more than the likeliest tokens); "
+            f"allowed are {_MOST_PROMPT_LOGPROBS}; send several requests",
             param="prompt_logprobs" if body.prompt_logprobs is not None else "logprobs",
         )
 
 
 def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
-    """Whether a text has tokens, and the model knows them.
+    """Refuse a text without tokens, or with tokens that the model does not know.
 
     Raises
     ------
     ApiError
-        If not.
+        Names the field.
     """
     if not tokens:
         raise ApiError(400, f"the {param} has no tokens; give at least one", param=param)
@@ -144,12 +141,12 @@ def check_tokens(tokens: tuple[int, ...], param: str, vocabulary: int) -> None:
 
 
 def check_token_ids(tokens: Collection[int], param: str, vocabulary: int) -> None:
-    """Whether the model knows tokens.
+    """Refuse tokens that the model does not know.
 
     Raises
     ------
     ApiError
-        If not.
+        Names the field, and says which tokens are allowed.
     """
     least, most = min(tokens, default=0), max(tokens, default=0)
     if least < 0 or most >= vocabulary:

@@ -46,12 +46,14 @@ class ServedModels:
     ----------
     base : the models, without adapters.
     awaited : names of adapters that are to be loaded before the server is ready.
+    failed : why models could not be loaded, by name.
     """
 
     def __init__(self, models: Mapping[str, HostedModel], max_adapters: int = 64) -> None:
         self.base, self._max_adapters = models, max_adapters
         self._adapters: dict[str, HostedModel] = {}
         self.awaited: set[str] = set()
+        self.failed: dict[str, str] = {}
         self._loading = asyncio.Lock()
 
     @property
@@ -85,9 +87,11 @@ class ServedModels:
         Raises
         ------
         ApiError
-            If there is none of that name, or its engine cannot be asked now.
+            If there is none of that name, it could not be loaded, or its engine cannot be asked now.
         """
         model = self.find(name)
+        if why := self.failed.get(model.base):
+            raise ApiError(503, f"{name} could not be loaded: {why}", code="model_not_loaded")
         if not model.engine.is_ready:
             told = f"the engine of {name} is not ready; send the request again later"
             raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from trainyard.serve.run.step_watch import STEP_LIMITS
 
 __all__ = ["HttpServer", "OnReady", "ServerOptions", "listening", "serve"]
 
+_LOG = logging.getLogger("trainyard.server")
 _GRACE_S = 3  # for answers that are already written
 _MOST_CONNECTIONS = 4096
 _KEEP_ALIVE_S = 30
@@ -114,12 +116,13 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
     Parameters
     ----------
     models : how each replica is computed, by the name of the model.
-    on_ready : is told the address, once all models can be asked, and the longest sequence of each in tokens.
+    on_ready : is told the address, once models can be asked, and the longest sequence of each in tokens. Models that
+        could not be loaded are not among them.
 
     Raises
     ------
     ServeError
-        If it cannot be listened there, or a model cannot be served, or does not reason as it should.
+        If it cannot be listened there, no model can be loaded, or one does not reason as it should.
     """
     options.keys.check_host(options.host)
     allow_open_files(2 * _MOST_CONNECTIONS)
@@ -186,7 +189,11 @@ async def _serve(
         await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            lengths = {name: engine.max_model_len for name, engine in engines.items()}
+            lengths = {
+                name: engine.max_model_len
+                for name, engine in engines.items()
+                if name not in api.served.failed
+            }
             on_ready(_address(options.host, listener.getsockname()[1]), lengths)
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             draining = asyncio.create_task(api.drain(options.drain_s))
@@ -234,9 +241,26 @@ def _api(
 async def _start(
     engines: Mapping[str, RoutedEngines], served: ServedModels, adapters: tuple[NamedAdapter, ...]
 ) -> None:
-    await asyncio.gather(*(engine.start() for engine in engines.values()))
+    """Start all engines, and load the adapters. Models that cannot be loaded are noted, and do not end the others.
+
+    Raises
+    ------
+    ServeError
+        If no model can be loaded, or an adapter of one that is loaded cannot.
+    """
+    started = await asyncio.gather(*(engine.start() for engine in engines.values()), return_exceptions=True)
+    errors = {name: result for name, result in zip(engines, started, strict=True) if result is not None}
+    for error in errors.values():
+        if len(errors) == len(engines) or not isinstance(error, ServeError):
+            raise error
+    for name, error in errors.items():
+        served.failed[name] = str(error)
+        _LOG.error("%s is not served, the other models are: %s", name, error)
     for adapter in adapters:
-        await served.load_adapter(*adapter)
+        if adapter.base in served.failed:
+            served.awaited.discard(adapter.name)
+        else:
+            await served.load_adapter(*adapter)
 
 
 def _address(host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""A checkpoint of a run as a folder in Hugging Face form, with the logits that the trained module has."""
+"""Export of a checkpoint of a run to a folder in Hugging Face form, with the same logits as the trained module."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.registry import config_of
 
-__all__ = ["Trained", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
+__all__ = ["TrainedModelFolder", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
 
 _PROBE_TOKENS = 64
 _TOKENIZER = "tokenizer"
 
 
-class Trained(NamedTuple):
-    """A model of a run, as a folder.
+class TrainedModelFolder(NamedTuple):
+    """A folder with the model of a run.
 
     Attributes
     ----------
     folder : in Hugging Face form.
-    note : which step of which model it is, and what its tokens are.
+    note : its step, its model and its tokens, in words.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class Trained(NamedTuple):
 
 
 def checkpoint_in(folder: Path) -> Path | None:
-    """The checkpoint that a folder is, or the newest complete one of a run's folder; None if it is neither.
+    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
 
     Raises
     ------
@@ -65,11 +65,11 @@ def checkpoint_in(folder: Path) -> Path | None:
 
 
 def is_trained_from_file(about: About) -> bool:
-    """Whether the model of a checkpoint is made by a Python file of the user's own."""
+    """Return whether the model of a checkpoint is made by a Python file of the user's own."""
     return is_file(parse_plan(about.plan).model)
 
 
-def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None) -> Trained:
+def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None) -> TrainedModelFolder:
     """Save the model of a checkpoint for serving, and see that it computes what the trained module computes.
 
     Parameters
@@ -104,11 +104,11 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
         served = load_causal_pretrained(folder, torch.float32).eval()
         logits = served(expected.tokens).logits
     require_equal_logits(logits, expected.logits, f"the module of {plan.model}", "the model to be served")
-    return Trained(folder, f"step {about.step} of {plan.model}, {tokens}")
+    return TrainedModelFolder(folder, f"step {about.step} of {plan.model}, {tokens}")
 
 
 def _seed(about: About) -> int:
-    """The seed of a run, before which its file was loaded."""
+    """Return the seed of a run, which was set before its file was loaded."""
     found = about.settings.get("seed")
     return found if type(found) is int else 0
 
@@ -119,7 +119,10 @@ def _require_same_model(checkpoint: Path, model: Model, plan: Plan) -> None:
 
 
 def _load_weights(module: nn.Module, checkpoint: Path) -> None:
-    """Give a module what the run had, in the precision in which that is saved. What has two names gets it by both."""
+    """Give a module the parameters and buffers of a run, in the precision in which they are saved.
+
+    A tensor with two names stays one tensor.
+    """
     saved = read_whole(checkpoint, PARAMS) | read_whole(checkpoint, BUFFERS)
     own = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
@@ -165,7 +168,7 @@ def _save_language_model(model: Model, name: str, folder: Path, file: Path | Non
 
 
 def _save_tokenizer(lm: PreTrainedModel, given: Any, name: str, folder: Path) -> str:
-    """Save the tokenizer of a language model, and have its answers end as that says; return what tokens are."""
+    """Save the tokenizer of a language model, and let its end token end answers; return the tokens in words."""
     vocabulary, source = int(lm.config.get_text_config().vocab_size), lm.name_or_path
     given = given() if callable(given) and not isinstance(given, PreTrainedTokenizerBase) else given
     if given is None and source and (Path(source) / "tokenizer.json").is_file():
@@ -189,7 +192,7 @@ def _save_tokenizer(lm: PreTrainedModel, given: Any, name: str, folder: Path) ->
 
 
 def _end_with(lm: PreTrainedModel, token: int | None) -> None:
-    """Let a token end answers, or none."""
+    """Let a token end answers; None for no token."""
     lm.config.eos_token_id = token
     if lm.generation_config is not None:
         lm.generation_config.eos_token_id = token

@@ -18,15 +18,14 @@ from trainyard.serve.errors import ServeError
 __all__ = ["TokenLogits", "language_model", "recorded_logits", "require_equal_logits"]
 
 _CLASSES = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-_MOST_DIFFERENCE = (
-    1e-3  # of the largest logit: float32 in another order of sums differs by less than a hundredth of this
-)
+_MOST_DIFFERENCE = 1e-3
+"""As a share of the largest logit. Other orders of sums in float32 differ by less than a hundredth of it."""
 _MASKS = ("attention_mask", "position_ids")
 
 
 @dataclass
 class TokenLogits:
-    """Tokens, and what a model computed for them.
+    """Tokens, and the logits that a model computed for them.
 
     Attributes
     ----------
@@ -65,7 +64,7 @@ def language_model(module: nn.Module, name: str) -> PreTrainedModel:
 
 
 def recorded_logits(model: Model, lm: PreTrainedModel, name: str) -> TokenLogits:
-    """Compute the loss of the first row of the example batch, and record what the language model is given and returns.
+    """Compute the loss of the first row of the example batch; return the tokens and logits of the language model.
 
     Parameters
     ----------
@@ -116,11 +115,11 @@ def recorded_logits(model: Model, lm: PreTrainedModel, name: str) -> TokenLogits
 
 
 def require_equal_logits(expected: Tensor, logits: Tensor, what: str, other: str) -> None:
-    """Refuse logits that are not those of a model, but for rounding.
+    """Refuse logits that differ from those of another model by more than rounding.
 
     Parameters
     ----------
-    what, other : which model has these, and which one those that are expected.
+    what, other : the model with ``logits``, and the model with ``expected``, for messages.
 
     Raises
     ------
@@ -141,7 +140,7 @@ def require_equal_logits(expected: Tensor, logits: Tensor, what: str, other: str
 
 
 def _cut(model: Model) -> Any:
-    """The batch, of which entries that are not cut into rows are no tensors here."""
+    """Return the batch; refuse one with entries that are not cut into rows."""
     if model.whole:
         raise ServeError(
             f"the batch of {model.name} has entries that are not rows ({', '.join(model.whole)})"
@@ -150,7 +149,7 @@ def _cut(model: Model) -> Any:
 
 
 def _is_plain(kwargs: Mapping[str, Any], tokens: Tensor) -> bool:
-    """Whether all tokens are seen, and positions count from 0."""
+    """Return whether all tokens are seen, and positions count from 0."""
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
     counted = torch.arange(tokens.shape[-1]).expand(tokens.shape)
     sees_all = mask is None or (mask.dim() == 2 and bool(mask.bool().all()))
@@ -158,7 +157,7 @@ def _is_plain(kwargs: Mapping[str, Any], tokens: Tensor) -> bool:
 
 
 def _logits_of(output: Any) -> Tensor:
-    """The logits that a model returned, or the first tensor of whatever it returned."""
+    """Return the logits of an output, or else its first tensor."""
     logits = getattr(output, "logits", output)
     found = logits if isinstance(logits, Tensor) else next(iter(tree_leaves(logits)), None)
     if not isinstance(found, Tensor):

@@ -9,24 +9,29 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, FailFast, Field
 
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_translation import TranslatedRequest, function_call
-from trainyard.serve.run.server.request_body import Name, NullableBody
+from trainyard.serve.run.server.chat_translation import (
+    TranslatedRequest,
+    as_text_parts,
+    function_call,
+    function_tool,
+    named_function,
+)
+from trainyard.serve.run.server.request_body import Name, NullTolerantBody
 
 __all__ = ["MessagesRequest"]
 
-_MOST_TOKENS = 2**31 - 1
 _ERROR = "Error: "
-"""Begins the result of a tool that failed: messages of chats have no other way to say so."""
+"""The beginning of the result of a tool that failed: messages of chats have no field for it."""
 
 
-class _CacheControl(NullableBody):
-    """Asks for what is done anyway: prompts are cached as long as there is room."""
+class _CacheControl(NullTolerantBody):
+    """A wish for a cached prompt: every prompt is cached anyway, as long as there is room."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
-class _Block(NullableBody):
+class _Block(NullTolerantBody):
     cache_control: _CacheControl | None = None
 
 
@@ -42,12 +47,7 @@ class _ToolUse(_Block):
     input: dict[str, Any]
 
 
-def _blocks(given: Any) -> Any:
-    """Content as blocks, where it is one text."""
-    return [{"type": "text", "text": given}] if isinstance(given, str) else given
-
-
-_Texts = Annotated[list[_Text], FailFast(), BeforeValidator(_blocks)]
+_Texts = Annotated[list[_Text], FailFast(), BeforeValidator(as_text_parts)]
 
 
 class _ToolResult(_Block):
@@ -58,7 +58,7 @@ class _ToolResult(_Block):
 
 
 class _Reasoning(_Block):
-    """Reasoning of an answer before, which comes back."""
+    """Reasoning of an earlier answer, which the client sends back."""
 
     type: Literal["thinking"]
     thinking: str
@@ -68,9 +68,9 @@ class _Reasoning(_Block):
 _AnyBlock = Annotated[_Text | _ToolUse | _ToolResult | _Reasoning, Field(discriminator="type")]
 
 
-class _Message(NullableBody):
+class _Message(NullTolerantBody):
     role: Literal["user", "assistant"]
-    content: Annotated[list[_AnyBlock], FailFast(), BeforeValidator(_blocks)]
+    content: Annotated[list[_AnyBlock], FailFast(), BeforeValidator(as_text_parts)]
 
 
 class _Tool(_Block):
@@ -81,26 +81,26 @@ class _Tool(_Block):
     strict: bool = False
 
 
-class _ToolChoice(NullableBody):
+class _ToolChoice(NullTolerantBody):
     type: Literal["auto", "any", "tool", "none"]
     name: Name = ""
     disable_parallel_tool_use: bool = False
 
 
-class _Metadata(NullableBody):
+class _Metadata(NullTolerantBody):
     user_id: Annotated[str, Field(max_length=1024)] = ""
 
 
-class _Thinking(NullableBody):
+class _Thinking(NullTolerantBody):
     type: Literal["disabled"]
 
 
-class _JsonFormat(NullableBody):
+class _JsonFormat(NullTolerantBody):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _OutputConfig(NullableBody):
+class _OutputConfig(NullTolerantBody):
     format: _JsonFormat | None = None
 
 
@@ -112,7 +112,7 @@ class MessagesRequest(TranslatedRequest):
     )
 
     model: Name
-    max_tokens: int = Field(ge=1, le=_MOST_TOKENS)
+    max_tokens: int  # its range is that of chats
     messages: Annotated[list[_Message], FailFast(), Field(min_length=1)]
     system: _Texts = Field(default_factory=list)
     stop_sequences: list[str] = Field(default_factory=list, max_length=4)
@@ -129,7 +129,7 @@ class MessagesRequest(TranslatedRequest):
     service_tier: Literal["auto", "standard_only"] = "auto"
 
     def chat_fields(self) -> Mapping[str, Any]:
-        """Fields of a chat that asks for the same."""
+        """Return the fields of a chat that asks for the same."""
         if self.messages[-1].role == "assistant":
             raise ApiError(
                 400,
@@ -148,7 +148,10 @@ class MessagesRequest(TranslatedRequest):
             "top_k": self.top_k,
             "stop": self.stop_sequences,
             "stream": self.stream,
-            "tools": [_function(tool) for tool in self.tools],
+            "tools": [
+                function_tool(each.name, each.description, each.input_schema, strict=each.strict)
+                for each in self.tools
+            ],
             "tool_choice": choice and _chat_choice(choice),
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "user": self.metadata.user_id,
@@ -158,9 +161,9 @@ class MessagesRequest(TranslatedRequest):
 
     def _chat_messages(self) -> Iterator[dict[str, Any]]:
         for place, message in enumerate(self.messages):
-            wrong = "tool_result" if message.role == "assistant" else "tool_use"
-            if any(block.type == wrong for block in message.content):
-                told = f"messages.{place} is of the {message.role} and has a {wrong}; give it in one of the other role"
+            of_others = {"tool_result"} if message.role == "assistant" else {"tool_use", "thinking"}
+            if wrong := sorted(of_others.intersection(block.type for block in message.content)):
+                told = f"messages.{place} is of the {message.role} and has a {wrong[0]}; give it in one of the other role"
                 raise ApiError(400, told, param=f"messages.{place}.content")
             if message.role == "assistant":
                 calls = [each for each in message.content if isinstance(each, _ToolUse)]
@@ -177,7 +180,7 @@ class MessagesRequest(TranslatedRequest):
 
 
 def _user_messages(blocks: Sequence[_Block]) -> Iterator[dict[str, Any]]:
-    """Results of tools as messages of their own, and texts that follow each other as one."""
+    """Make a message of each result of a tool, and one of texts that follow each other."""
     texts: list[_Text] = []
     for block in blocks:
         if isinstance(block, _Text):
@@ -196,15 +199,10 @@ def _joined(blocks: Sequence[_Block]) -> str:
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
-def _function(tool: _Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    return {"type": "function", "function": function | {"strict": tool.strict}}
-
-
 def _chat_choice(choice: _ToolChoice) -> str | dict[str, Any]:
     if (choice.type == "tool") != bool(choice.name):
         told = "tool_choice has type tool exactly if it has a name; give both or neither"
         raise ApiError(400, told, param="tool_choice")
     if choice.type == "tool":
-        return {"type": "function", "function": {"name": choice.name}}
+        return named_function(choice.name)
     return "required" if choice.type == "any" else choice.type

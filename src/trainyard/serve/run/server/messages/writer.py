@@ -1,8 +1,7 @@
-"""Answers as the API of Anthropic has them: messages of blocks, whole or as named events of a stream."""
+"""Answers of the API of Anthropic: messages of blocks, whole or as named events of a stream."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ class MessageWriter(AnswerWriter):
 
     Attributes
     ----------
-    max_tokens : that the request allows.
+    max_tokens : the longest answer that the request allows.
     """
 
     names_events: ClassVar[bool] = True
@@ -31,10 +30,10 @@ class MessageWriter(AnswerWriter):
     _items: AnswerItems = field(default_factory=AnswerItems)
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
-        """The whole message; a call that is cut by the length is left out, as its input is no object."""
+        """Return the whole message, without calls whose input is no object, such as one that is cut."""
         for delta in deltas:
             list(self._items.take(delta))
-        items = self._items.items[:-1] if self._items.is_last_call_cut else self._items.items
+        items = [item for item in self._items.items if not item.is_call or item.arguments is not None]
         return (
             self._head()
             | self._end(usage)
@@ -42,26 +41,26 @@ class MessageWriter(AnswerWriter):
         )
 
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """The message without content."""
+        """Return the message without content."""
         return [{"type": "message_start", "message": self._head()}]
 
     def with_usage(self, chunk: dict[str, Any], usage: Usage) -> dict[str, Any]:
-        """The beginning says what the prompt used."""
+        """Add the usage of the prompt to the event that begins the message."""
         if chunk["type"] != "message_start":
             return chunk
         return chunk | {"message": chunk["message"] | {"usage": _usage(usage) | {"output_tokens": 0}}}
 
     def chunks(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        """What blocks begin, get and end."""
+        """Return the events of blocks that begin, grow or end."""
         return [_event(part) for part in self._items.take(delta)]
 
     def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
-        """Why the message ends, and what it used."""
+        """Return the events with the reason of the end, and the usage."""
         end = {"type": "message_delta", "delta": self._end(usage), "usage": _usage(usage)}
         return [end, {"type": "message_stop"}]
 
     def error_chunk(self, error: ApiError) -> dict[str, Any]:
-        """The error, as a response that is not streamed has it."""
+        """Return the error as in a response that is not streamed."""
         return error.anthropic_document()
 
     def _head(self) -> dict[str, Any]:
@@ -80,7 +79,7 @@ class MessageWriter(AnswerWriter):
         if items.is_cut:
             is_asked = usage.completion_tokens >= self.max_tokens
             reason = "max_tokens" if is_asked else "model_context_window_exceeded"
-        elif any(item.is_call for item in items.items):
+        elif any(item.arguments is not None for item in items.items):
             reason = "tool_use"
         else:
             reason = "stop_sequence" if items.stop_text else "end_turn"
@@ -89,7 +88,7 @@ class MessageWriter(AnswerWriter):
 
 def _whole(item: AnswerItem) -> dict[str, Any]:
     if item.is_call:
-        return _begin(item) | {"input": json.loads(item.text or "{}")}
+        return _begin(item) | {"input": item.arguments}
     if item.is_reasoning:
         return _begin(item) | {"thinking": item.text}
     return _begin(item) | {"text": item.text}
@@ -119,7 +118,7 @@ def _event(part: ItemPart) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Tokens, those of the prompt that were cached apart from the others."""
+    """Return the usage: tokens of the prompt that were cached are counted apart from the others."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

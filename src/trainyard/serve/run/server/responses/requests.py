@@ -10,34 +10,36 @@ from pydantic import BeforeValidator, FailFast, Field
 
 from trainyard.reading import shown
 from trainyard.serve.run.server.api_error import ApiError
-from trainyard.serve.run.server.chat_translation import TranslatedRequest, function_call
+from trainyard.serve.run.server.chat_translation import (
+    TranslatedRequest,
+    as_text_parts,
+    function_call,
+    function_tool,
+    named_function,
+)
 from trainyard.serve.run.server.json_body import parse_json
-from trainyard.serve.run.server.request_body import Name, NullableBody
+from trainyard.serve.run.server.request_body import Name, NullTolerantBody
 
 __all__ = ["ResponsesRequest"]
 
-_MOST_TOKENS, _MOST_METADATA = 2**31 - 1, 16
+_MOST_METADATA = 16
 _ASKS_FOR_NOTHING = Literal["reasoning.encrypted_content"]  # there is none, as reasoning is told in words
 _CHOICES = ("none", "auto", "required")
+_USUAL_CHOICE = "auto"
 _Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
-class _Text(NullableBody):
+class _Text(NullTolerantBody):
     type: Literal["input_text", "output_text", "text"]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] = Field(default_factory=list)
     logprobs: Annotated[list[Any], Field(max_length=0)] = Field(default_factory=list)
 
 
-def _parts(given: Any) -> Any:
-    """Content as parts, where it is one text."""
-    return [{"type": "text", "text": given}] if isinstance(given, str) else given
+_Texts = Annotated[list[_Text], FailFast(), BeforeValidator(as_text_parts)]
 
 
-_Texts = Annotated[list[_Text], FailFast(), BeforeValidator(_parts)]
-
-
-class _Message(NullableBody):
+class _Message(NullTolerantBody):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
     content: _Texts
@@ -45,7 +47,7 @@ class _Message(NullableBody):
     status: _Status = None
 
 
-class _FunctionCall(NullableBody):
+class _FunctionCall(NullTolerantBody):
     type: Literal["function_call"]
     call_id: Name
     name: Name
@@ -54,13 +56,13 @@ class _FunctionCall(NullableBody):
     status: _Status = None
 
 
-class _ReasoningText(NullableBody):
+class _ReasoningText(NullTolerantBody):
     type: Literal["reasoning_text"]
     text: str
 
 
-class _Reasoning(NullableBody):
-    """Reasoning of an answer before, which comes back."""
+class _Reasoning(NullTolerantBody):
+    """Reasoning of an earlier answer, which the client sends back."""
 
     type: Literal["reasoning"]
     id: Name = ""
@@ -69,7 +71,7 @@ class _Reasoning(NullableBody):
     status: _Status = None
 
 
-class _FunctionOutput(NullableBody):
+class _FunctionOutput(NullTolerantBody):
     type: Literal["function_call_output"]
     call_id: Name
     output: _Texts
@@ -78,7 +80,7 @@ class _FunctionOutput(NullableBody):
 
 
 def _with_type(given: Any) -> Any:
-    """Messages may leave their type out."""
+    """Add the type of a message, which may be left out."""
     return given | {"type": "message"} if isinstance(given, dict) and "type" not in given else given
 
 
@@ -89,11 +91,11 @@ _Item = Annotated[
 
 
 def _items(given: Any) -> Any:
-    """Input as items, where it is one text."""
+    """Turn input that is one text into a list of one message."""
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
 
 
-class _Function(NullableBody):
+class _Function(NullTolerantBody):
     type: Literal["function"]
     name: Name
     description: str = ""
@@ -101,7 +103,7 @@ class _Function(NullableBody):
     strict: bool = True
 
 
-class _Format(NullableBody):
+class _Format(NullTolerantBody):
     type: Literal["text", "json_object", "json_schema"]
     name: Name = ""
     description: str = ""
@@ -109,7 +111,7 @@ class _Format(NullableBody):
     strict: bool = False  # answers conform in either case
 
 
-class _TextConfig(NullableBody):
+class _TextConfig(NullTolerantBody):
     format: _Format = Field(default_factory=lambda: _Format.model_validate({"type": "text"}))
 
 
@@ -120,7 +122,7 @@ def _few(given: Any) -> Any:
     return given
 
 
-class _StreamOptions(NullableBody):
+class _StreamOptions(NullTolerantBody):
     include_obfuscation: Literal[False] = False
 
 
@@ -134,11 +136,11 @@ class ResponsesRequest(TranslatedRequest):
     model: Name
     input: Annotated[list[_Item], FailFast(), Field(min_length=1), BeforeValidator(_items)]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1, le=_MOST_TOKENS)
+    max_output_tokens: int | None = None  # its range is that of chats
     temperature: float = 1.0
     top_p: float = 1.0
     tools: Annotated[list[_Function], FailFast(), Field(max_length=128)] = Field(default_factory=list)
-    tool_choice: Any = "auto"
+    tool_choice: Any = _USUAL_CHOICE
     parallel_tool_calls: bool = True
     text: _TextConfig = Field(default_factory=_TextConfig)
     stream: bool = False
@@ -155,7 +157,7 @@ class ResponsesRequest(TranslatedRequest):
     user: Name = ""
 
     def chat_fields(self) -> Mapping[str, Any]:
-        """Fields of a chat that asks for the same."""
+        """Return the fields of a chat that asks for the same."""
         if self.store:
             told = "store is true, and this server stores no responses; leave it out, or give false"
             raise ApiError(400, told, param="store")
@@ -170,15 +172,22 @@ class ResponsesRequest(TranslatedRequest):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "stream": self.stream,
-            "tools": [_chat_tool(tool) for tool in self.tools],
-            "tool_choice": self._chat_choice() if self.tools or self.tool_choice != "auto" else None,
+            "tools": [
+                function_tool(each.name, each.description, each.parameters, strict=each.strict)
+                for each in self.tools
+            ],
+            "tool_choice": self._chat_choice() if self.tools or self.tool_choice != _USUAL_CHOICE else None,
             "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": _chat_format(self.text.format),
             "user": self.user or self.safety_identifier,
         }
 
     def _chat_messages(self) -> Iterator[dict[str, Any]]:
-        """Messages; calls that follow each other, or a message of the assistant, belong to one message."""
+        """Make messages of the items.
+
+        Reasoning, a text of the assistant and calls that follow each other become one message. Reasoning alone is a
+        message, too: an answer may be cut behind it.
+        """
         answer: dict[str, Any] | None = None
         reasoning = ""
         for place, item in enumerate(self.input):
@@ -188,25 +197,23 @@ class ResponsesRequest(TranslatedRequest):
             if isinstance(item, _FunctionCall):
                 name = f"input.{place}.arguments"
                 parse_json(item.arguments.encode(), name, param=name)
-                answer = answer or {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [],
-                    "reasoning": reasoning,
-                }
-                reasoning = ""
+                answer, reasoning = _with_reasoning(answer or _answer(), reasoning), ""
                 answer["tool_calls"].append(function_call(item.call_id, item.name, item.arguments))
                 continue
+            is_answer = isinstance(item, _Message) and item.role == "assistant"
+            if reasoning and not is_answer:
+                answer, reasoning = _with_reasoning(answer or _answer(), reasoning), ""
             if answer is not None:
                 yield answer
                 answer = None
             if isinstance(item, _FunctionOutput):
                 yield {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
-            elif item.role == "assistant":
-                said = {"content": _joined(item.content), "tool_calls": [], "reasoning": reasoning}
-                answer, reasoning = {"role": "assistant", **said}, ""
+            elif is_answer:
+                answer, reasoning = _answer(_joined(item.content), reasoning), ""
             else:
                 yield {"role": item.role, "content": _joined(item.content)}
+        if reasoning:
+            answer = _with_reasoning(answer or _answer(), reasoning)
         if answer is not None:
             yield answer
 
@@ -215,7 +222,7 @@ class ResponsesRequest(TranslatedRequest):
         if isinstance(given, str) and given in _CHOICES:
             return given
         if isinstance(given, dict) and given.keys() == {"type", "name"} and given["type"] == "function":
-            return {"type": "function", "function": {"name": given["name"]}}
+            return named_function(given["name"])
         raise ApiError(
             400,
             f'tool_choice is {shown(given)}; allowed is {", ".join(_CHOICES)} or {{"type": "function", "name": NAME}}',
@@ -223,13 +230,17 @@ class ResponsesRequest(TranslatedRequest):
         )
 
 
+def _answer(content: str = "", reasoning: str = "") -> dict[str, Any]:
+    """Begin a message of the assistant, which may get calls."""
+    return {"role": "assistant", "content": content, "tool_calls": [], "reasoning": reasoning}
+
+
+def _with_reasoning(answer: dict[str, Any], more: str) -> dict[str, Any]:
+    return answer | {"reasoning": answer["reasoning"] + more}
+
+
 def _joined(texts: list[_Text]) -> str:
     return "".join(each.text for each in texts)
-
-
-def _chat_tool(tool: _Function) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function | {"strict": tool.strict}}
 
 
 def _chat_format(asked: _Format) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API for responses has them: a list of items, whole or as named events of a stream."""
+"""Answers of OpenAI's API for responses: a list of items, whole or as named events of a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResponsesWriter(AnswerWriter):
 
     Attributes
     ----------
-    request : which is told with the response.
+    request : its fields are repeated in the response.
     """
 
     names_events: ClassVar[bool] = True
@@ -33,28 +33,28 @@ class ResponsesWriter(AnswerWriter):
     _numbers: Iterator[int] = field(default_factory=count)
 
     def response(self, deltas: Sequence[ChoiceDelta], num_choices: int, usage: Usage) -> dict[str, Any]:
-        """The whole response."""
+        """Return the whole response."""
         for delta in deltas:
             list(self._items.take(delta))
         return self._ended(usage)
 
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """The response without output."""
+        """Return events with the response without output."""
         begun = self._head("in_progress")
         kinds = ("response.created", "response.in_progress")
         return [self._event(kind, {"response": begun}) for kind in kinds]
 
     def chunks(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        """What items begin, get and end."""
+        """Return the events of items that begin, grow or end."""
         return [event for part in self._items.take(delta) for event in self._of_part(part)]
 
     def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
-        """The whole response."""
+        """Return the event with the whole response."""
         ended = self._ended(usage)
         return [self._event(f"response.{ended['status']}", {"response": ended})]
 
     def error_chunk(self, error: ApiError) -> dict[str, Any]:
-        """The error as an event."""
+        """Return the error as an event."""
         told = {"code": error.code or None, "message": error.message, "param": error.param or None}
         return self._event("error", told)
 
@@ -144,7 +144,8 @@ class ResponsesWriter(AnswerWriter):
         return f"{kind}_{self.response_id}_{item.place}"
 
     def _status(self, item: AnswerItem) -> str:
-        return "incomplete" if self._items.is_cut and item is self._items.items[-1] else "completed"
+        is_cut = self._items.is_cut and item is self._items.items[-1]
+        return "incomplete" if is_cut or (item.is_call and item.arguments is None) else "completed"
 
     def _event(self, kind: str, told: dict[str, Any]) -> dict[str, Any]:
         return {"type": kind, "sequence_number": next(self._numbers), **told}

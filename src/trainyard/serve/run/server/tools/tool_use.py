@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from trainyard.reading import listed, shown
 from trainyard.serve.run.model_tokenizer import ModelTokenizer
+from trainyard.serve.run.sampling import OutputForm
 from trainyard.serve.run.server.api_error import ApiError
 from trainyard.serve.run.server.chat_messages import Tool, ToolChoice
 from trainyard.serve.run.server.tools.forced_calls import (
@@ -34,17 +35,16 @@ class ToolAnswers:
     Attributes
     ----------
     make_parser : makes what finds calls in an answer; None if there are none.
-    json_schema, grammar : to which answers conform so that their calls do; as `SamplingParams` has them.
+    form : to which answers conform so that their calls do.
     """
 
     make_parser: Callable[[], ToolCallParser] | None = None
-    json_schema: str = ""
-    grammar: str = ""
+    form: OutputForm = field(default_factory=OutputForm)
 
     @property
     def is_constrained(self) -> bool:
-        """Whether answers conform to something for the sake of tools."""
-        return bool(self.json_schema or self.grammar)
+        """Whether answers conform to a form for the sake of tools."""
+        return any(self.form)
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,11 @@ class ToolUse:
             return ToolAnswers()
         if self.choice.mode == "named":
             (tool,) = (tool for tool in self.tools if tool.name == self.choice.name)
-            return ToolAnswers(partial(ForcedCallParser, tool.name), json.dumps(tool.schema_of_arguments))
+            form = OutputForm(json_schema=json.dumps(tool.schema_of_arguments))
+            return ToolAnswers(partial(ForcedCallParser, tool.name), form)
         if self.choice.mode == "required":
             schema = json.dumps(schema_of_calls(self.tools, is_parallel=self.is_parallel))
-            return ToolAnswers(self._maker(RequiredCallsParser), schema)
+            return ToolAnswers(self._maker(RequiredCallsParser), OutputForm(json_schema=schema))
         if not name:
             told = (
                 'tool_choice is "auto", and the server does not know how its model writes calls; start it with '
@@ -137,7 +138,7 @@ class ToolUse:
             }
             tag_tokens = tokenizer.added_of(written.tags)
             grammar = written.grammar(schemas, answer_schema, tag_tokens, self.is_parallel)
-        return ToolAnswers(self._maker(written.make_parser), "", grammar)
+        return ToolAnswers(self._maker(written.make_parser), OutputForm(grammar=grammar))
 
     def _maker(self, make: Callable[[], ToolCallParser]) -> Callable[[], ToolCallParser]:
         return make if self.is_parallel else lambda: SingleCallParser(make())

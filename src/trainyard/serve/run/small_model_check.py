@@ -27,7 +27,7 @@ from trainyard.serve.run.step_inputs import StepInputs
 from trainyard.serve.run.step_requirements import ALLOWED_FAMILIES, family_of, require_no_state
 from trainyard.serve.run.torch_attention import TorchAttention
 
-__all__ = ["KindCheck", "check_kind", "kind_of"]
+__all__ = ["SmallModelCheck", "check_small_model", "kind_of"]
 
 _TOLERANCE, _MOST_ROUNDING = 1e-4, 1e-5
 _SPREADS = (0.5, 0.25, 0.1)
@@ -49,19 +49,19 @@ _STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
     ((0, 1),),
     ((0, 11),),
 )
-"""The sequences of each step, and how many tokens it computes of each; none if the sequence is computed anew."""
+"""Pairs of a sequence and a number of tokens, for each step; 0 tokens if the sequence is computed anew."""
 
 Longs = NDArray[np.int64]
 Logits = Sequence[Tensor]
 
 
-class KindCheck(NamedTuple):
-    """What a small model shows of all models of its kind.
+class SmallModelCheck(NamedTuple):
+    """The outcome of the check of a small model, which holds for all models of its kind.
 
     Attributes
     ----------
-    why_not : why they are not served; "" if they are.
-    calls_per_layer : how often a layer calls attention, each time with keys and values of its own.
+    why_not : why such models are not served; "" if they are served.
+    calls_per_layer : calls of attention of a layer, each with keys and values of its own.
     """
 
     why_not: str
@@ -69,7 +69,7 @@ class KindCheck(NamedTuple):
 
 
 def kind_of(config: Any) -> str:
-    """A text that is the same for configurations that differ in sizes only.
+    """Return the kind of a configuration: a text that is the same for configurations that differ in sizes only.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def kind_of(config: Any) -> str:
 
     Returns
     -------
-    The ``config.json`` of the small model that stands for it.
+    The ``config.json`` of a small model of the kind.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def kind_of(config: Any) -> str:
         raise _unknown(str(config.model_type), error) from error
 
 
-def check_kind(kind: str) -> KindCheck:
+def check_small_model(kind: str) -> SmallModelCheck:
     """Compare steps of a small model with transformers' own forward.
 
     Parameters
@@ -113,8 +113,10 @@ def check_kind(kind: str) -> KindCheck:
             last = error
         except ServeError as error:
             said = str(error)
-            return KindCheck(said if said.startswith(family) else f"{family} models are not served: {said}")
-    return KindCheck(str(_unknown(fields["model_type"], last)))
+            return SmallModelCheck(
+                said if said.startswith(family) else f"{family} models are not served: {said}"
+            )
+    return SmallModelCheck(str(_unknown(fields["model_type"], last)))
 
 
 def _unknown(family: str, error: Exception) -> ServeError:
@@ -125,7 +127,7 @@ def _unknown(family: str, error: Exception) -> ServeError:
 
 
 def _drawn_model(fields: Mapping[str, Any], seed: int, spread: float) -> Any:
-    """A small model with random weights.
+    """Make a small model with random weights.
 
     Parameters
     ----------
@@ -151,8 +153,8 @@ def _drawn_model(fields: Mapping[str, Any], seed: int, spread: float) -> Any:
     return model
 
 
-def _compared(family: str, model: Any) -> KindCheck:
-    """Compute sequences both ways; say where steps are not what the forward is."""
+def _compared(family: str, model: Any) -> SmallModelCheck:
+    """Compute sequences both ways; name the first layer of a step that differs from the forward."""
     layers = _LayerOutputs(model)
     steps, calls_per_layer = _steps(family, model)
     random, vocabulary = np.random.default_rng(0), int(model.config.get_text_config().vocab_size)
@@ -169,7 +171,7 @@ def _compared(family: str, model: Any) -> KindCheck:
     except Exception as error:
         raise ServeError(f"steps of several requests end with {_told(error)}; {ALLOWED_FAMILIES}") from error
     if found <= _TOLERANCE:
-        return KindCheck("", calls_per_layer)
+        return SmallModelCheck("", calls_per_layer)
     where = layers.first_that_differs or "their output"
     raise ServeError(
         f"in steps of several requests, {where} gives other numbers than transformers' forward (logits differ by "
@@ -178,7 +180,7 @@ def _compared(family: str, model: Any) -> KindCheck:
 
 
 def _steps(family: str, model: Any) -> tuple[CausalModel, float]:
-    """A model that computes steps with the same weights, and how often each of its layers calls attention."""
+    """Return a model that computes steps with the same weights, and the calls of attention of a layer."""
     try:
         steps = CausalModel(deepcopy(model), family, TorchAttention(torch.device("cpu")))
         steps.new_cache(_NUM_BLOCKS, _BLOCK_TOKENS, 0)
@@ -191,7 +193,7 @@ def _steps(family: str, model: Any) -> tuple[CausalModel, float]:
 
 
 def _forwards(model: Any, sequences: Sequence[Longs], layers: _LayerOutputs) -> Logits:
-    """Logits of transformers' own forward of each sequence."""
+    """Compute logits of each sequence by transformers' own forward."""
     try:
         wanted = [layers.of_forward(model, each) for each in sequences]
         _round_otherwise(model)
@@ -211,9 +213,9 @@ def _largest_difference(
     wanted: Logits,
     layers: _LayerOutputs,
 ) -> float:
-    """How far logits of a step are from the wanted ones, as a share of the largest."""
+    """Compute a step; return the difference between its logits and the wanted ones, as a share of the largest."""
     layers.begin_step(inputs, ends)
-    found = steps.compute(inputs, range(len(ends)))
+    found = steps.compute(inputs, (inputs.attention.cu_seqlens[1:] - 1).tolist())
     difference = 0.0
     for logits, (sequence, stop) in zip(found, ends, strict=True):
         expected = wanted[sequence][stop - 1]
@@ -223,14 +225,14 @@ def _largest_difference(
 
 @torch.inference_mode()
 def _logits(model: Any, sequence: Longs) -> Tensor:
-    """Logits of a forward of a sequence."""
+    """Compute logits of a sequence by a forward."""
     found: Tensor = model(input_ids=torch.from_numpy(sequence)[None], use_cache=False).logits[0].float()
     return found
 
 
 @torch.no_grad()
 def _round_otherwise(model: nn.Module) -> None:
-    """Change weights by about what rounding does."""
+    """Change weights by about as much as rounding does."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for weight in model.parameters():
@@ -245,7 +247,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 def _step_inputs(
     sequences: Sequence[Longs],
 ) -> Iterator[tuple[StepInputs, Sequence[tuple[int, int]]]]:
-    """The steps, and of each item the sequence and the token before which it ends."""
+    """Yield the inputs of each step; with them, the sequence and the end of each item, in tokens."""
     places = np.random.default_rng(1).permutation(_NUM_BLOCKS)
     per_sequence = -(-max(_LENGTHS) // _BLOCK_TOKENS)
     tables = [places[:per_sequence], places[per_sequence : 2 * per_sequence]]
@@ -281,7 +283,7 @@ def _step_inputs(
 
 
 class _LayerOutputs:
-    """What layers of a model give, in a forward and in steps; it finds the first layer that gives something else."""
+    """Records the outputs of layers in forwards, and finds the first layer with another output in a step."""
 
     def __init__(self, model: nn.Module) -> None:
         self.first_that_differs = ""
@@ -294,21 +296,21 @@ class _LayerOutputs:
                     layer.register_forward_hook(self._hook(f"{name}.{i} ({type(layer).__name__})"))
 
     def of_forward(self, model: Any, sequence: Longs) -> Tensor:
-        """Compute a forward; return its logits, and note what layers give."""
+        """Compute a forward; return its logits, and record the outputs of layers."""
         self._forwards.append({})
         self._calls.clear()
         return _logits(model, sequence)
 
     @contextmanager
     def of_steps(self) -> Iterator[None]:
-        """Within it, what layers give is compared."""
+        """Compare outputs of layers from `begin_step` on, until the end of ``with``."""
         try:
             yield
         finally:
             self._rows = None
 
     def begin_step(self, inputs: StepInputs, ends: Sequence[tuple[int, int]]) -> None:
-        """Compare what layers give of these items from now on."""
+        """Compare outputs of layers with those of forwards, for the items of a step, from now on."""
         bounds = inputs.attention.cu_seqlens
         self._calls.clear()
         self._rows = [
