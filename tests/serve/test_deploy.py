@@ -34,8 +34,14 @@ def test_as_many_replicas_as_there_are_devices_for_and_the_cache_that_is_left():
 def test_a_cache_that_is_asked_for():
     assert deploy("llama3-8b", _A100, cache_blocks=100).num_blocks == 100
     assert deploy("llama3-8b", _A100, cache_blocks=100).max_model_len == 1600
-    most = deploy("llama3-8b", _A100).num_blocks
+    usual = deploy("llama3-8b", _A100)
+    left = usual.model.usable_bytes - usual.model.weight_bytes
+    most = left // (16 * usual.model.cache_bytes_per_token)
+    assert most > usual.num_blocks  # what a server reports may be more than we expect activations to leave
     assert deploy("llama3-8b", _A100, cache_blocks=most).num_blocks == most
+    assert deploy("llama3-8b", _A100, cache_bytes=left).num_blocks == most
+    with pytest.raises(ServeError, match=r"a KV cache of \d+(\.\d+)? GB per device; allowed is one block"):
+        deploy("llama3-8b", _A100, cache_bytes=left + 1)
     with pytest.raises(
         ServeError, match=rf"a KV cache of {most + 1:,} blocks .*; allowed are 1 to {most:,}, which"
     ):

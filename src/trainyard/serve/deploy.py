@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
@@ -67,7 +68,8 @@ def deploy(
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
     num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; at most and by default all that is left.
+    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device, at most all that the weights leave; by
+        default what the activations leave, too.
     block_tokens, step : tokens per block; and the largest step, whose activations have room.
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
@@ -141,7 +143,7 @@ def _num_blocks(
     """Blocks of a replica's KV cache; more than a device has memory for are refused, as a server would."""
     if cache_blocks is None:
         return cache_blocks_of(served, block_tokens, cache_bytes)
-    most = cache_blocks_of(served, block_tokens)
+    most = cache_blocks_of(replace(served, activation_bytes=0), block_tokens)  # as a size in bytes may be
     if cache_blocks > most:
         raise ServeError(
             f"{served.name} with {served.split}: a KV cache of {cache_blocks:,} blocks of {block_tokens} tokens; allowed "

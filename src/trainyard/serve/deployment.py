@@ -196,30 +196,33 @@ def split_text(tensor_parallel: int, pipeline_stages: int, data_parallel: int = 
 def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | None = None) -> int:
     """Blocks of KV cache that fit on a device.
 
+    A size that is given may take the room of the activations: how much they need is an estimate, and what a server
+    reports of itself is not.
+
     Parameters
     ----------
     block_tokens : tokens per block.
-    cache_bytes : memory of a device for the KV cache; by default all that is left.
+    cache_bytes : memory of a device for the KV cache; by default all that weights and activations leave.
 
     Raises
     ------
     DoesNotFitError
         If not even one block fits.
     ServeError
-        If less memory is left than is given.
+        If more memory is given than the weights leave.
     """
-    left = model.cache_bytes
-    given = left if cache_bytes is None else cache_bytes
+    most = model.cache_bytes if cache_bytes is None else model.cache_bytes + model.activation_bytes
+    given = most if cache_bytes is None else cache_bytes
     block_bytes = block_tokens * model.cache_bytes_per_token
-    if left < block_bytes:
+    if most < block_bytes:
         raise DoesNotFitError(
             f"{model.name} with {model.split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights "
             f"of {model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV "
             "cache; use more devices per replica, or smaller weights"
         )
-    if not block_bytes <= given <= left:
+    if not block_bytes <= given <= most:
         raise ServeError(
             f"{model.name} with {model.split}: a KV cache of {given / 1e9:.4g} GB per device; allowed is one block of "
-            f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
+            f"{block_bytes / 1e9:.4g} GB to {most / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes
