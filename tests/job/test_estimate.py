@@ -17,11 +17,12 @@ from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.interconnects import Interconnect
 from trainyard.hardware.nodes import switched_node
 from trainyard.hardware.overhead import MemoryOverhead
-from trainyard.job.auto.estimate import Stages, estimate
+from trainyard.job.auto.estimate import Stages, cut_stages, estimate
 from trainyard.job.auto.overhead import overhead_bytes
 from trainyard.job.auto.space import Point, Sharding
-from trainyard.job.model_state import ParameterTypes
+from trainyard.job.model_state import ParameterTypes, state_of
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.tables import LayerTable
 
 LAUNCH_S = 3e-6
 DEVICE = DeviceSpec(
@@ -131,3 +132,43 @@ def test_of_interleaved_stages_a_rank_has_every_second_one():
     comes = np.array([2.5 * 5e6 + 7e6, 1.5 * 10e6 + 5e6])
     beside = 1000 + 10 * (4 + 4 * 3) + 7 + int(comes.max() / 2)
     assert found.memory_bytes == int((np.array([4e6, 11e6]) * 18 + comes + beside).max())
+
+
+def test_of_the_slowest_rank_the_backward_pass_hides_the_sums():
+    """The second rank has 30 ms of work and 2 ms of backward in it; the first one is faster, and mostly backward."""
+    stages = replace(TWO, forward_s=MS * np.array([1.0, 28.0]), backward_s=MS * np.array([9.0, 2.0]))
+    found = estimate(point(2, 3), stages, CLUSTER, MIXED)
+    pipeline_s = 4 * 30 * MS + 10 * MS + 2 * (LAUNCH_S + 1e-6 + 1e7 / 1e9)
+    assert found.step_s == pytest.approx(
+        pipeline_s + ring_s(4, 3, 24e6) - 2 * MS + 7 * 24e6 / 0.5e9, rel=2e-3
+    )
+
+
+def test_messages_go_where_the_ranks_are():
+    """Two nodes of four, and a tenth of the rate between them, which neighbours share."""
+    node = Node(switched_node(4, LINK, 1, NETWORK), (DEVICE,) * 4)
+    cluster = Cluster("two", (node, node))
+    short = replace(one_rank(TWO), backward_s=MS * np.array([3.0]))
+    across = estimate(point(1, 2, tensor=4), short, cluster, MIXED)
+    # Four groups of two: in each of two rounds half of the gradients of four ranks crosses.
+    sum_s = LAUNCH_S + 2 * (1e-6 + 4 * 40e6 / 2 / 1e8)
+    assert across.step_s == pytest.approx(4 * 53 * MS + sum_s - 3 * MS + 7 * 40e6 / 0.5e9, rel=4e-3)
+    # Pipeline ranks of four: sends cross, sums of gradients stay, of which the backward pass hides all.
+    inside = estimate(point(2, 2, tensor=2), TWO, cluster, MIXED)
+    send_s = LAUNCH_S + 1e-6 + 1e7 / 1e8
+    assert inside.step_s == pytest.approx(4 * 75 * MS + 70 * MS + 2 * send_s + 7 * 24e6 / 0.5e9, rel=2e-3)
+
+
+def test_stages_have_sums_and_maxima_of_their_layers():
+    each = np.array([5.0, 1.0, 2.0, 7.0, 8.0])
+    layers = LayerTable(tuple("vwxyz"), tuple("abcde"), each, 2 * each, 3 * each, 4 * each, 5 * each, 6 * each,
+                        7 * each, 8 * each)  # fmt: skip
+    cut = cut_stages(layers, 3, state_of(MIXED.weight_types, MIXED.optimizer))
+    # Of 23 in three parts, the slowest is least as 8, 7 and 8. The border values are those of x and y.
+    assert cut.paths == ("v", "y", "z")
+    sums, largest = np.array([8.0, 7.0, 8.0]), np.array([5.0, 7.0, 8.0])
+    assert (list(cut.forward_s), list(cut.backward_s)) == (list(sums), list(2 * sums))
+    assert (list(cut.recompute_s), list(cut.kept_bytes)) == (list(3 * sums), list(4 * sums))
+    assert (list(cut.elements), list(cut.trained)) == (list(7 * sums), list(8 * sums))
+    assert (list(cut.working_bytes), list(cut.widest_elements)) == (list(6 * largest), list(7 * largest))
+    assert cut.output_bytes == 5 * 7

@@ -179,6 +179,14 @@ def test_every_point_of_each_stage_of_zero_is_as_drawn(stage):
     assert sum(held) + max(drawn) == found.tensor_bytes[0]
 
 
+def test_the_part_of_a_sum_is_held_until_the_update_has_read_it():
+    """Of its norm and its update, an eighth of a second each."""
+    found = simulated("gpipe", 1, 2, data=3, zero=1)
+    times_s = found.timeline.memory_curve(0)[0]
+    made, let_go = times_s[len(PASSES)], times_s[len(PASSES) + 1]
+    assert let_go - made == pytest.approx(0.25, abs=1e-3)
+
+
 def test_every_point_of_a_pipeline_with_divided_optimizers_is_as_drawn():
     """Two stages on two ranks each, which divide 15 weights, 16 with padding, and 10."""
     found = simulated("one_f_one_b", 2, 3, data=2, zero=1)

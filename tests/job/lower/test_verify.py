@@ -114,15 +114,18 @@ def test_a_fault_of_the_calls_is_found(name: str) -> None:
 def test_ranks_that_wait_for_each_other_are_found() -> None:
     lowered = replace(pipelined())
     first, second = lowered.calls
-    backward = next(i for i, call in enumerate(first) if call.action.kind == "B")
-    # Rank 0 wants the gradient of the first microbatch before it has sent the second's output that rank 1 waits for.
-    needed = replace(
-        first[0], posts=(*first[0].posts, *first[backward].receives), receives=first[backward].receives
-    )
-    moved = replace(first[backward], receives=())
-    calls = (needed, *first[1:backward], moved, *first[backward + 1 :])
-    lowered.__dict__["calls"] = (tuple(calls), second)
-    with pytest.raises(LoweringError):
+    # Rank 1 wants the third microbatch before its first backward pass, for which rank 0 waits before it sends the third.
+    order = {str(call.action): call for call in second}
+    early = ["1F0", "1F1", "1F2", "1B0"]
+    calls = [order[name] for name in (*early, *(name for name in order if name not in early))]
+    posts = tuple(delivery for call in second for delivery in call.posts)
+    calls = [replace(call, posts=() if i else posts, arrived=()) for i, call in enumerate(calls)]
+    plan = lowered.plan
+    actions = plan.schedule.actions[0], tuple(call.action for call in calls)
+    schedule = replace(plan.schedule, actions=actions)
+    lowered = replace(lowered, plan=replace(plan, schedule=schedule))
+    lowered.__dict__["calls"] = (first, tuple(calls))
+    with pytest.raises(LoweringError, match="wait for each other for ever: 0 at 0B0, 1 at 1F2"):
         verify(lowered)
 
 

@@ -159,7 +159,7 @@ def test_no_pickle_of_a_folder_is_read(folder: Path, tmp_path: Path, monkeypatch
     for name in FILES:
         (path_of(folder, STEPS) / name).write_bytes(bomb)
         assert complete_steps(folder)[0] == 4
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="is damaged"):
         read_whole(path_of(folder, STEPS))
     assert not went_off.exists()
 
