@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from small_models import wide
 
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.hardware.devices import Efficiency
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.interconnects import network_of_gbit
+from trainyard.hardware.nodes import cube_mesh_node
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import PlanError
 from trainyard.job.plan.read import parse_plan
+from trainyard.job.planning import make_setting
 from trainyard.job.run.config import TrainConfig
+from trainyard.job.run.step.data import DataError, check_batch
 from trainyard.job.schedule import Schedule, ScheduleError
 from trainyard.job.schedules import check, dry_run, make_schedule
+from trainyard.job.setting import apply
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.strategies.memory.sublinear import sublinear
+from trainyard.job.strategies.parallel.sequence_parallel import selective_recompute
 from trainyard.job.task import Task
 from trainyard.program.algebra.notation import parse
 from trainyard.program.placement import parse_placement
@@ -34,6 +40,11 @@ def named_twice() -> TaskGraphBuilder:
     stream = builder.add_resource("stream", builder.add_device("gpu"))
     builder.add_task(1.0, resources=[stream, stream])
     return builder
+
+
+def apply_alone(strategy) -> None:
+    setting = make_setting(Task(wide(1, 2, 1)), parse_cluster("1x1xT4"))
+    apply((("alone", strategy),), setting)
 
 
 VALUES = {
@@ -80,12 +91,23 @@ VALUES = {
         lambda: parse_placement("S0/0"), ValueError, "'?S0/0'? is no placement; write R"),
     "input": (
         lambda: Task(wide(1, 2, 1)).program(1).input_of("nobody"), KeyError, "wide has no input 'nobody'; it has "),
+    "a batch without its rows": (
+        lambda: check_batch({"batch.y": torch.zeros(1)}, Task(wide(1, 2, 1)).program(1), 1),
+        DataError, "the data has no batch.x; it has batch.y"),
+    "a batch of other rows": (
+        lambda: check_batch({"batch.x": torch.zeros(3, 2)}, Task(wide(1, 2, 1)).program(1), 1),
+        DataError, r"batch.x is torch.float32 \(3, 2\); the model was captured with"),
+    "attention where there is none": (
+        lambda: apply_alone(selective_recompute()), PlanError, "wide has no attention that selective_recompute"),
     "machine": (
         lambda: measured_ops([], parse_cluster("1x2xT4")), HardwareError, "is not this machine; .* on local:N only"),
     "share of a peak": (
         lambda: Efficiency(1.5, 0.0, 1.0, 0.0), HardwareError, r"max_matmul_fraction is 1\.5; allowed: a fraction in"),
     "half of a peak": (
         lambda: Efficiency(1.0, 0.0, 1.0, -3.0), HardwareError, r"half_memory_bytes is -3\.0; allowed: zero or more"),
+    "a cube of nine": (
+        lambda: cube_mesh_node(9, 1, network_of_gbit(100.0)), HardwareError,
+        "a hybrid cube mesh of 9 GPUs; allowed: 1 to 8; use switched_node"),
     "rate of a network": (
         lambda: network_of_gbit(-1.0), HardwareError, r"network rate is -1\.0 Gb/s; allowed: more than zero"),
     "two networks": (

@@ -95,6 +95,11 @@ FAULTS: dict[str, tuple[int, Callable[[list[Call]], None], str]] = {
         lambda calls: calls.__setitem__(1, replace(calls[1], arrived=calls[0].sends)),
         "may not have arrived",
     ),
+    "nothing is run": (
+        0,
+        lambda calls: calls.clear(),
+        r"rank 0, update: wait_reduction\w* waits for gradients of stage0\.bucket\d+, which nothing started",
+    ),
     "posted late": (
         1,
         lambda calls: calls.__setitem__(slice(0, 2), [replace(calls[0], posts=()), calls[1]]),
@@ -131,12 +136,9 @@ def test_ranks_that_wait_for_each_other_are_found() -> None:
 
 def test_an_update_that_does_not_wait_is_found() -> None:
     lowered = replace(pipelined())
-    update = lowered.updates[0]
-    for node in list(update.gradients.nodes):
-        if node.op == "call_function" and node.target.__name__ == "wait_reduction":
-            update.gradients.erase_node(node)
-            break
-    with pytest.raises(LoweringError, match="does not wait for gradients of stage0"):
+    graph = lowered.updates[0].gradients
+    graph.erase_node(first_of(graph, "wait_reduction"))
+    with pytest.raises(LoweringError, match=r"gradients of stage0\.bucket0 are not summed over the ranks"):
         verify(lowered)
 
 
@@ -175,6 +177,11 @@ UPDATES: dict[str, tuple[str, Callable[[fx.Graph, fx.Node], None], str]] = {
         "does not count every gradient once",
     ),
     "weights stay old": ("convert_weights", fx.Graph.erase_node, "weights are not made once"),
+    "what the rank has not": (
+        "start_reduction",
+        lambda _, node: setattr(node, "args", ("nobody",)),
+        "names nobody, which the rank has not",
+    ),
     "a reduction before its sum": (
         "start_reduction",
         lambda graph, node: first_of(graph, "add_grads").prepend(node),
@@ -233,6 +240,16 @@ def all_nodes(lowered: Lowered, target: object) -> list[fx.Node]:
             spmd.start_all_reduce,
             lambda n: setattr(n, "args", (n.args[0], "data", n.args[2])),
             r"along data \(1 ranks\)",
+        ),
+        (
+            spmd.accumulate_grads,
+            lambda n: setattr(n, "args", ("nobody", n.args[1])),
+            "accumulate_grads is of nobody, which the stage has not",
+        ),
+        (
+            spmd.start_all_reduce,
+            lambda n: n.meta.update(val=n.meta["val"].unsqueeze(0)),
+            r"along tensor \(2 ranks\) does not make \[1, ",
         ),
         (spmd.start_all_reduce, lambda n: drop(n.graph, n), "which starts nothing"),
     ],
