@@ -129,7 +129,7 @@ def test_checker_sees_a_lost_and_a_doubled_send(kind: str) -> None:
         assert check_program(doubled)
 
 
-@settings(max_examples=60)
+@settings(max_examples=45)
 @given(cluster=_CLUSTERS, num_bytes=st.floats(0.0, 1e10), kind=st.sampled_from(_GROUP_KINDS), data=st.data())
 def test_cost_is_the_sum_over_the_rounds_of_the_program(
     cluster: Cluster, num_bytes: float, kind: str, data: st.DataObject
