@@ -95,7 +95,7 @@ def memory_row(rank: int) -> Cell:
     """Use and limit of a rank, and every kind, the largest first."""
     kinds = sorted(SIMULATED.memory[rank].items(), key=lambda item: -item[1])
     parts: list[Any] = [memory(PEAKS[rank]), " of ", memory(SIMULATED.memory_limit_bytes[rank])]
-    for between, (kind, size) in zip([": ", *[", "] * len(kinds)], kinds, strict=False):
+    for between, (kind, size) in zip([": ", *[", "] * (len(kinds) - 1)], kinds, strict=True):
         parts += [f"{between}{kind} ", memory(size)]
     return tuple(parts)
 
