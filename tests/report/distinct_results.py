@@ -69,11 +69,11 @@ def number(value: float) -> Of:
 class Distinct:
     """Makes numbers that grow from one to the next, and results of them."""
 
-    def __init__(self) -> None:
-        self._numbers = count()
+    def __init__(self, first: float = 0.0137) -> None:
+        self._first, self._numbers = first, count()
 
     def number(self) -> float:
-        return 0.0137 * _GROWTH ** next(self._numbers)
+        return self._first * _GROWTH ** next(self._numbers)
 
     def whole(self) -> int:
         return round(31 * _GROWTH ** next(self._numbers))

@@ -200,7 +200,7 @@ def standing(make: Distinct, policy: str) -> Standing:
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    make = Distinct()
+    make = Distinct(41.0)  # seconds, minutes and hours
     standings = standing(make, "one"), standing(make, "two")
     return Study(standings, "two", (CannotRun("three", "it needs speeds"),), (Ignored(("one",), ("qos",)),))
 

@@ -259,7 +259,7 @@ def test_the_plan_is_a_star_among_its_points(plan: ServingPlan) -> None:
 def placed() -> tuple[PlacingProblem, PlacementRun]:
     """Two models on devices 0 to 4, of which one waits."""
     first = ForwardPass(
-        BatchingProfile((1, 4), (0.013, 0.029)), 3 * 2.0**30, {ParallelConfig(2, 1): (0.007, 0.011)}
+        BatchingProfile((1, 4, 8), (0.013, 0.029, 0.05)), 3 * 2.0**30, {ParallelConfig(2, 1): (0.007, 0.011)}
     )
     second = ForwardPass(
         BatchingProfile((1, 8), (0.017, 0.041)), 5 * 2.0**20, {ParallelConfig(1, 2): (0.019,)}
@@ -341,8 +341,8 @@ def test_a_document_of_a_placement_has_each_number_in_its_field(
         "rate_per_s": pytest.approx(0.3),
         "objective_s": 0.083,
         "weight_bytes": 3 * 2.0**30,
-        "batches": (1, 4),
-        "latency_s": (0.013, 0.029),
+        "batches": (1, 4, 8),
+        "latency_s": (0.013, 0.029, 0.05),
         "splits": [
             {
                 "pipeline_stages": 2,
