@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from made_fleet_runs import jct_s, made_runs, mean
 from page_figures import Figures, figures_of
 
 from trainyard.cli.fleet.run import _page, outcome_of
-from trainyard.fleet.records import FleetRun
+from trainyard.fleet.records import FleetRun, Span
 from trainyard.fleet.scheduler import CannotRun, Ignored
 from trainyard.fleet.study import Interval, Standing, Study
+from trainyard.hardware.parse import parse_cluster
 from trainyard.report.fleet_groups import parts_of
 from trainyard.report.fleet_league import run_document
 from trainyard.report.fleet_page import fleet_page
@@ -70,23 +72,6 @@ def test_lines_over_time_are_of_what_their_figure_is_called(
         assert shown == pytest.approx(list(getattr(run.series, column)))
 
 
-@pytest.mark.parametrize(
-    ("heading", "values_of"),
-    [
-        ("Completion times", jct_s),
-        ("Waiting times", lambda run: run.waiting_s),
-        ("Finish-time fairness", lambda run: jct_s(run) / run.fair_s),
-    ],
-)
-def test_distributions_are_of_what_their_figure_is_called(
-    runs: tuple[FleetRun, FleetRun], figures: Figures, heading: str, values_of: Any
-) -> None:
-    figure, _ = figures[heading]
-    for run, line in zip(runs, figure["data"], strict=True):
-        assert (line["name"], line["x"]) == (run.policy, pytest.approx(sorted(values_of(run)), rel=1e-6))
-        assert line["y"] == pytest.approx([0.25, 0.5, 0.75, 1.0])
-
-
 def test_bars_are_means_and_points_percentiles_of_each_group(
     runs: tuple[FleetRun, FleetRun], figures: Figures
 ) -> None:
@@ -117,6 +102,22 @@ def test_bars_are_means_and_points_percentiles_of_each_group(
     (bars,) = figure["data"]
     assert bars["name"] == "two"
     assert np.array(bars["x"]) * unit_s(figure) == pytest.approx([extra_s[name] for name in longer], rel=1e-6)
+
+
+def test_use_is_by_node_and_by_type(runs: tuple[FleetRun, FleetRun]) -> None:
+    """Two devices of the first node are in use for 1,000 s, and one of three of the second for 500 s."""
+    spans = Span("a", 100.0, 1_100.0, (0, 1)), Span("b", 200.0, 700.0, (3,))
+    run = replace(runs[0], cluster=parse_cluster("1x2xV100+1x3xK80"), spans=spans)
+    figures = figures_of(fleet_page("title", (run,), {}))
+    makespan_s = max(run.finish_s) - min(run.arrival_s)
+    (bars,) = figures["Use by node"][0]["data"]
+    assert (bars["x"], bars["text"]) == ([0, 1], ["node 0 (V100)", "node 1 (K80)"])
+    assert bars["y"] == pytest.approx(
+        [100 * 2_000 / (2 * makespan_s), 100 * 500 / (3 * makespan_s)], rel=1e-5
+    )
+    for name, device_s in (("V100", 2_000.0), ("K80", 500.0)):
+        (line,) = figures[f"Devices in use, {name}"][0]["data"]
+        assert sum(line["y"]) * max(run.finish_s) / len(line["y"]) == pytest.approx(device_s, rel=1e-4)
 
 
 def test_what_was_predicted_stands_before_what_was_measured(runs: tuple[FleetRun, FleetRun]) -> None:
