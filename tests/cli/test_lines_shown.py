@@ -11,6 +11,7 @@ from distinct_results import Row, check_table, number, printed
 from rich.table import Table
 
 from trainyard.cli import doctor
+from trainyard.cli.fleet.compare import _title
 from trainyard.cli.reproduce import _body, _facts
 from trainyard.cli.screen import Screen
 from trainyard.cli.serve import bench
@@ -69,6 +70,15 @@ def test_a_load_test_tells_what_was_sent_answered_and_failed(monkeypatch: pytest
         ("sending requests", "1,234 of 4,000, 1,111 answered"),
         ("sending requests", "3,333 of 4,000, 2,222 answered, 77 failed"),
     ]
+
+
+def test_a_study_is_called_by_its_jobs_its_load_and_its_deadlines() -> None:
+    facts = {"workload": "helios", "num_jobs": 310, "load": 0.85}
+    assert _title(facts, (0.5, 1.75), "4x4, 7 seeds") == (
+        "310 jobs of helios at load 0.85, deadlines after 0.5 to 1.75 lengths on 4x4, 7 seeds"
+    )
+    drawn = {"workload": "folder/t.csv", "num_jobs": 13, "load": None}
+    assert _title(drawn, None, "4x4, 7 seeds") == "13 jobs drawn from t.csv on 4x4, 7 seeds"
 
 
 def test_published_numbers_stand_before_ours() -> None:
