@@ -293,6 +293,7 @@ class Fleet(RuleBasedStateMachine):
             self._step(100.0)  # longer than any failure is waited for
             free = 2 * DEVICES_PER_NODE - sum(len(grant.devices) for grant in self.grants.values())
             assert free < 3 or "waits" not in self.states.values(), "a job waits beside a node that is free"
+            assert not self.driver._departures._held, "who leaves at once is let go at once"
             assert self._late() <= self.backend.counts.keys(), (
                 "devices are free, and a job is not started on them"
             )
