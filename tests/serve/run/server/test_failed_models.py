@@ -49,11 +49,12 @@ def test_other_models_are_served(
     with caplog.at_level(logging.ERROR):
         served, failed, ready = asyncio.run(answers())
     assert served.status_code == 200
-    assert failed.status_code == 503
+    assert (failed.status_code, failed.headers.get("retry-after")) == (503, None)
     error = failed.json()["error"]
     assert error["code"] == "model_not_loaded"
     assert error["message"].startswith("broken could not be loaded: ")
     assert "has no config.json" in error["message"]
+    assert int(ready.headers["retry-after"]) > 0
     assert (ready.status_code, "broken" in ready.text, "adapter" in ready.text) == (503, True, False)
     assert "broken is not served, the other models are: " in caplog.text
 
