@@ -133,21 +133,21 @@ def test_the_longest_prompt_of_those_with_fewest_tokens_is_retracted_and_waits_a
     assert steps[22] == [(1, 0, 21)]
 
 
-@pytest.mark.parametrize(("prompt", "is_admitted"), [(41, True), (42, False)])
+@pytest.mark.parametrize(("prompt", "is_admitted"), [(90, True), (91, False)])
 def test_after_a_retraction_the_share_is_what_is_left_has_generated_and_twenty_tokens(
     prompt: int, is_admitted: bool
 ):
-    """151 blocks: the second is admitted, since 149 - 0.7 * 99 = 79.7 are left for 79; after 73 decodes none is free.
+    """291 blocks: the second is admitted, as 289 - 0.7 * 199 = 149.7 are left for 149; after 143 decodes none is free.
 
-    The first stays, with 74 of 100 tokens: (74 + 20) / 101. A step later it may generate 25 more, and 75 blocks are free,
-    so 51.7 tokens are left. The third needs 51, or 52.
+    The first stays, with 144 of 200 tokens: (144 + 20) / 201. A step later it may generate 55 more, and 145 blocks are
+    free, so 100.1 tokens are left. The third needs 100, or 101.
     """
-    instance = Checked(SGLang(), 151, 1)
-    instance.run([request(0, 0.0, 2, 100, 100), request(1, 0.0, 3, 75, 75), request(2, 0.0, prompt, 1, 9)])
+    instance = Checked(SGLang(), 291, 1)
+    instance.run([request(0, 0.0, 2, 200, 200), request(1, 0.0, 3, 145, 145), request(2, 0.0, prompt, 1, 9)])
     steps = _steps(instance)
     assert steps[1] == [(1, 0, 3)]
-    assert steps[74:76] == [[(0, 74, 75), (1, 75, 76)], [(0, 75, 76)]]
-    assert steps[76] == ([(2, 0, 41)] if is_admitted else [(0, 76, 77)])
+    assert steps[144:146] == [[(0, 144, 145), (1, 145, 146)], [(0, 145, 146)]]
+    assert steps[146] == ([(2, 0, 90)] if is_admitted else [(0, 146, 147)])
 
 
 def test_at_most_so_many_requests_run():

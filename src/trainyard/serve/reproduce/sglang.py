@@ -50,8 +50,8 @@ def _rows() -> Iterator[Row]:
 
 TABLES = (
     PaperTable(
-        "SGLang, schedule_policy.py: a prompt is admitted if it, what it may generate and a page are less than the free "
-        "tokens without 0.7 of what running requests may still generate",
+        "SGLang 0.5, 2025, schedule_policy.py: a prompt is admitted if it, what it may generate and a page are less than "
+        "the free tokens without 0.7 of what running requests may still generate",
         "longest prompt that is admitted, tokens",
         f"simulated, beside one request with a prompt of {_PROMPT} tokens that has generated one, in blocks of one token",
         _rows,

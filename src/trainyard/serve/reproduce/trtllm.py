@@ -39,7 +39,7 @@ def _rows() -> Iterator[Row]:
 
 TABLES = (
     PaperTable(
-        "TensorRT-LLM, capacityScheduler.cpp: a request is admitted if the blocks of all its tokens are free, or "
+        "TensorRT-LLM, 2025, capacityScheduler.cpp: a request is admitted if the blocks of all its tokens are free, or "
         "those of its prompt",
         "requests in the first step",
         f"simulated, {_NUM_BLOCKS} blocks of {_BLOCK} tokens; prompts of {_PROMPT} tokens, {_MAX_TOKENS} of an answer",
