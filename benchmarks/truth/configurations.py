@@ -133,7 +133,7 @@ def scheduler(row: Row) -> BatchPolicy:
         return vllm(8192, 1024)
     if row.server == "sglang":
         chunk, prompts = _sglang_tokens(row)
-        return SGLang(chunk, prompts)
+        return SGLang(chunk, prompts, receive_interval=_receive_interval(row))
     return TensorRTLLM(_trtllm_tokens(row))
 
 
@@ -144,6 +144,34 @@ def _sglang_tokens(row: Row) -> tuple[int, int]:
             return 32768, 32768
         return 8192, 8192
     return (8192 if row.device in ("H100", "H200") else 16384), 16384  # also dsr1_fp4_b200.sh
+
+
+def _receive_interval(row: Row) -> int:
+    """Steps of decodes after which the server receives requests: dsr1_fp8_b200.sh, dsr1_fp4_b200.sh."""
+    if not (row.is_inferencex and row.model == "deepseek-v3" and row.device == "B200"):
+        return 1
+    return 30 if row.clients >= 16 and (row.tensor_parallel == NODE_SIZE or row.dtype == "float4") else 10
+
+
+def _waits_for_prompts(row: Row) -> bool:
+    """Whether the server lets prompts wait for others: 70b_fp8_h200_trt_slurm.sh, dsr1_fp8_b200_trt.sh."""
+    if not (row.server == "trtllm" and row.is_inferencex and row.prompt_tokens == row.output_tokens == 1024):
+        return False
+    return (row.model == "llama3-70b" and row.tensor_parallel < NODE_SIZE) or (
+        row.model == "deepseek-v3" and row.dtype == "float8" and 64 <= row.clients < 256
+    )
+
+
+def _cache_formats(row: Row) -> int:
+    """Tokens of the server's cache for each of one with 16 bits: 2 where its script has a cache of 8 bits."""
+    if not row.is_inferencex or row.dtype == "bfloat16":
+        return 1
+    has_8_bits = (
+        (row.model == "llama3-70b")
+        or (row.model == "gpt-oss-120b" and row.device == "B200")
+        or (row.model == "deepseek-v3" and (row.server == "trtllm" or row.device == "B200"))
+    )
+    return 2 if has_8_bits else 1
 
 
 def _trtllm_tokens(row: Row) -> int:
@@ -197,7 +225,9 @@ def _config(name: str, kernels: Path) -> str:
 
 
 def _served(row: Row, model: ServedModel) -> list[Served]:
-    place = Deployment(model, 1, cache_blocks_of(model, BLOCK_TOKENS), model.context, BLOCK_TOKENS)
+    blocks = cache_blocks_of(model, BLOCK_TOKENS) * _cache_formats(row)
+    longest = min(model.context, blocks * BLOCK_TOKENS)
+    place = Deployment(model, 1, blocks, longest, BLOCK_TOKENS)
     results = simulate_requests(requests_of(row), place.instances(scheduler(row)), model.step_time)
     if results.refused:
         raise ServeError(f"the server refuses {results.refused[0].why}")
@@ -221,6 +251,8 @@ def configurations(
         row = read_row(given)
         if not isinstance(row, str) and "--" in row.model and kernels is None:
             row = "the configuration of its model comes with aiconfigurator"
+        elif not isinstance(row, str) and _waits_for_prompts(row):
+            row = "the server lets prompts wait for others, which is not simulated"
         if isinstance(row, str):
             left_out[f"{given['backend']}: {row}"] += 1
         else:

@@ -35,7 +35,7 @@ _POLICIES: dict[str, Callable[..., BatchPolicy]] = {
     "vllm V0, swapping": partial(PrefillFirst, 64, 8, preempt="swap"),
     "vllm V0, recomputing samples": partial(PrefillFirst, 64, 8, preempt="recompute"),
     "sglang": partial(SGLang, 32, 64, 8),
-    "sglang, mixed": partial(SGLang, 16, 64, 8, mixed_chunk=True),
+    "sglang, mixed, received later": partial(SGLang, 16, 64, 8, mixed_chunk=True, receive_interval=3),
     "sglang, whole prompts": partial(SGLang, 0, 64, 8),
     "trtllm": partial(TensorRTLLM, 96, 8),
     "trtllm, max utilization": partial(TensorRTLLM, 96, 8, "max_utilization"),

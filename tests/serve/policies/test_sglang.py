@@ -150,6 +150,20 @@ def test_after_a_retraction_the_share_is_what_is_left_has_generated_and_twenty_t
     assert steps[146] == ([(2, 0, 90)] if is_admitted else [(0, 146, 147)])
 
 
+@pytest.mark.parametrize(("interval", "place"), [(1, 3), (4, 5), (6, 7)])
+def test_requests_that_come_between_decodes_are_received_after_so_many_of_them(interval: int, place: int):
+    """The second comes while the second decode runs, after one step of the prompt: steps 3, 5 and 7 follow that."""
+    first = request(0, 0.0, 4, 12, 12)
+    ends_s: list[float] = []
+    alone = Checked(SGLang(), 100, 1)
+    alone.run([first], one_by_one=True, seen=lambda _, at_s, batch: ends_s.append(at_s))
+    came_s = (ends_s[2] + ends_s[3]) / 2
+    for one_by_one in (True, False):
+        instance = Checked(SGLang(receive_interval=interval), 100, 1)
+        instance.run([first, request(1, came_s, 5, 1, 1)], one_by_one=one_by_one)
+        assert [items[0] for items in _steps(instance)].index((1, 0, 5)) == place
+
+
 def test_at_most_so_many_requests_run():
     instance = Checked(SGLang(max_requests=2), 100, 1)
     instance.run([request(number, 0.0, 3, 4, 4) for number in range(3)])

@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal
 from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import require_at_least
 from trainyard.serve.policies.admitting import MAX_REQUESTS, NO_BLOCKS, TOKEN_BUDGET, AdmittingPolicy
-from trainyard.serve.policy import EngineNeeds
+from trainyard.serve.policy import EngineNeeds, Repeats
 from trainyard.serve.request_state import RequestState
 
 __all__ = ["SGLang"]
@@ -66,6 +66,8 @@ class _Server:
     num_decays : steps of decodes since.
     full_at : number of running requests when a request did not fit; 0 if it is not known that none fits.
     decoded : a request of the last step of decodes, and how many tokens it had generated before.
+    num_unreceived : requests that came and are not received yet; the last ones of the queue.
+    num_steps : steps of decodes since requests were received.
     """
 
     admission: Any
@@ -73,6 +75,8 @@ class _Server:
     num_decays: int = 0
     full_at: int = 0
     decoded: tuple[RequestState, int] | None = None
+    num_unreceived: int = 0
+    num_steps: int = 0
 
     @property
     def new_token_share(self) -> float:
@@ -84,12 +88,18 @@ class _Server:
         """Begin with another share."""
         self.share, self.num_decays = share, 0
 
-    def follow(self, draft: BatchDraft) -> None:
-        """Count the repetitions of the last step, and see whether requests left, or all did."""
+    def follow(self, draft: BatchDraft, receive_interval: int) -> None:
+        """Count the repetitions of the last step, receive requests, and see whether some left, or all did."""
+        self.num_unreceived += len(draft.arrived)
+        has_decoded = self.decoded is not None
         if self.decoded is not None:
             state, before = self.decoded
-            self.num_decays += max(0, state.num_generated - before - 1)
+            num_repeated = max(0, state.num_generated - before - 1)
+            self.num_decays += num_repeated
+            self.num_steps += 1 + num_repeated
             self.decoded = None
+        if not has_decoded or self.num_steps >= receive_interval:
+            self.num_unreceived = self.num_steps = 0
         if draft.num_running < self.full_at:
             self.full_at = 0
         if not draft.num_running and draft.num_waiting == len(draft.arrived):
@@ -132,6 +142,8 @@ class SGLang(AdmittingPolicy):
     max_prefill_tokens : prompt tokens in a step, after which none is added; a longer prompt is computed alone.
     max_requests : most requests that run at once (``--max-running-requests``).
     mixed_chunk : whether running requests decode in steps of prompts, too; each takes a token of both budgets.
+    receive_interval : steps of decodes after which requests that came are received (``--scheduler-recv-interval``); after
+        a step of prompts they always are.
     """
 
     splits_samples: ClassVar[bool] = True
@@ -139,10 +151,15 @@ class SGLang(AdmittingPolicy):
     max_prefill_tokens: int = 16384
     max_requests: int = 2048
     mixed_chunk: bool = False
+    receive_interval: int = 1
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "chunk_tokens")
-        require_at_least(self, 1, "max_prefill_tokens", "max_requests")
+        require_at_least(self, 1, "max_prefill_tokens", "max_requests", "receive_interval")
+
+    @property
+    def repeats(self) -> Repeats:
+        return super().repeats if self.receive_interval == 1 else "while none waits"
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
         prompts = self.chunk_tokens or max(self.max_prefill_tokens, max_model_len)
@@ -158,7 +175,7 @@ class SGLang(AdmittingPolicy):
         self.admission.end(draft, state.admission)
 
     def make(self, draft: BatchDraft, state: _Server) -> None:
-        state.follow(draft)
+        state.follow(draft, self.receive_interval)
         running = draft.running
         decoding = [each for each in running if each.decodes]
         begun = [each for each in running if not each.decodes]
@@ -188,7 +205,7 @@ class SGLang(AdmittingPolicy):
         outcome: _Outcome = "next"
         while outcome == "next":
             first = self.admission.next(draft, state.admission)
-            if first is None:
+            if first is None or draft.num_waiting <= state.num_unreceived:
                 return
             outcome = self._admit(draft, budget, first)
             if not draft.waits(first):
