@@ -96,9 +96,9 @@ class _Server:
             state, before = self.decoded
             num_repeated = max(0, state.num_generated - before - 1)
             self.num_decays += num_repeated
-            self.num_steps += 1 + num_repeated
+            self.num_steps = (self.num_steps + 1 + num_repeated) % receive_interval
             self.decoded = None
-        if not has_decoded or self.num_steps >= receive_interval:
+        if not has_decoded or not draft.num_running or not self.num_steps:
             self.num_unreceived = self.num_steps = 0
         if draft.num_running < self.full_at:
             self.full_at = 0
@@ -143,7 +143,7 @@ class SGLang(AdmittingPolicy):
     max_requests : most requests that run at once (``--max-running-requests``).
     mixed_chunk : whether running requests decode in steps of prompts, too; each takes a token of both budgets.
     receive_interval : steps of decodes after which requests that came are received (``--scheduler-recv-interval``); after
-        a step of prompts they always are.
+        a step of prompts, and where none runs, they always are.
     """
 
     splits_samples: ClassVar[bool] = True
