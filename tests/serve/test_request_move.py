@@ -142,7 +142,7 @@ _ROUTERS: dict[str, Router] = {
 _REPEATED = (
     "vllm, vllm_v0, sarathi(chunk_tokens=100), orca, vllm_v0(preempt='swap'), vllm + vtc, vllm_v0 + vtc, orca + vtc, "
     "sarathi(chunk_tokens=100) + vtc(predict='moving average'), vllm + vtc(predict='oracle'), vllm + priority, "
-    "vllm + shortest_prompt, vllm + sglang"
+    "vllm + shortest_prompt, vllm + longest_prefix"
 )
 _DRAWN = st.lists(
     st.tuples(

@@ -153,8 +153,12 @@ class BatchDraft(WeightsDraft):
         if self._adapters.absent:
             self._require_weights(state)
 
-    def preempt(self, state: RequestState) -> None:
-        """Free the blocks of a running request; it waits before all others, and its tokens will be computed again.
+    def preempt(self, state: RequestState, *, to_back: bool = False) -> None:
+        """Free the blocks of a running request, which waits again; its tokens will be computed again.
+
+        Parameters
+        ----------
+        to_back : whether it waits after all others; by default it waits before them.
 
         Raises
         ------
@@ -164,7 +168,7 @@ class BatchDraft(WeightsDraft):
         self._stop(state, "preempted")
         self._free(state)
         state.num_computed, state.num_prefill_tokens = 0, state.num_tokens
-        self._queues.wait_again(state)
+        self._queues.wait_again(state, to_back=to_back)
 
     def swap_out(self, states: Sequence[RequestState]) -> bool:
         """Move the blocks of running requests to the host, together.
