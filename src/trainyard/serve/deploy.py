@@ -212,7 +212,7 @@ def served_model(
         usable_bytes(cluster.devices[0]),
         max(each.peak_bytes(DEFAULT_STEP) for each in memory),
         _context(model),
-        source,
+        source.text,
         data_parallel,
         with_whole_experts(program, plan) if expert_parallel or data_parallel > 1 else plan,
         has_experts,
@@ -220,6 +220,7 @@ def served_model(
         max_loras,
         lora_bytes,
         memory,
+        source.described,
     )
 
 
