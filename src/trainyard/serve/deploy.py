@@ -18,6 +18,7 @@ from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
+from trainyard.serve.costs.host_time import OVERLAPPED, HostTime
 from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
@@ -56,6 +57,7 @@ def deploy(
     max_loras: int | None = None,
     lora_rank: int = 16,
     step: StepSize = DEFAULT_STEP,
+    host_time: HostTime = OVERLAPPED,
 ) -> Deployment:
     """Replicas of a model on the devices of a cluster.
 
@@ -72,6 +74,7 @@ def deploy(
     host_cache_bytes : host memory per device to which requests may be swapped out.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
+    host_time : the time between steps in which the devices wait for the host; by default none.
 
     Raises
     ------
@@ -90,6 +93,7 @@ def deploy(
         block_tokens=block_tokens,
         max_loras=max_loras,
         lora_rank=lora_rank,
+        host_time=host_time,
     ).with_step(step)
     room = _replica_devices(cluster, served)
     replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
@@ -182,6 +186,7 @@ def served_model(
     block_tokens: int = 16,
     max_loras: int | None = None,
     lora_rank: int = 16,
+    host_time: HostTime = OVERLAPPED,
 ) -> ServedModel:
     """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
@@ -204,7 +209,7 @@ def served_model(
     memory = tuple(dict.fromkeys(step_memory(graph) for graph in graphs))
     return ServedModel(
         model,
-        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes),
+        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes, host_time),
         tensor_parallel,
         pipeline_stages,
         weight_bytes,
@@ -212,7 +217,7 @@ def served_model(
         usable_bytes(cluster.devices[0]),
         max(each.peak_bytes(DEFAULT_STEP) for each in memory),
         _context(model),
-        source.text,
+        source.text if host_time == OVERLAPPED else f"{source.text}; {host_time}",
         data_parallel,
         with_whole_experts(program, plan) if expert_parallel or data_parallel > 1 else plan,
         has_experts,
@@ -225,7 +230,12 @@ def served_model(
 
 
 def _step_time(
-    costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int, weight_bytes: int
+    costs: Sequence[StepCosts],
+    cluster: Cluster,
+    block_bytes: int,
+    lora_bytes: int,
+    weight_bytes: int,
+    host: HostTime,
 ) -> StepTime:
     """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
     device = cluster.devices[0]
@@ -238,8 +248,9 @@ def _step_time(
         weights_s=weight_bytes / device.host_bandwidth_bytes_per_s,
     )
     if len(costs) == 1:
-        return made(costs[0])
-    kinds = {each: made(each) for each in dict.fromkeys(costs)}
+        return made(costs[0], host)
+    # The last stage samples, and sends no more: it is like no other one.
+    kinds = {each: made(each, host if each is costs[-1] else OVERLAPPED) for each in dict.fromkeys(costs)}
     return PipelineStepTime([kinds[each] for each in costs])
 
 
