@@ -65,16 +65,14 @@ def deploy(
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
     kernels, dtype : measured times, by default predicted, as of `step_costs`; type of the weights, a key of `FORMATS`.
-    tensor_parallel, pipeline_stages : how each replica is split.
+    tensor_parallel, pipeline_stages, num_replicas : how each replica is split; how many, by default all with devices.
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
-    num_replicas : by default as many as the cluster has devices for.
     cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; at most and by default all that is left.
     block_tokens, step : tokens per block; and the largest step, whose activations have room.
-    host_cache_bytes : host memory per device to which requests may be swapped out.
+    host_cache_bytes, host_time : host memory per device for swapped requests; and how long devices wait between steps.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
-    host_time : the time between steps in which the devices wait for the host; by default none.
 
     Raises
     ------
@@ -95,12 +93,19 @@ def deploy(
         lora_rank=lora_rank,
         host_time=host_time,
     ).with_step(step)
-    room = _replica_devices(cluster, served)
-    replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
+    placed = _placed_replicas(cluster, served, num_replicas)
     num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
     longest = _length(served, num_blocks * block_tokens, max_model_len)
     hosted = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, longest, block_tokens, hosted, room[:replicas])
+    return Deployment(served, len(placed), num_blocks, longest, block_tokens, hosted, placed)
+
+
+def _placed_replicas(
+    cluster: Cluster, served: ServedModel, num_replicas: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each replica that is deployed."""
+    room = _replica_devices(cluster, served)
+    return room[: _num_replicas(cluster, num_replicas, room, served.num_devices)]
 
 
 def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:

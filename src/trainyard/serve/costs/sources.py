@@ -61,8 +61,6 @@ def step_costs(
 ) -> tuple[tuple[StepCosts, ...], StepSource]:
     """The parts of a model's step time on each pipeline stage, and their source.
 
-    Stages that launch the same have one object.
-
     Parameters
     ----------
     model : its name.
@@ -101,22 +99,25 @@ def step_costs(
         beside = f"kernels of {measured.versions(families)} measured on {device}, in {tables.folder}"
         described = _total(measured.described(graph) for graph in graphs)
     if profile is None:
-        text = beside or f"predicted from the description of {device}"
-        return tuple(costs[kind] for kind in kinds), StepSource.of(
-            text, described, graphs, tables is not None
-        )
+        text, has_tables = beside or f"predicted from the description of {device}", tables is not None
+        return tuple(costs[kind] for kind in kinds), StepSource.of(text, described, graphs, has_tables)
     _check_profile(profile.folder, len(graphs), weights)
     meant = profile.named or _profiled(profile.folder, device, model)
-    collectives = costs[kinds[0]]
-    exchange = Exchange(collectives.communication_s, collectives.dispatched_s, data_parallel)
-    num_layers = sum(num for _, num in graphs[0].attention)
-    mixture = next(((each.num_experts, each.num_used) for each, _ in graphs[0].experts), (0, 0))
-    layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+    layers = _layers(profile.folder, device, meant, tensor_parallel, data_parallel, costs[kinds[0]])
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
-    if tables is not None:
-        text = f"{text}; collectives: {beside}"
+    text = f"{text}; collectives: {beside}" if beside else text
     described = {kind: num for kind, num in described.items() if kind == "collective"}
     return (layers,), StepSource.of(text, described, graphs, True)
+
+
+def _layers(
+    folder: Path, device: str, meant: str, tensor_parallel: int, data_parallel: int, others: GraphCosts
+) -> StepCosts:
+    """Measured layers of a model of a profile, with the collectives of another source."""
+    exchange = Exchange(others.communication_s, others.dispatched_s, data_parallel)
+    num_layers = sum(num for _, num in others.graph.attention)
+    mixture = next(((each.num_experts, each.num_used) for each, _ in others.graph.experts), (0, 0))
+    return read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
