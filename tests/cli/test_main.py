@@ -48,13 +48,13 @@ INTERFACE = {
     "fleet logs": "NAME --json --server --token-file --lines",
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
-    "--ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
+    "--ttft --tpot --e2e --model --cluster --kernels --host-time --dtype --tp --pp "
     "--dp --expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
     "--max-loras --lora-rank --chunk --policy --router --baseline --follow --html --csv",
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
     "--ttft --tpot --e2e --cluster --share --policy --router --kernels "
-    "--dtype --block-tokens --max-model-len --html --save",
+    "--host-time --dtype --block-tokens --max-model-len --html --save",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html --save",
     "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "

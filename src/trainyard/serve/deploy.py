@@ -19,6 +19,7 @@ from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
+from trainyard.serve.costs.host_time import OVERLAPPED, HostTime
 from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
@@ -57,6 +58,7 @@ def deploy(
     max_loras: int | None = None,
     lora_rank: int = 16,
     step: StepSize = DEFAULT_STEP,
+    host_time: HostTime = OVERLAPPED,
 ) -> Deployment:
     """Replicas of a model on the devices of a cluster.
 
@@ -64,14 +66,13 @@ def deploy(
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
     kernels, dtype : measured times, by default predicted, as of `step_costs`; type of the weights, a key of `FORMATS`.
-    tensor_parallel, pipeline_stages : how each replica is split.
+    tensor_parallel, pipeline_stages, num_replicas : how each replica is split; how many, by default all with devices.
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
-    num_replicas : by default as many as the cluster has devices for.
     cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device, at most all that the weights leave; by
         default what the activations leave, too.
     block_tokens, step : tokens per block; and the largest step, whose activations have room.
-    host_cache_bytes : host memory per device to which requests may be swapped out.
+    host_cache_bytes, host_time : host memory per device for swapped requests; and how long devices wait between steps.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
 
@@ -92,13 +93,21 @@ def deploy(
         block_tokens=block_tokens,
         max_loras=max_loras,
         lora_rank=lora_rank,
+        host_time=host_time,
     ).with_step(step)
-    room = _replica_devices(cluster, served)
-    replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
+    placed = _placed_replicas(cluster, served, num_replicas)
     num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
     longest = _length(served, num_blocks * block_tokens, max_model_len)
     hosted = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, longest, block_tokens, hosted, room[:replicas])
+    return Deployment(served, len(placed), num_blocks, longest, block_tokens, hosted, placed)
+
+
+def _placed_replicas(
+    cluster: Cluster, served: ServedModel, num_replicas: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each replica that is deployed."""
+    room = _replica_devices(cluster, served)
+    return room[: _num_replicas(cluster, num_replicas, room, served.num_devices)]
 
 
 def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:
@@ -184,6 +193,7 @@ def served_model(
     block_tokens: int = 16,
     max_loras: int | None = None,
     lora_rank: int = 16,
+    host_time: HostTime = OVERLAPPED,
 ) -> ServedModel:
     """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
@@ -206,7 +216,7 @@ def served_model(
     memory = tuple(dict.fromkeys(step_memory(graph) for graph in graphs))
     return ServedModel(
         model,
-        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes),
+        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes, host_time),
         tensor_parallel,
         pipeline_stages,
         weight_bytes,
@@ -214,7 +224,7 @@ def served_model(
         usable_bytes(cluster.devices[0]),
         max(each.peak_bytes(DEFAULT_STEP) for each in memory),
         _context(model),
-        source,
+        source.text if host_time == OVERLAPPED else f"{source.text}; {host_time}",
         data_parallel,
         with_whole_experts(program, plan) if expert_parallel or data_parallel > 1 else plan,
         has_experts,
@@ -222,11 +232,17 @@ def served_model(
         max_loras,
         lora_bytes,
         memory,
+        source.described,
     )
 
 
 def _step_time(
-    costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int, weight_bytes: int
+    costs: Sequence[StepCosts],
+    cluster: Cluster,
+    block_bytes: int,
+    lora_bytes: int,
+    weight_bytes: int,
+    host: HostTime,
 ) -> StepTime:
     """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
     device = cluster.devices[0]
@@ -239,8 +255,9 @@ def _step_time(
         weights_s=weight_bytes / device.host_bandwidth_bytes_per_s,
     )
     if len(costs) == 1:
-        return made(costs[0])
-    kinds = {each: made(each) for each in dict.fromkeys(costs)}
+        return made(costs[0], host)
+    # The last stage samples, and sends no more: it is like no other one.
+    kinds = {each: made(each, host if each is costs[-1] else OVERLAPPED) for each in dict.fromkeys(costs)}
     return PipelineStepTime([kinds[each] for each in costs])
 
 

@@ -30,6 +30,9 @@ class DeployOptions:
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times: layer profiles, or an installed aiconfigurator_core. PATH:NAME chooses a model of
     the profiles, or a server of aiconfigurator. By default, times are predicted from the device's peak rates."""
+    host_time: Annotated[str, tyro.conf.arg(metavar="NAME")] = "overlapped"
+    """Time between steps in which devices wait for the host: overlapped (none), vllm-0.5, vllm-0.6, or seconds of a step
+    and of each request in it, such as 2ms+20us."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
@@ -74,6 +77,7 @@ class DeployOptions:
         """
         from trainyard.hardware.parse import parse_cluster
         from trainyard.serve.catalog import parse_policies
+        from trainyard.serve.costs.host_time import host_time_of
         from trainyard.serve.deploy import deploy
         from trainyard.serve.step_memory import largest_step
 
@@ -81,6 +85,7 @@ class DeployOptions:
             self.model,
             parse_cluster(self.cluster),
             kernels=self.kernels,
+            host_time=host_time_of(self.host_time),
             dtype=self.dtype,
             tensor_parallel=self.tp,
             pipeline_stages=self.pp,
@@ -119,6 +124,7 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "usable_bytes": model.usable_bytes,
         "activation_bytes": model.activation_bytes,
         "step_time_from": model.source,
+        "described_kernels": dict(model.described),
         "placement": [list(group.devices) for group in deployment.placement().groups],
         "plan": model.plan.to_text() if model.plan is not None else "",
     }

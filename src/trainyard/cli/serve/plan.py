@@ -48,6 +48,8 @@ class Options(RequestOptions):
     """How requests are spread over replicas, as in `serve simulate`."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times, as in `serve simulate`; by default times are predicted."""
+    host_time: Annotated[str, tyro.conf.arg(metavar="NAME")] = "overlapped"
+    """Time between steps in which devices wait for the host, as in `serve simulate`; by default none."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
@@ -162,7 +164,7 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
         "router": options.router,
     }
     of_requests = [each.name for each in fields(RequestOptions) if each.name != "json"]
-    shared = ("kernels", "dtype", "block_tokens", "max_model_len", *of_requests)
+    shared = ("kernels", "host_time", "dtype", "block_tokens", "max_model_len", *of_requests)
     wanted |= {name: getattr(options, name) for name in shared}
     if "time_scale" in given.document:
         wanted |= {"rate": None, "time_scale": given.document["time_scale"]}
@@ -188,12 +190,14 @@ def _planned(
     share: float,
     choices: Sequence[PolicyChoice],
 ) -> ServingPlan:
+    from trainyard.serve.costs.host_time import host_time_of
     from trainyard.serve.deploy import served_model
     from trainyard.serve.deployment import ServedModel
     from trainyard.serve.planning.plan import plan_serving
     from trainyard.serve.router import router_of
 
     router_of(options.router)
+    host_time = host_time_of(options.host_time)
 
     def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
         return served_model(
@@ -204,6 +208,7 @@ def _planned(
             data_parallel=data_parallel,
             dtype=options.dtype,
             kernels=options.kernels,
+            host_time=host_time,
             block_tokens=options.block_tokens,
         )
 

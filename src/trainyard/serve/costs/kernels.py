@@ -126,6 +126,19 @@ class StepGraph:
         return sum(shape.cached_per_token * num for shape, num in self.attention)
 
     @property
+    def num_kernels(self) -> dict[str, int]:
+        """Kernels of a step of requests that decode, by kind."""
+        kinds = {
+            "product": self.products,
+            "attention": self.attention,
+            "experts": self.experts,
+            "collective": (*self.all_reduces, *self.all_gathers),
+            "elementwise": self.pointwise,
+        }
+        found = {kind: sum(num for _, num in kernels) for kind, kernels in kinds.items()}
+        return {kind: num for kind, num in found.items() if num}
+
+    @property
     def lora_width(self) -> int:
         """Weights of a LoRA adapter of rank 1, of all products but those of experts and of last tokens."""
         return sum(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,31 @@ from trainyard.serve.costs.tables.layer_profile import (
 )
 from trainyard.serve.errors import ServeError
 
-__all__ = ["step_costs"]
+__all__ = ["StepSource", "step_costs"]
+
+
+class StepSource(NamedTuple):
+    """Where step times come from.
+
+    Attributes
+    ----------
+    text : in a few words.
+    described : kernels of a step whose times are predicted from the device's description, by kind.
+    """
+
+    text: str
+    described: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(
+        cls, text: str, described: Mapping[str, int], graphs: Sequence[StepGraph], is_measured: bool
+    ) -> StepSource:
+        """Say after a text about measured times how many kernels of all stages have none."""
+        if is_measured and described:
+            num = sum(_total(graph.num_kernels for graph in graphs).values())
+            kinds = ", ".join(f"{num} {kind}" for kind, num in described.items())
+            text += f"; not measured but described: {sum(described.values())} of {num} kernels of a step ({kinds})"
+        return cls(text, tuple(described.items()))
 
 
 def step_costs(
@@ -33,10 +58,8 @@ def step_costs(
     weights: str,
     kernels: Path | None = None,
     data_parallel: int = 1,
-) -> tuple[tuple[StepCosts, ...], str]:
-    """The parts of a model's step time on each pipeline stage, and a few words about their source.
-
-    Stages that launch the same have one object.
+) -> tuple[tuple[StepCosts, ...], StepSource]:
+    """The parts of a model's step time on each pipeline stage, and their source.
 
     Parameters
     ----------
@@ -69,22 +92,40 @@ def step_costs(
     within, last = times(tensor_parallel), len(graphs) - 1
     kinds = [(graph, stage < last) for stage, graph in enumerate(graphs)]
     costs = {kind: GraphCosts(kind[0], within, kind[1], between) for kind in dict.fromkeys(kinds)}
-    beside = ""
+    beside, described = "", _total(graph.num_kernels for graph in graphs)
     if tables is not None:
         families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
-        read = _measured(tables, cluster, tensor_parallel, weights).versions(families)
-        beside = f"kernels of {read} measured on {device}, in {tables.folder}"
+        measured = _measured(tables, cluster, tensor_parallel, weights)
+        beside = f"kernels of {measured.versions(families)} measured on {device}, in {tables.folder}"
+        described = _total(measured.described(graph) for graph in graphs)
     if profile is None:
-        return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
+        text, has_tables = beside or f"predicted from the description of {device}", tables is not None
+        return tuple(costs[kind] for kind in kinds), StepSource.of(text, described, graphs, has_tables)
     _check_profile(profile.folder, len(graphs), weights)
     meant = profile.named or _profiled(profile.folder, device, model)
-    collectives = costs[kinds[0]]
-    exchange = Exchange(collectives.communication_s, collectives.dispatched_s, data_parallel)
-    num_layers = sum(num for _, num in graphs[0].attention)
-    mixture = next(((each.num_experts, each.num_used) for each, _ in graphs[0].experts), (0, 0))
-    layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+    layers = _layers(profile.folder, device, meant, tensor_parallel, data_parallel, costs[kinds[0]])
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
-    return (layers,), f"{text}; collectives: {beside}" if tables else text
+    text = f"{text}; collectives: {beside}" if beside else text
+    described = {kind: num for kind, num in described.items() if kind == "collective"}
+    return (layers,), StepSource.of(text, described, graphs, True)
+
+
+def _layers(
+    folder: Path, device: str, meant: str, tensor_parallel: int, data_parallel: int, others: GraphCosts
+) -> StepCosts:
+    """Measured layers of a model of a profile, with the collectives of another source."""
+    exchange = Exchange(others.communication_s, others.dispatched_s, data_parallel)
+    num_layers = sum(num for _, num in others.graph.attention)
+    mixture = next(((each.num_experts, each.num_used) for each, _ in others.graph.experts), (0, 0))
+    return read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums by kind."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _predicted(cluster: Cluster, num_devices: int, weights: str) -> PredictedKernels:
