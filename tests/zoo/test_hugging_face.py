@@ -116,6 +116,10 @@ def test_a_config_has_the_published_number_of_parameters(name, tmp_path):
     ("name", "billions"),
     [
         ("llama2-70b", 68.977),
+        ("llama3.1-8b", 8.0303),
+        ("llama3.1-70b", 70.554),
+        ("llama3.1-405b", 405.85),
+        ("mistral-small", 23.572),
         ("codellama-34b", 33.744),
         ("mistral-7b", 7.2480),
         ("qwen3-8b", 8.1907),
