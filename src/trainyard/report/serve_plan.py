@@ -48,6 +48,8 @@ def verdict(plan: ServingPlan) -> str:
         )
     results = plan.runs[0].results
     why = results.refused_all or "; ".join(map(str, missed_objectives(results, plan.share)))
+    if not why and results.num_cut:
+        why = f"its KV cache cuts answers of {count_text(results.num_cut, 'request')} at {place.max_model_len:,} tokens"
     return (
         f"no deployment on these devices meets the objectives for {wanted} of the requests; {place} with {plan.policy} "
         f"comes closest, with {met}" + (f": {why}" if why else "")

@@ -139,8 +139,9 @@ def plan_serving(
     longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
     search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
     planning = PlanSearch(search, splits, excluded, with_pools=router is None)
-    best, runners_up = planning.met() or (planning.closest_of_all(), ())
-    is_met = planning.search.is_met(best)
+    met = planning.met()
+    is_met = met is not None
+    best, runners_up = met or (planning.closest_of_all(), ())
     closest = planning.closest_below(best) if is_met else best
     tell(f"what keeps {closest or best} from the objectives")
     bottlenecks = bottlenecks_of(closest, requests) if closest is not None else ()

@@ -137,6 +137,8 @@ class PlanSearch:
         if trial is not None:
             self._found[split] = (trial,)
             self._possible.append(split)
+        elif split in self._in_pools:
+            self._possible.append(split)
         elif why := self._why_impossible(split):
             self._rule_out(split, why)
         else:
