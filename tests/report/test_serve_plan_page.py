@@ -59,7 +59,8 @@ def test_distributions_are_those_of_the_runs(plan: ServingPlan) -> None:
 
 def test_tables_say_what_is_planned(plan: ServingPlan) -> None:
     columns, rows = evidence((plan.best, *plan.runners_up))
-    assert rows[0][:2] == ("3", "3 x tp 1")
+    assert rows[0][:2] == ("3", "(2 prefill + 1 decode) x tp 1")
+    assert "x tp" in rows[1][1]
     assert all(len(row) == len(columns) for row in rows)
     assert str(plan.deployment) in verdict(plan)
     assert plan.closest is not None

@@ -127,7 +127,7 @@ def plan_serving(
     DoesNotFitError
         If the devices have too little memory for the model, however it is split.
     ServeError
-        If there are no requests or no objectives, the model cannot be split, or too many prompts exceed its context.
+        If there are no requests or no objectives, the model cannot be split, or too many requests exceed its context.
     """
     _check(requests, choices, share)
     splits, excluded = possible_splits(
@@ -138,25 +138,29 @@ def plan_serving(
     check_context(requests, splits[0].model, share)
     longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
     search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
-    planning = PlanSearch(search, splits, excluded, with_pools=router is None)
+    return _planned(PlanSearch(search, splits, excluded, with_pools=router is None), tell)
+
+
+def _planned(planning: PlanSearch, tell: Callable[[str], None]) -> ServingPlan:
+    """Search, then find what keeps fewer devices from the objectives."""
+    search = planning.search
     met = planning.met()
     is_met = met is not None
     best, runners_up = met or (planning.closest_of_all(), ())
     closest = planning.closest_below(best) if is_met else best
     tell(f"what keeps {closest or best} from the objectives")
-    bottlenecks = bottlenecks_of(closest, requests) if closest is not None else ()
     shown = [best, *_first_of_kinds(best, runners_up)][:_NUM_RUNS]
     return ServingPlan(
         best,
         is_met,
-        share,
+        search.share,
         tuple(search.run(each) for each in shown),
         runners_up,
         closest,
-        bottlenecks,
+        bottlenecks_of(closest, search.requests) if closest is not None else (),
         tuple(planning.excluded_splits),
-        tuple(point for each in splits for point in steady_states(each, requests)),
-        planning.search.num_trials,
+        tuple(point for each in planning.splits for point in steady_states(each, search.requests)),
+        search.num_trials,
     )
 
 

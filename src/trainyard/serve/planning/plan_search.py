@@ -65,15 +65,11 @@ class PlanSearch:
 
     def closest_below(self, best: Trial) -> Trial | None:
         """The best deployment with fewer devices than the plan, with as many replicas as fit; None if there is none."""
-        num = best.deployment.num_devices
-        nearest = [self._nearest_below(split, num, best.choice) for split in self._possible]
+        num, smaller = best.deployment.num_devices, self._smaller(best.deployment.num_devices)
+        nearest = [self._nearest_below(split, num) for split in smaller]
         if any(nearest):
             return best_of(trial for trial in nearest if trial is not None)
-        places = [
-            split.deployment(self._num_below(split, num))
-            for split in self._possible
-            if self._num_below(split, num)
-        ]
+        places = [split.deployment(self._num_replicas(split, num - 1)) for split in smaller]
         return self.search.best((place, best.choice) for place in places)
 
     @property
@@ -177,26 +173,26 @@ class PlanSearch:
         """Step 5: whether changes of options meet the objectives on fewer devices than all else."""
         fewest = self._fewest_devices
         assert fewest is not None
-        for split in self._possible:
-            choice = self._found[split][0].choice if split in self._found else self.search.choices[0]
-            trial = self._nearest_below(split, fewest, choice)
+        for split in self._smaller(fewest):
+            trial = self._nearest_below(split, fewest)
             if trial is not None and self.search.is_met(found := self.search.improved(trial)):
                 self._found[split] = (found,)
                 return True
         return False
 
-    def _nearest_below(self, split: PossibleSplit, num_devices: int, choice: PolicyChoice) -> Trial | None:
-        """The most replicas that take fewer devices; None if there is no room, or the objectives are far from met."""
-        num = self._num_below(split, num_devices)
-        if num < 1:
-            return None
+    def _nearest_below(self, split: PossibleSplit, num_devices: int) -> Trial | None:
+        """The best policy of those that met the objectives anywhere, on fewer devices; None if it is far from them."""
+        num = self._num_replicas(split, num_devices - 1)
         if self._nearest.get(split, (0, None))[0] != num:
-            found = self.search.judged(split.deployment(num), choice, share=self.search.share_far_from_met)
-            self._nearest[split] = num, found if isinstance(found, Trial) else None
+            trials = (*self._found.get(split, ()), *self._ranked)
+            choices = {str(each.choice): each.choice for each in trials}
+            places = ((split.deployment(num), choice) for choice in choices.values())
+            self._nearest[split] = num, self.search.best(places, at_least=self.search.share_far_from_met)
         return self._nearest[split][1]
 
-    def _num_below(self, split: PossibleSplit, num_devices: int) -> int:
-        return min(split.max_replicas, (num_devices - 1) // split.model.num_devices)
+    def _smaller(self, num_devices: int) -> list[PossibleSplit]:
+        """The splits of which a replica takes fewer devices."""
+        return [each for each in self._possible if each.model.num_devices < num_devices]
 
     def _rule_out(self, split: PossibleSplit, why: str) -> None:
         self.excluded_splits.append(split.excluded(why))

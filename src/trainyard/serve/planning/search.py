@@ -222,12 +222,23 @@ class DeploymentSearch:
         return is_enough(trial, self.share)
 
     def best(
-        self, others: Iterable[tuple[Deployment, PolicyChoice]], best: Trial | None = None
+        self,
+        others: Iterable[tuple[Deployment, PolicyChoice]],
+        best: Trial | None = None,
+        at_least: float = 0.0,
     ) -> Trial | None:
-        """Return the best of a trial and others; a simulation stops once it can be no better than the best so far."""
+        """Return the best of a trial and others; a simulation stops once it can be no better than the best so far.
+
+        Parameters
+        ----------
+        others : deployments and policies; their router is that of the trial.
+        best : the trial; by default there is none.
+        at_least : share of the requests that have to meet their objectives for one of the others to count.
+        """
         for place, choice in others:
-            share = 0.0 if best is None or best.summary is None else best.summary.share_met
-            found = self.judged(place, choice, "" if best is None else best.router, share)
+            reached = 0.0 if best is None or best.summary is None else best.summary.share_met
+            router = self.router if best is None else best.router
+            found = self.judged(place, choice, router, max(reached, at_least))
             if isinstance(found, Trial):
                 best = best_of((found,) if best is None else (best, found))
         return best
