@@ -95,3 +95,26 @@ def test_names_of_files_are_not_taken_for_numbers(tmp_path: Path, capsys: pytest
     )  # fmt: skip
     (run,) = simulated(capsys, planned)["runs"]
     assert run["e2e_mean_s"] == planned["best"]["summary"]["e2e"]["mean_s"]
+
+
+def test_separate_replicas_for_prompts_are_simulated_as_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long prompts would keep decodes waiting for longer than their objective allows."""
+    trace = tmp_path / "long.csv"
+    rows = [f"r{n},{n + n % 3 / 2},{(500, 700, 900)[n % 3]},40" for n in range(60)]
+    trace.write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    planned = found_by(
+        capsys, "serve", "plan", "gpt2-medium", "--cluster", "1x4xT4", "--policy", "vllm", "--rate", "15",
+        "--requests", str(trace), "--ttft", "600ms", "--tpot", "12ms",
+    )  # fmt: skip
+    best = planned["best"]
+    assert (best["num_replicas"], best["prefill_replicas"]) == (3, 2)
+    assert (
+        "--replicas 3 --policy vllm --router 'prefill_decode(prefill_replicas=2)'" in planned["simulated_by"]
+    )
+    place = simulated(capsys, planned)
+    assert same_place(planned, place)
+    (run,) = place["runs"]
+    assert run["slo_attainment"] == best["summary"]["slo_attainment"]
+    assert run["e2e_mean_s"] == best["summary"]["e2e"]["mean_s"]

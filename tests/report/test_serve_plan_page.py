@@ -9,6 +9,7 @@ from page_figures import figures_of
 from splits_of_tests import drawn, split_of
 from web_browser import errors_shown, rendered
 
+from trainyard.report.serve_plan import evidence
 from trainyard.report.serve_plan_page import serve_plan_page
 from trainyard.serve.planning.frontier import frontier
 from trainyard.serve.planning.plan import ServingPlan, plan_serving
@@ -54,6 +55,11 @@ def test_distributions_are_those_of_the_runs(plan: ServingPlan) -> None:
     for run in plan.runs:
         times_s = sorted(each.ttft_s for each in run.results.served)
         assert lines[run.name]["x"] == pytest.approx(times_s, rel=1e-6)
+
+
+def test_pools_stand_in_the_table(plan: ServingPlan) -> None:
+    _, rows = evidence((plan.best, *plan.runners_up))
+    assert rows[0][:2] == ("3", "(2 prefill + 1 decode) x tp 1")
 
 
 def test_a_browser_shows_it(plan: ServingPlan, tmp_path: Path) -> None:

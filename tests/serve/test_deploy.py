@@ -169,3 +169,14 @@ def test_the_largest_step_is_that_of_any_policy():
     assert largest_step(policies) == StepSize(512, 256)
     assert largest_step(policies[:1]) == StepSize(64, 256)
     assert largest_step([Orca(8)]) == largest_step([]) == StepSize()
+
+
+@pytest.mark.slow
+def test_layers_with_windows_and_shared_heads_are_served():
+    """Gemma 3 1B has one head of keys and values, of which every device has a copy, and windows in 22 of 26 layers."""
+    whole, split = (served_model("gemma3-1b", _A100, tensor_parallel=num) for num in (1, 4))
+    assert whole.cache_bytes_per_token == split.cache_bytes_per_token == 26 * 2 * 256 * 2
+    assert whole.context == 32_768
+    assert split.weight_bytes < 0.35 * whole.weight_bytes
+    (costs,) = {whole.step_time.costs}
+    assert {shape.window: num for shape, num in costs.graph.attention} == {512: 22, 0: 4}

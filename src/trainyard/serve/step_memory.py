@@ -4,6 +4,18 @@ vLLM computes one step of as many tokens and sequences as it allows before it si
 step has at its peak. There are two peaks. In a layer, what its widest kernel reads and writes is alive beside the
 residual stream. At the end, the scores of all words of each sequence are sorted to draw a token; then the tensors of
 layers are gone, except the hidden states.
+
+Fidelity: the sampler of vLLM before pull request 33538 (2026), which sorts scores with PyTorch. Later versions draw from
+8 or more sequences with a Triton kernel that sorts nothing and takes less. What libraries allocate beside PyTorch while
+the step runs is left out, and so are CUDA graphs.
+
+References
+----------
+vLLM, ``vllm/v1/worker/gpu_worker.py``, ``determine_available_memory``: since pull request 19312 (2025), memory that was
+in use before the worker's ``MemorySnapshot`` counts not, such as the CUDA context; ``memory_profiling`` adds the growth
+since. Before, all memory in use that is not PyTorch's counted, with the context.
+vLLM, ``vllm/v1/worker/gpu_model_runner.py``, ``_dummy_sampler_run``: a token is drawn for the most sequences, with top-p
+of 0.9 and top-k of all words but one.
 """
 
 from __future__ import annotations
