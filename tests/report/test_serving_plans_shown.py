@@ -65,11 +65,14 @@ def trial(make: Distinct, replicas: int, tensor: int, stages: int, router: str) 
     return Trial(place, choice, router, make.of(Summary))
 
 
+POOLS = "prefill_decode(prefill_replicas=2)"
+
+
 @pytest.fixture(scope="module")
 def plan() -> ServingPlan:
     make = Distinct()
     closest = trial(make, 1, 2, 3, "round_robin")
-    best, other = trial(make, 5, 2, 3, "round_robin"), trial(make, 7, 4, 1, "least_requests")
+    best, other = trial(make, 5, 2, 3, "round_robin"), trial(make, 7, 4, 1, POOLS)
     assert best.summary is not None
     run = PolicyRun("vllm", parse_policies("vllm")[0][1], Results(), best.summary)
     points = (
@@ -93,13 +96,13 @@ def plan() -> ServingPlan:
     )
 
 
-def of_trial(each: Trial, split: str) -> Row:
+def of_trial(each: Trial, replicas: tuple[Any, ...]) -> Row:
     place, found = each.deployment, each.summary
     assert found is not None
     assert found.slo_attainment is not None
     return [
         ("devices", number(place.num_replicas * place.model.tensor_parallel * place.model.pipeline_stages)),
-        ("replicas", (number(place.num_replicas), " x ", split)),
+        ("replicas", replicas),
         ("policy", "vllm"),
         ("SLO met", share(found.slo_attainment)),
         ("TTFT p50", seconds(found.ttft.p50_s)),
@@ -139,7 +142,10 @@ def test_a_plan_shows_each_number_in_its_column(plan: ServingPlan) -> None:
     _, deployments, bottlenecks, excluded, points = (
         printed(each) for each in plan_tables(plan) if not isinstance(each, str)
     )
-    rows = [of_trial(plan.best, "tp 2, pp 3"), of_trial(plan.runners_up[0], "tp 4")]
+    rows = [
+        of_trial(plan.best, (number(5), " x tp 2, pp 3")),
+        of_trial(plan.runners_up[0], ("(", number(2), " prefill + ", number(5), " decode) x tp 4")),
+    ]
     check_table(tables["Deployments that meet the objectives, best first"], rows)
     check_table(deployments, [shorter(row) for row in rows])
     assert plan.closest is not None
@@ -204,12 +210,15 @@ def test_a_document_of_a_plan_has_each_number_in_its_field(plan: ServingPlan) ->
             "data_parallel": 1,
             "block_tokens": 24,
             "policy": "vllm",
+            "prefill_replicas": None,
             "summary": asdict(each.summary),
             **own,
         }
 
     split = {"tensor_parallel": 2, "pipeline_stages": 3, "max_model_len": 903, "router": "round_robin"}
-    other = {"tensor_parallel": 4, "pipeline_stages": 1, "max_model_len": 901, "router": "least_requests"}
+    other = {"tensor_parallel": 4, "pipeline_stages": 1, "max_model_len": 901, "router": POOLS} | {
+        "prefill_replicas": 2
+    }
     assert plan.closest is not None
     assert found == {
         "is_met": True,
@@ -235,6 +244,7 @@ def test_a_document_of_a_plan_has_each_number_in_its_field(plan: ServingPlan) ->
             for each, is_best in zip(plan.points, (True, False, True), strict=True)
         ],
         "num_trials": 23,
+        "bottleneck": "memory bandwidth",
     }
 
 

@@ -69,8 +69,7 @@ def deploy(
     tensor_parallel, pipeline_stages, num_replicas : how each replica is split; how many, by default all with devices.
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
-    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device, at most all that the weights leave; by
-        default what the activations leave, too.
+    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; by default all that fit.
     block_tokens, step : tokens per block; and the largest step, whose activations have room.
     host_cache_bytes, host_time : host memory per device for swapped requests; and how long devices wait between steps.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.

@@ -48,7 +48,7 @@ class DeployOptions:
     """Copies of the model, each on --tp x --pp x --dp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
     """KV cache of a replica, in blocks; by default as many as fit beside the weights and the activations of the largest
-    step. At most as many as fit beside the weights: what a server reports is not refused for an estimate of activations."""
+    step. At most as many as fit beside the weights: a server's own number is taken."""
     cache_memory: Size | None = None
     """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
     host_cache_memory: Size | None = None
