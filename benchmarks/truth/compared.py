@@ -68,9 +68,16 @@ def summary(compared: Sequence[Compared]) -> dict[str, Errors]:
     for each in compared:
         for run in (each.run, *each.groups):
             groups.setdefault(f"{run}: {each.what}, {each.by}", []).append(each.error)
+
+    def ratio(errors: list[float], share: float) -> float:
+        """Of what was measured to what was predicted: so many of the configurations are below."""
+        return float(np.quantile(1 / (1 + np.array(errors)), share))
+
     return {
         key: {
             "num": len(errors),
+            "measured_to_predicted_p10": ratio(errors, 0.1),
+            "measured_to_predicted_p90": ratio(errors, 0.9),
             "mean_error": float(np.mean(errors)),
             "median_error": float(np.median(errors)),
             "mean_absolute_error": float(np.mean(np.abs(errors))),

@@ -25,7 +25,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
-from truth.compared import Compared, compare, rows_of
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.deploy import served_model
@@ -38,6 +37,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Served
 from trainyard.serve.simulate import simulate_requests
+from truth.compared import Compared, compare, rows_of
 
 REQUESTS_OF_A_CLIENT, LEAST_LENGTH, BLOCK_TOKENS, NODE_SIZE = 10, 0.8, 16, 8
 SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300", "gb200": "GB200"}

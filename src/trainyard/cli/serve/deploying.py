@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,10 @@ from trainyard.cli.quantities import Size
 from trainyard.cli.serve.cache_memory import cache_bytes
 
 if TYPE_CHECKING:
+    from trainyard.serve.costs.expected_error import ExpectedError
     from trainyard.serve.deployment import Deployment
 
-__all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
+__all__ = ["DeployOptions", "deployment_document", "deployment_facts", "errors_to_expect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,3 +145,13 @@ def deployment_facts(deployment: Deployment) -> dict[str, str]:
         "max sequence length": f"{deployment.max_model_len:,} tokens",
         "step time": model.source,
     }
+
+
+def errors_to_expect(
+    deployment: Deployment, kernels: Path | None, policies: Iterable[str]
+) -> list[ExpectedError]:
+    """How far measured servers were from predictions like these; none for policies that no measured server has."""
+    from trainyard.serve.costs.expected_error import expected_errors
+    from trainyard.serve.costs.sources import time_source
+
+    return expected_errors(policies, deployment.model.has_experts, time_source(kernels))

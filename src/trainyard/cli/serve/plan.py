@@ -16,6 +16,7 @@ from trainyard.cli.bounds import RATE, TOKENS
 from trainyard.cli.option_help import text_of_value
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.serve.deploying import errors_to_expect
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 from trainyard.cli.serve.simulate import Options as SimulateOptions
 from trainyard.progress import Progress
@@ -153,10 +154,13 @@ def _outcome(
         **plan_document(plan),
         "simulated_by": command,
     }
+    expected = errors_to_expect(plan.deployment, options.kernels, (plan.policy,))
+    document["expected_errors"] = [each._asdict() for each in expected]
     failure = "" if plan.is_met else verdict(plan)
     if options.save is not None and plan.is_met:
         failure = _save(plan, screen, options.save)
     lines = given.left_out.lines() if given.left_out is not None else ()
+    lines = (*(f"expected error: {each}" for each in expected), *lines)
     tables = (title, *plan_tables(plan), *lines, f"simulate it with `{command}`")
     return Outcome(document, tables, failure)
 

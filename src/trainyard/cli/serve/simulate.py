@@ -12,7 +12,12 @@ import tyro
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.chunk_option import ChunkOption
-from trainyard.cli.serve.deploying import DeployOptions, deployment_document, deployment_facts
+from trainyard.cli.serve.deploying import (
+    DeployOptions,
+    deployment_document,
+    deployment_facts,
+    errors_to_expect,
+)
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
 if TYPE_CHECKING:
@@ -97,12 +102,15 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.keep(page, options.html)
     if options.csv is not None:
         _write_csv(options.csv, screen, ranked_policies(runs))
+    expected = errors_to_expect(deployment, options.kernels, (run.name for run in runs))
     found = {
+        "expected_errors": [each._asdict() for each in expected],
         "runs": [run_document(run, base) for run in ranked_policies(runs)] if options.json else [],
         "followed": followed_document(followed),
     }
     lines = (*said, *(left_out.lines() if left_out is not None else ()))
     told = (f"{name}: {value}" for name, value in facts.items() if name not in _IN_TITLE)
+    lines = (*(f"expected error: {each}" for each in expected), *lines)
     return Outcome(
         document | found,
         (*serve_tables(title, runs, base, cannot), *told, *lines),

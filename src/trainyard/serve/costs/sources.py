@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.hardware.cluster import Cluster
+from trainyard.serve.costs.expected_error import TimeSource
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.costs.model_step_time import GraphCosts, StepCosts
@@ -23,7 +24,7 @@ from trainyard.serve.costs.tables.layer_profile import (
 )
 from trainyard.serve.errors import ServeError
 
-__all__ = ["StepSource", "step_costs"]
+__all__ = ["StepSource", "step_costs", "time_source"]
 
 
 class StepSource(NamedTuple):
@@ -180,6 +181,20 @@ def _sources(kernels: Path | None) -> tuple[_Source | None, _Source | None]:
             )
         found[is_profile] = source
     return found.get(True), found.get(False)
+
+
+def time_source(kernels: Path | None) -> TimeSource:
+    """The source of step times that `step_costs` takes.
+
+    Raises
+    ------
+    ServeError
+        If a folder is none, or there are two of one kind.
+    """
+    profile, tables = _sources(kernels)
+    if profile is not None:
+        return "layers"
+    return "kernels" if tables is not None else "device"
 
 
 def _folder(kernels: Path) -> _Source:
