@@ -44,8 +44,10 @@ def test_ranks_that_share_experts_are_planned(capsys: pytest.CaptureFixture[str]
     assert (best["num_devices"], best["tensor_parallel"], best["data_parallel"]) == (4, 1, 4)
     assert {each["data_parallel"] for each in planned["runners_up"]} == {1, 2}
     assert {each["data_parallel"] for each in planned["frontier"]} == {1, 2, 4}
+    assert planned["described_kernels"]["collective"] == 2 * 48  # before and after each mixture
     place = simulated(capsys, planned)
     assert same_place(planned, place)
+    assert place["deployment"]["described_kernels"] == planned["described_kernels"]
     (run,) = place["runs"]
     assert run["slo_attainment"] == best["summary"]["slo_attainment"]
     assert run["e2e_mean_s"] == best["summary"]["e2e"]["mean_s"]

@@ -224,7 +224,7 @@ def test_the_source_says_which_version_was_read_and_how_much_was_not_measured(pa
     )
     described = dict(newest.described)
     assert (described["attention"], described["collective"]) == (32, 1)
-    assert f"not measured but described: {sum(described.values())} of " in newest.source
+    assert f"not measured but described: {sum(described.values())} kernels of a step (" in newest.source
     alone = served_model("llama3-8b", cluster)
     assert alone.source == "predicted from the description of H100"
     assert "product" in dict(alone.described)

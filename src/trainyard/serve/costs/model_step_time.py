@@ -95,8 +95,8 @@ class GraphCosts:
         """In which tokens of all ranks go to their experts and come back: all of them to all, and sums of parts back."""
         if self.between_ranks is None:
             return 0.0
-        num_layers = sum(count for _, count in self.graph.experts)
-        return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
+        gathers = self.graph.between_ranks.all_gathers
+        return sum(count * self.between_ranks.all_gather_s(num * each) for each, count in gathers)
 
     def communication_s(self, num: int) -> float:
         """Collectives, and the send to the next stage, for so many tokens."""

@@ -21,7 +21,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.serve.costs.collectives import NodeCollectives
-from trainyard.serve.costs.kernels import Attention, Experts, Product
+from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
@@ -55,6 +55,9 @@ class PredictedKernels:
     def device(self) -> DeviceSpec:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
+
+    def described(self, graph: StepGraph) -> dict[str, int]:
+        return graph.num_kernels
 
     def product_s(self, num_rows: int, product: Product) -> float:
         return self._product_s(num_rows, product.width, product.columns, 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.serve.costs.expected_error import TimeSource
@@ -27,6 +28,10 @@ from trainyard.serve.errors import ServeError
 __all__ = ["StepSource", "step_costs", "time_source"]
 
 
+_OF_LAYERS: dict[str, Any] = {"products": (), "attention": (), "experts": (), "pointwise": ()}
+"""What profiles of layers have instead of a graph's kernels: all but collectives."""
+
+
 class StepSource(NamedTuple):
     """Where step times come from.
 
@@ -41,13 +46,18 @@ class StepSource(NamedTuple):
 
     @classmethod
     def of(
-        cls, text: str, described: Mapping[str, int], graphs: Sequence[StepGraph], is_measured: bool
+        cls, text: str, launched: Sequence[tuple[StepGraph, KernelTimes]], is_measured: bool
     ) -> StepSource:
-        """Say after a text about measured times how many kernels of all stages have none."""
+        """Say after a text about measured times how many kernels have none.
+
+        Parameters
+        ----------
+        launched : what is launched, and the seconds of each kernel.
+        """
+        described = _total(kernels.described(graph) for graph, kernels in launched)
         if is_measured and described:
-            num = sum(_total(graph.num_kernels for graph in graphs).values())
             kinds = ", ".join(f"{num} {kind}" for kind, num in described.items())
-            text += f"; not measured but described: {sum(described.values())} of {num} kernels of a step ({kinds})"
+            text += f"; not measured but described: {sum(described.values())} kernels of a step ({kinds})"
         return cls(text, tuple(described.items()))
 
 
@@ -89,26 +99,25 @@ def step_costs(
             return _predicted(cluster, num_devices, weights)
         return _measured(tables, cluster, num_devices, weights)
 
-    between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
-    within, last = times(tensor_parallel), len(graphs) - 1
+    within, between = times(tensor_parallel), times(data_parallel * tensor_parallel)
+    between_ranks, last = between if data_parallel > 1 else None, len(graphs) - 1
     kinds = [(graph, stage < last) for stage, graph in enumerate(graphs)]
-    costs = {kind: GraphCosts(kind[0], within, kind[1], between) for kind in dict.fromkeys(kinds)}
-    beside, described = "", _total(graph.num_kernels for graph in graphs)
-    if tables is not None:
-        families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
-        measured = _measured(tables, cluster, tensor_parallel, weights)
-        beside = f"kernels of {measured.versions(families)} measured on {device}, in {tables.folder}"
-        described = _total(measured.described(graph) for graph in graphs)
+    costs = {kind: GraphCosts(kind[0], within, kind[1], between_ranks) for kind in dict.fromkeys(kinds)}
+    launched = [(graph, within) for graph in graphs]
+    if data_parallel > 1:
+        launched.append((graphs[0].between_ranks, between))
+    families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
+    beside = "" if tables is None else _tables_text(tables, cluster, tensor_parallel, weights, families)
     if profile is None:
-        text, has_tables = beside or f"predicted from the description of {device}", tables is not None
-        return tuple(costs[kind] for kind in kinds), StepSource.of(text, described, graphs, has_tables)
+        text = beside or f"predicted from the description of {device}"
+        return tuple(costs[kind] for kind in kinds), StepSource.of(text, launched, bool(beside))
     _check_profile(profile.folder, len(graphs), weights)
     meant = profile.named or _profiled(profile.folder, device, model)
     layers = _layers(profile.folder, device, meant, tensor_parallel, data_parallel, costs[kinds[0]])
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
     text = f"{text}; collectives: {beside}" if beside else text
-    described = {kind: num for kind, num in described.items() if kind == "collective"}
-    return (layers,), StepSource.of(text, described, graphs, True)
+    collectives = [(replace(graph, **_OF_LAYERS), kernels) for graph, kernels in launched]
+    return (layers,), StepSource.of(text, collectives, True)
 
 
 def _layers(
@@ -119,6 +128,14 @@ def _layers(
     num_layers = sum(num for _, num in others.graph.attention)
     mixture = next(((each.num_experts, each.num_used) for each, _ in others.graph.experts), (0, 0))
     return read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+
+
+def _tables_text(
+    tables: _Source, cluster: Cluster, num_devices: int, weights: str, families: Sequence[str]
+) -> str:
+    """Say which versions of some tables are read."""
+    read = _measured(tables, cluster, num_devices, weights).versions(families)
+    return f"kernels of {read} measured on {cluster.devices[0].name}, in {tables.folder}"
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

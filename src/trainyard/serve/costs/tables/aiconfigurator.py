@@ -62,9 +62,8 @@ _TABLES = {
 _ROUTING = ("power_law_1.2", "power_law_1.01", "balanced")
 """How tokens are dealt out to experts; the first that was measured."""
 
-_BEYOND = (
-    2.0  # a product whose sizes are more times above or below all measured ones is not taken from the table
-)
+_BEYOND = 2.0
+"""A product is not taken from the table if a size of it is more times above or below all measured ones."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,6 @@ class AiconfiguratorKernels:
         return f"{self._tables.backend} ({versions})"
 
     def described(self, graph: StepGraph) -> dict[str, int]:
-        """Kernels of a step of requests that decode which are not in the tables, by kind."""
         missing = replace(
             graph,
             products=tuple(each for each in graph.products if self._product_grid(each[0]) is None),
