@@ -58,7 +58,7 @@ def test_tokens_pay_for_the_sums_of_every_layer(is_measured, tmp_path):
     (costs,), source = step_costs("a/M", [graph], CLUSTER, 3, "bfloat16", kernels)
     sums_s = 2 * ring_s(4, 3, 6 * 500_000) + 5 * ring_s(4, 3, 6 * 1_000_000)
     assert costs.tokens_s(6) == pytest.approx(sums_s, rel=1e-6)
-    assert ("measured on G" if is_measured else "predicted from the description of G") in source
+    assert ("measured on G" if is_measured else "predicted from the description of G") in source.text
 
 
 def test_last_tokens_pay_for_the_scores_that_are_put_together():

@@ -46,7 +46,18 @@ def _range(ratios: tuple[float, float]) -> str:
     return f"{ratios[0]:.2f} to {ratios[1]:.2f}"
 
 
-EXPECTED_ERRORS: tuple[ExpectedError, ...] = ()
+EXPECTED_ERRORS: tuple[ExpectedError, ...] = (
+    ExpectedError("vllm", "dense", "device", 9, (1.06, 4.54), (0.99, 1.3)),
+    ExpectedError("vllm", "dense", "kernels", 9, (1.09, 3.45), (0.79, 1.12)),
+    ExpectedError("vllm", "mixture", "device", 19, (2.07, 4.0), (0.94, 1.58)),
+    ExpectedError("vllm", "mixture", "kernels", 19, (0.83, 2.43), (0.78, 1.37)),
+    ExpectedError("sglang", "mixture", "device", 6, (0.83, 2.8), (0.99, 1.3)),
+    ExpectedError("sglang", "mixture", "kernels", 6, (0.69, 2.19), (0.88, 1.23)),
+    ExpectedError("trtllm", "dense", "device", 10, (1.46, 2.81), (0.9, 1.8)),
+    ExpectedError("trtllm", "dense", "kernels", 10, (1.23, 2.69), (0.64, 1.39)),
+    ExpectedError("trtllm", "mixture", "device", 11, (1.59, 5.58), (0.69, 1.25)),
+    ExpectedError("trtllm", "mixture", "kernels", 11, (1.02, 4.17), (0.57, 1.09)),
+)
 """One for each server, kind of model and source of which there are at least five configurations."""
 
 
