@@ -54,6 +54,7 @@ def trial(make: Distinct, replicas: int, tensor: int, stages: int, router: str) 
         name="small",
         plan=None,
         step_time=STEP,
+        described=(("attention", 13),),
         tensor_parallel=tensor,
         pipeline_stages=stages,
         data_parallel=1,
@@ -245,6 +246,8 @@ def test_a_document_of_a_plan_has_each_number_in_its_field(plan: ServingPlan) ->
         ],
         "num_trials": 23,
         "bottleneck": "memory bandwidth",
+        "step_time_from": "the source",
+        "described_kernels": {"attention": 13},
     }
 
 
