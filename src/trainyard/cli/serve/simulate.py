@@ -22,6 +22,7 @@ from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
 if TYPE_CHECKING:
     from trainyard.serve.compare import CannotRun, PolicyRun
+    from trainyard.serve.costs.expected_error import ExpectedError
     from trainyard.serve.deployment import Deployment
     from trainyard.serve.request_timeline import RequestTimeline
     from trainyard.serve.router import Router
@@ -93,7 +94,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.baseline is not None and base is None:
         screen.say(f"warning: nothing is compared with --baseline {options.baseline!r}: it could not serve")
     title = f"{given.title}; {deployment} on {options.cluster}"
-    facts = _facts(options, deployment)
+    expected = errors_to_expect(deployment, options.kernels, (run.name for run in runs))
+    facts = _facts(options, deployment, expected)
     if options.html is not None:
         top = {"requests": given.title, **facts, "best": ranked_policies(runs)[0].name}
         page = serve_page(
@@ -102,7 +104,6 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.keep(page, options.html)
     if options.csv is not None:
         _write_csv(options.csv, screen, ranked_policies(runs))
-    expected = errors_to_expect(deployment, options.kernels, (run.name for run in runs))
     found = {
         "expected_errors": [each._asdict() for each in expected],
         "runs": [run_document(run, base) for run in ranked_policies(runs)] if options.json else [],
@@ -110,7 +111,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     lines = (*said, *(left_out.lines() if left_out is not None else ()))
     told = (f"{name}: {value}" for name, value in facts.items() if name not in _IN_TITLE)
-    lines = (*(f"expected error: {each}" for each in expected), *lines)
     return Outcome(
         document | found,
         (*serve_tables(title, runs, base, cannot), *told, *lines),
@@ -185,11 +185,11 @@ def _followed(
     return found
 
 
-def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
-    """The deployment and the objectives, by name."""
-    objectives = options.objectives_text()
+def _facts(options: Options, deployment: Deployment, expected: Sequence[ExpectedError]) -> dict[str, str]:
+    """The deployment, the errors to expect, and the objectives, by name."""
+    others = {"expected error": "; ".join(map(str, expected)), "objectives": options.objectives_text()}
     facts = {**deployment_facts(deployment), "cluster": options.cluster}
-    return facts | ({"objectives": objectives} if objectives else {})
+    return facts | {name: text for name, text in others.items() if text}
 
 
 def _write_csv(path: Path, screen: Screen, runs: Sequence[PolicyRun]) -> None:
