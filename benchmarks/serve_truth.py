@@ -67,7 +67,7 @@ SHAREGPT_RUNS = (
 
 def sharegpt_runs(data: Path, kernels: Path | None, most: int | None) -> Iterator[Compared]:
     """Requests of ShareGPT on vLLM 0.19, with profiles of the layers on the same device; beside LLMServingSim 2."""
-    for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS:
+    for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS[:most]:
         rows = rows_of(data / "lss_vllm_requests.csv", run=run)
         rows.sort(key=lambda row: float(row["arrival_s"]))
         requests = [
@@ -184,7 +184,7 @@ def main() -> None:
     data, kernels = given.data, given.kernels
     if not data.is_dir():
         not_here(f"{data} is no folder; give the one of the measured runs")
-    most = 1 if given.smallest else None  # requests of a run, and configurations
+    most = 1 if given.smallest else None  # runs, requests of a run, and configurations
     begin_s = time.process_time()
     left_out = Counter[str]()
     found: list[Compared] = []

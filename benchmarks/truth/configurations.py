@@ -242,7 +242,7 @@ def configurations(
     Parameters
     ----------
     kernels : folder of aiconfigurator_core; None to leave out its kernels, and its models that the zoo lacks.
-    most : rows, at most.
+    most : rows, those of the least work; None for all.
     left_out : gets the number of rows by server and reason.
     """
     theirs = {row["silicon_row"]: row for row in rows_of(data / "aic_vs_silicon.csv")}
@@ -257,8 +257,9 @@ def configurations(
             left_out[f"{given['backend']}: {row}"] += 1
         else:
             rows.append(row)
-    rows = sorted(rows[::every], key=lambda row: (row.model, row.tensor_parallel, row.device, row.dtype))
-    for row in rows[:most]:
+    if most is not None:
+        rows = sorted(rows, key=lambda row: row.clients * (row.prompt_tokens + row.output_tokens))[:most]
+    for row in sorted(rows[::every], key=lambda row: (row.model, row.tensor_parallel, row.device, row.dtype)):
         for by, source in (("ours, device", None), ("ours, kernels", kernels)):
             if by == "ours, device" or source is not None:
                 yield from _compared(row, by, source, kernels, left_out)

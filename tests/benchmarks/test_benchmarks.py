@@ -125,12 +125,12 @@ RUNS = {
             rf"^jan20-codellama-prefill-1: TTFT ms, ours, device +1 mean +{N}%",
             rf"^H100x4/Llama-3\.1-70B: tokens/s, ours, device +1 mean +{N}%",
             rf"^all of trtllm: TPOT ms, ours, device +1 mean +{N}%",
-            rf"^mixtures of trtllm: TTFT ms, ours, device +1 mean +{N}%",
+            rf"^dense models of trtllm: TTFT ms, ours, device +1 mean +{N}%",
             rf"^left out of sglang: more than the 8 devices of a node: {N} rows$",
         ),
         arguments=("../shared/data/serving/predict",),
         needs="is no folder; give the one of the measured runs",
-        slow="five large models are captured",
+        slow="four large models are captured",
     ),
     # serve.py starts it, with vLLM's Python.
     "serve_vllm": Run(
