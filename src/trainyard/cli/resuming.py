@@ -112,6 +112,8 @@ def _read(checkpoint: Path) -> SavedRun:
         values = {
             **{name: settings[name] for name in _FIXED},
             "betas": tuple(settings["betas"]),
+            "no_decay": tuple(settings["no_decay"]),
+            "lr_scale": tuple((str(pattern), float(factor)) for pattern, factor in settings["lr_scale"]),
             **about.options,
             # A file gives its own batch, and no rows are asked for.
             "rows": None if is_file(plan.model) else plan.num_rows,

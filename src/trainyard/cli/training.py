@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,7 @@ def train_and_report(
         return Outcome({})
     document = {
         "plan": plan.to_text(),
-        "optimizer": asdict(config.optimizer),
+        "optimizer": config.optimizer.settings(),
         **_document(simulation, result),
     }
     return Outcome(document, _body(simulation, result, command, config))

@@ -74,6 +74,11 @@ def state_of(types: ParameterTypes, optimizer: OptimizerConfig, divided: Collect
     return StateBytes(parameters, 4, 4 * types.half_share + moments, types.frozen_element_bytes)
 
 
+def trained_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that are trained, by path."""
+    return {path: tuple(p.shape) for path, p in module.named_parameters() if p.requires_grad}
+
+
 def num_trained(program: Program) -> int:
     """Number of parameter elements that are trained; ``Program.num_params`` counts the others, too."""
     return sum(program.nodes[i.node].meta["val"].numel() for i in program.params if i.trainable)

@@ -9,8 +9,9 @@ import torch
 
 from trainyard.divisors import divisors
 from trainyard.job.lower.split import CoupledRowsError, split
-from trainyard.job.model_state import ParameterTypes
+from trainyard.job.model_state import ParameterTypes, trained_shapes
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.groups import check_patterns
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
@@ -76,6 +77,16 @@ class Task:
                 "could train something else than the whole batch. Use one microbatch, whose rows may be "
                 "divided over ranks, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
+
+    def check_patterns(self) -> None:
+        """Check that every pattern of the optimizer stands for a trained parameter of the model.
+
+        Raises
+        ------
+        ValueError
+            If one does not.
+        """
+        check_patterns(self.optimizer, trained_shapes(self.model.module))
 
     @cached_property
     def coupling(self) -> str | None:

@@ -102,6 +102,7 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
     task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
+    task.check_patterns()
     program = task.program(plan.rows_per_microbatch)
     check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)

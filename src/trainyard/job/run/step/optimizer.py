@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import torch
 
+from trainyard.job.lower.buckets import Bucket, Param
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.run.step.state import RankState
+from trainyard.job.optimizer.groups import ParameterGroup, group_of
+from trainyard.job.optimizer.rates import rate_factor
+from trainyard.job.run.step.segments import Segment, joined
+from trainyard.job.run.step.state import BucketState, RankState
 
 
 class Optimizer:
@@ -16,29 +21,40 @@ class Optimizer:
 
     Parameters
     ----------
+    params : descriptions of the parameters, by path.
     updates_in_step : how often a step updates each bucket, by name.
 
     Attributes
     ----------
+    segments : of each bucket's master, by name: neighbours that are of one group of parameters.
     num_steps : that have changed the parameters.
     """
 
-    def __init__(self, config: OptimizerConfig, state: RankState, updates_in_step: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        state: RankState,
+        params: Mapping[str, Param],
+        updates_in_step: Mapping[str, int],
+    ) -> None:
         self.config, self.state, self.updates_in_step = config, state, updates_in_step
         self.num_steps = 0
         # Updates of each bucket, and of those of this step the mean of the squares of their norms.
         self.num_updates = dict.fromkeys(updates_in_step, 0)
         self.mean_square = torch.zeros((), dtype=torch.float64)
+        self.segments = {
+            name: _segments(bucket, state.shard_index(bucket.bucket), _groups(config, bucket.bucket, params))
+            for name, bucket in state.buckets.items()
+        }
         # A rank without trained parameters has one of no elements: PyTorch's optimizers refuse an empty list.
-        masters = [s.master for s in state.buckets.values()] or [torch.zeros(0, device=state.device)]
-        if config.name == "adamw":
-            self.inner: torch.optim.Optimizer = torch.optim.AdamW(
-                masters, config.lr, config.betas, config.eps, config.weight_decay, fused=True
-            )
-        else:
-            self.inner = torch.optim.SGD(
-                masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
-            )
+        parts = (
+            {ParameterGroup(1.0, config.weight_decay): [torch.zeros(0, device=state.device)]}
+            if not self.segments
+            else {}
+        )
+        for segment in (s for segments in self.segments.values() for s in segments):
+            parts.setdefault(segment.group, []).append(segment.part)
+        self.inner = _inner(config, parts)
 
     # What the routine of the update calls; see ``trainyard.job.lower.update``.
 
@@ -104,26 +120,44 @@ class Optimizer:
         # The fused kernels divide by this as they go: clipping takes no pass over the gradients of its own.
         scale = torch.tensor(divisor, device=self.state.device) if divisor != 1.0 else None
         self.inner.grad_scale = scale  # type: ignore[attr-defined]
+        self._set_rates(names)
+        grads = self.state.gradients(names)
+        if self.config.clip_value and grads:
+            limit = self.config.clip_value * divisor
+            torch._foreach_clamp_max_(grads, limit)
+            torch._foreach_clamp_min_(grads, -limit)
+        for name, grad in zip(names, grads, strict=True):
+            for segment in self.segments[name]:
+                segment.give(self.state.buckets[name].master, grad)
+        self.inner.step()
+        for segment in (s for name in names for s in self.segments[name]):
+            segment.part.grad = None
+
+    def _set_rates(self, names: Sequence[str]) -> None:
+        """Count an update, and give every group its rate."""
+        factor = 1.0
+        if names:
+            factor = rate_factor(self.config, self.num_updates[names[0]], self.updates_in_step[names[0]])
         for name in names:
             self.num_updates[name] += 1
-        num_updates = self.num_updates[names[0]] if names else 0
-        warm = min(1.0, num_updates / max(1, self.config.warmup_steps))
         for group in self.inner.param_groups:
-            group["lr"] = self.config.lr * warm
-        masters = [self.state.buckets[name].master for name in names]
-        for master, grad in zip(masters, self.state.gradients(names), strict=True):
-            master.grad = grad
-        self.inner.step()
-        for master in masters:
-            master.grad = None
+            group["lr"] = self.config.lr * group["lr_scale"] * factor
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
         """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for name, state in self.state.buckets.items():
-            for key, value in self.inner.state.get(state.master, {}).items():
-                if isinstance(value, torch.Tensor) and value.shape == state.master.shape and key != "step":
-                    found.setdefault(key, {})[name] = value
+        for name, segments in self.segments.items():
+            parts: dict[str, list[torch.Tensor]] = {}
+            for segment in segments:
+                for key, value in self.inner.state.get(segment.part, {}).items():
+                    if (
+                        isinstance(value, torch.Tensor)
+                        and value.shape == segment.part.shape
+                        and key != "step"
+                    ):
+                        parts.setdefault(key, []).append(value)
+            for key, values in parts.items():
+                found.setdefault(key, {})[name] = joined(values)
         return found
 
     def restore(self, num_steps: int, moments: tuple[str, ...]) -> None:
@@ -133,12 +167,52 @@ class Optimizer:
         self.inner.state.clear()
         if not num_steps:  # as one that is new: there are no moments yet
             return
-        for name, state in self.state.buckets.items():
-            kept = {key: torch.zeros_like(state.master) for key in moments}
-            if self.config.name == "adamw":
-                kept["step"] = torch.tensor(float(self.num_updates[name]), device=self.state.device)
-            if kept:
-                self.inner.state[state.master] = kept
+        for name, bucket in self.state.buckets.items():
+            flats = {key: torch.zeros_like(bucket.master) for key in moments}
+            for segment in self.segments[name]:
+                kept = {key: flat[segment.first : segment.last] for key, flat in flats.items()}
+                if self.config.name == "adamw":
+                    kept["step"] = torch.tensor(float(self.num_updates[name]), device=self.state.device)
+                if kept:
+                    self.inner.state[segment.part] = kept
+
+
+def _groups(
+    config: OptimizerConfig, bucket: Bucket, params: Mapping[str, Param]
+) -> list[tuple[ParameterGroup, int]]:
+    """The groups of a bucket's parameters and their elements, in order; neighbours of one group are together."""
+    of_params = [
+        (group_of(config, path, len(params[path].whole_shape)), size)
+        for path, size in zip(bucket.paths, bucket.sizes, strict=True)
+    ]
+    together = groupby(of_params, key=lambda pair: pair[0])
+    return [(group, sum(size for _, size in members)) for group, members in together]
+
+
+def _segments(
+    state: BucketState, shard_index: int, groups: Sequence[tuple[ParameterGroup, int]]
+) -> list[Segment]:
+    """Cut the part of a bucket that this rank keeps where its groups meet; the last group has the padding."""
+    share, found, end = state.bucket.share, list[Segment](), 0
+    for place, (group, size) in enumerate(groups, 1):
+        start, end = end, state.bucket.num_elements if place == len(groups) else end + size
+        first, last = (min(max(0, at - shard_index * share), share) for at in (start, end))
+        if first < last:
+            found.append(Segment.of(state.master, first, last, group))
+    return found
+
+
+def _inner(
+    config: OptimizerConfig, parts: Mapping[ParameterGroup, list[torch.Tensor]]
+) -> torch.optim.Optimizer:
+    """PyTorch's optimizer of some parts of parameters, by their group."""
+    groups = [
+        {"params": members, "lr_scale": group.lr_scale, "weight_decay": group.weight_decay}
+        for group, members in parts.items()
+    ]
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, config.lr, config.betas, config.eps, fused=True)
+    return torch.optim.SGD(groups, config.lr, config.momentum, fused=True)
 
 
 def _is_finite(norm: float, losses: Mapping[str, float]) -> bool:
