@@ -49,7 +49,7 @@ def apply_alone(strategy) -> None:
 
 VALUES = {
     "optimizer": (
-        lambda: OptimizerConfig(name="lion"), ValueError, r"unknown optimizer 'lion'; known: adamw, sgd"),
+        lambda: OptimizerConfig(name="lion"), ValueError, r"unknown optimizer 'lion'; known: adamw, sgd;"),
     "weight decay": (
         lambda: OptimizerConfig(weight_decay=-0.5), ValueError, r"weight_decay cannot be negative, got -0\.5"),
     "betas": (

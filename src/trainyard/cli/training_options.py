@@ -19,7 +19,7 @@ from trainyard.job.optimizer import OptimizerConfig
 
 __all__ = ["DEFAULTS", "OPTIMIZER_OPTIONS", "CheckpointOptions", "TrainingOptions", "usual", "value_text"]
 
-OPTIMIZER_OPTIONS = tuple(f.name for f in fields(OptimizerConfig) if f.name != "name")
+OPTIMIZER_OPTIONS = tuple(f.name for f in fields(OptimizerConfig) if f.name not in ("name", "make", "traits"))
 """Fields of `OptimizerConfig` that are options of the same name; ``--optimizer`` is its name."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType(

@@ -12,6 +12,7 @@ from trainyard.job.lower.split import CoupledRowsError, split
 from trainyard.job.model_state import ParameterTypes, trained_shapes
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.optimizer.groups import check_patterns
+from trainyard.job.optimizer.probe import probe
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
@@ -30,7 +31,7 @@ class Task:
     statistics : of what rows that depend on each other are computed where the batch is split into microbatches: of the
         ``batch``, which refuses to split it, or of each ``microbatch``, which trains something else. See ``Plan``.
     rows : of one step; by default those of the model's example batch.
-    optimizer : how parameters are updated, and so what is kept for each of them.
+    optimizer : how parameters are updated, and so what is kept for each of them. A user's own is probed.
     """
 
     model: Model
@@ -39,6 +40,12 @@ class Task:
     rows: int | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     _programs: dict[int, Program] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        optimizer = self.optimizer
+        if optimizer.make is not None and optimizer.traits is None:
+            traits = probe(optimizer.make, trained_shapes(self.model.module))
+            object.__setattr__(self, "optimizer", replace(optimizer, traits=traits))
 
     @cached_property
     def num_rows(self) -> int:

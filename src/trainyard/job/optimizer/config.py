@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from trainyard.job.optimizer.traits import UpdateTraits
+
 if TYPE_CHECKING:
+    import torch
+
     from trainyard.cost.ops import BufferOp
 
-__all__ = ["LrSchedule", "OptimizerConfig"]
+__all__ = ["LrSchedule", "OptimizerConfig", "OptimizerFactory", "name_of"]
 
 LrSchedule = Literal["constant", "linear", "cosine", "wsd"]
+OptimizerFactory = Callable[[list[tuple[str, Any]]], "torch.optim.Optimizer | list[torch.optim.Optimizer]"]
+"""Makes an optimizer, or several, of the named parameters of a model, as ``torch.optim.AdamW`` does."""
 _FALLING = ("linear", "cosine", "wsd")
 
 
@@ -24,7 +30,7 @@ class OptimizerConfig:
 
     Attributes
     ----------
-    name : ``adamw`` (arXiv 1711.05101) or ``sgd``.
+    name : ``adamw`` (arXiv 1711.05101) or ``sgd``; ``own`` where ``make`` is given.
     lr : learning rate after warm-up.
     warmup_steps : steps over which the rate grows linearly; 0 begins with the whole rate.
     betas, eps : of AdamW.
@@ -40,9 +46,13 @@ class OptimizerConfig:
     lr_steps : steps after which a falling rate is at its least, warm-up included; 0 takes the steps of the run.
     decay_steps : of ``wsd``: the last steps, over which the rate falls; 0 takes a tenth of ``lr_steps``.
     min_lr_factor : the least rate of a falling one, as a share of ``lr``.
+    make : a class of optimizers, or a function that returns one, given pairs of a name and a parameter:
+        ``lambda params: torch.optim.Muon(params, lr=0.02)``. It says rates, decay and groups itself; schedules and
+        clipping are as without it.
+    traits : of the optimizer that ``make`` returns, found by `trainyard.job.optimizer.probe.probe` for a task.
     """
 
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: Literal["adamw", "sgd", "own"] = "adamw"
     lr: float = 1e-3
     warmup_steps: int = 0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -57,10 +67,16 @@ class OptimizerConfig:
     lr_steps: int = 0
     decay_steps: int = 0
     min_lr_factor: float = 0.0
+    make: OptimizerFactory | None = None
+    traits: UpdateTraits | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.name not in ("adamw", "sgd"):
-            raise ValueError(f"unknown optimizer {self.name!r}; known: adamw, sgd")
+        if self.make is not None:
+            self._check_own()
+        elif self.name not in ("adamw", "sgd"):
+            raise ValueError(
+                f"unknown optimizer {self.name!r}; known: adamw, sgd; any other is given as a class or a function (make)"
+            )
         names = (
             "lr",
             "warmup_steps",
@@ -88,6 +104,20 @@ class OptimizerConfig:
             )
         self._check_groups()
         self._check_schedule()
+
+    def _check_own(self) -> None:
+        if not callable(self.make):
+            raise TypeError(
+                f"make is a class of optimizers or a function that returns an optimizer of params, got a "
+                f"{type(self.make).__name__}, which has its parameters already; give its class or such a function"
+            )
+        changed = [f.name for f in fields(self) if f.name in _BUILT_IN and getattr(self, f.name) != f.default]
+        if changed:
+            raise ValueError(
+                f"{changed[0]} is of adamw and sgd; the optimizer that {name_of(self.make)} makes has its own: say "
+                "it there"
+            )
+        object.__setattr__(self, "name", "own")
 
     def _check_groups(self) -> None:
         if isinstance(self.no_decay, str):
@@ -129,22 +159,27 @@ class OptimizerConfig:
         said = [
             f"{f.name.replace('_', ' ')} {_text(getattr(self, f.name))}"
             for f in fields(self)
-            if f.name not in ("name", *self.unused_options())
+            if f.name not in ("name", "make", "traits", *self.unused_options())
             and (f.name in _ALWAYS_SAID or getattr(self, f.name) != f.default)
         ]
-        return f"{self.name}: " + ", ".join(said)
+        name = self.name if self.make is None else name_of(self.make)
+        return f"{name}: " + ", ".join(said)
 
     def unused_options(self) -> tuple[str, ...]:
-        """Name the fields that only the other optimizer has."""
+        """Name the fields that only other optimizers have."""
+        if self.make is not None:
+            return _BUILT_IN
         return ("betas", "eps") if self.name == "sgd" else ("momentum",)
 
     def settings(self) -> dict[str, Any]:
         """The values of all fields, as JSON has them; a function by its name and its first values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _OF_OWN}
+        if self.make is not None:
+            values["name"] = f"own: {name_of(self.make)}"
         if callable(self.lr_schedule):
             # Steps further and further apart, so that another function is seen soon.
             factors = [self.lr_schedule(2**n - 1) for n in range(_TRIED_STEPS)]
-            values["lr_schedule"] = f"{_name_of(self.lr_schedule)}: {_text(tuple(map(float, factors)))}"
+            values["lr_schedule"] = f"{name_of(self.lr_schedule)}: {_text(tuple(map(float, factors)))}"
         return dict(json.loads(json.dumps(values)))
 
     @property
@@ -155,28 +190,93 @@ class OptimizerConfig:
     @property
     def passes(self) -> tuple[BufferOp, ...]:
         """The ops of an update on flat buffers, as `trainyard.cost.ops.BUFFER_OPS` names them."""
-        update: BufferOp = "sgd_momentum" if self.name == "sgd" and self.momentum else self.name
-        return (update, "copy") if self.clip_value else (update,)
+        if self.make is not None:
+            # As many passes as there are tensors: what it computes beside moving them is not known.
+            moved = round(self.known_traits.state_bytes / 4)
+            updates: list[BufferOp] = ["sgd", *moved * [_MOVE]]
+        elif self.name == "sgd":
+            updates = ["sgd_momentum" if self.momentum else "sgd"]
+        else:
+            updates = ["adamw"]
+        return (*updates, _MOVE) if self.clip_value else tuple(updates)
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Tensors of a parameter's shape that PyTorch's optimizer keeps, in float32."""
+        """Tensors of a parameter's shape that the optimizer keeps, which may be divided with it."""
+        if self.make is not None:
+            names = [name for name, _ in self.known_traits.tensors]
+            return tuple(f"{OWN_STATE}{name}" for name in names) if self.divides else ()
         if self.name == "adamw":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum_buffer",) if self.momentum else ()
 
+    @property
+    def moment_types(self) -> dict[str, str]:
+        """The type of each of `moments`, as PyTorch names it."""
+        own = {} if self.make is None else {f"{OWN_STATE}{n}": kind for n, kind in self.known_traits.tensors}
+        return {name: own.get(name, "float32") for name in self.moments}
 
+    @property
+    def changes_rate(self) -> bool:
+        """True if the rate is another in some step than the optimizer has it."""
+        return bool(self.warmup_steps) or self.lr_schedule != "constant"
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Tensors of any shape that an optimizer keeps for whole parameters."""
+        if self.make is None or self.divides:
+            return ()
+        return tuple(f"{OWN_STATE}{name}" for name, _ in self.known_traits.tensors)
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes that the optimizer keeps for an element of a parameter."""
+        return 4.0 * len(self.moments) if self.make is None else self.known_traits.state_bytes
+
+    @property
+    def divides(self) -> bool:
+        """True if the update is computed element by element, so that ranks may divide a parameter and its state."""
+        return self.make is None or self.known_traits.scope == "element"
+
+    @property
+    def updates_parameters_alone(self) -> bool:
+        """True if the update of a parameter needs no other parameter."""
+        return self.make is None or self.known_traits.scope != "model"
+
+    @property
+    def known_traits(self) -> UpdateTraits:
+        """The traits of a user's optimizer.
+
+        Raises
+        ------
+        ValueError
+            If nobody has probed it: a task does.
+        """
+        if self.traits is None:
+            raise ValueError(
+                "it is not known how this optimizer updates; take the optimizer of a Task, which probes it"
+            )
+        return self.traits
+
+
+OWN_STATE = "state."
+"""Begins the names of what a user's optimizer keeps, in checkpoints."""
+_BUILT_IN = ("lr", "betas", "eps", "momentum", "weight_decay", "no_decay", "lr_scale")
 _ALWAYS_SAID = ("lr", "warmup_steps", "betas", "eps", "momentum", "weight_decay", "clip_norm")
 _TRIED_STEPS = 20
+_OF_OWN = ("make", "traits")
+_MOVE: BufferOp = "copy"
 
 
 def _text(value: Any) -> str:
     if callable(value):
-        return _name_of(value)
+        return name_of(value)
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, a class or what ``functools.partial`` made of one."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -184,7 +184,7 @@ def test_another_function_of_the_step_is_another_run(tmp_path: Path) -> None:
     def other(step: int) -> float:
         return 0.5**step if step < 1000 else 0.0
 
-    other.__qualname__ = "halving"
+    other.__name__ = "halving"
     with pytest.raises(CheckpointError, match=r"lr_schedule is halving: 1 0\.5 "):
         one_rank.run(tmp_path, 2, resume=True, optimizer=OptimizerConfig(lr_schedule=other))
     one_rank.run(tmp_path, 2, resume=True, optimizer=OptimizerConfig(lr_schedule=halving))
