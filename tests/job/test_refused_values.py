@@ -74,6 +74,8 @@ VALUES = {
         "min_lr_factor is from 0 to 1, got 2"),
     "least rate of a constant one": (
         lambda: OptimizerConfig(min_lr_factor=0.1), ValueError, r"min_lr_factor 0\.1 is of a rate that falls \(linear, "),
+    "decay of an average": (
+        lambda: OptimizerConfig(ema_decay=1.0), ValueError, "ema_decay is from 0 to below 1, got 1"),
     "decay of a cosine": (
         lambda: OptimizerConfig(lr_schedule="cosine", decay_steps=3), ValueError, r"decay_steps 3 are of wsd"),
     "more warm-up than steps": (

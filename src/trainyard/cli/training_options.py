@@ -110,6 +110,8 @@ class TrainingOptions(CheckpointOptions, Common):
     """Parameters without weight decay, between commas: 1d for biases and norms, or patterns such as '**.bias'."""
     lr_scale: Annotated[Scales | None, usual("lr_scale", "PATTERN=X")] = None
     """Parameters whose learning rate is so many times --lr, between commas, such as 'head.**=10'."""
+    ema_decay: Annotated[float | None, usual("ema_decay", "X"), FRACTION] = None
+    """Decay of a moving average of the parameters, which checkpoints keep as ema; 0 keeps none."""
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine", "wsd"] | None,
         usual("lr_schedule", "{constant,linear,cosine,wsd}"),

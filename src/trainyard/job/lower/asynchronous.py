@@ -57,6 +57,8 @@ def _reasons(
             f"the gradient's norm is that of all stages, so it cannot be cut to {optimizer.clip_norm:g}. Train without "
             "clipping (--clip-norm 0)"
         )
+    if optimizer.ema_decay:
+        yield "an average of the parameters would mix stages of different moments. Train without (--ema-decay 0)"
     if optimizer.make is not None:
         yield (
             f"{name_of(optimizer.make)} would count the updates of each stage for itself. Take adamw or sgd"

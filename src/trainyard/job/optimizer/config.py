@@ -46,6 +46,9 @@ class OptimizerConfig:
     lr_steps : steps after which a falling rate is at its least, warm-up included; 0 takes the steps of the run.
     decay_steps : of ``wsd``: the last steps, over which the rate falls; 0 takes a tenth of ``lr_steps``.
     min_lr_factor : the least rate of a falling one, as a share of ``lr``.
+    ema_decay : of an exponential moving average of the parameters, which checkpoints keep as ``ema``; 0 keeps none. As of
+        PyTorch's ``get_ema_multi_avg_fn``: the average is the parameters after the first update, and then takes over
+        ``1 - ema_decay`` of them after each.
     make : a class of optimizers, or a function that returns one, given pairs of a name and a parameter:
         ``lambda params: torch.optim.Muon(params, lr=0.02)``. It says rates, decay and groups itself; schedules and
         clipping are as without it.
@@ -67,6 +70,7 @@ class OptimizerConfig:
     lr_steps: int = 0
     decay_steps: int = 0
     min_lr_factor: float = 0.0
+    ema_decay: float = 0.0
     make: OptimizerFactory | None = None
     traits: UpdateTraits | None = field(default=None, compare=False, repr=False)
 
@@ -102,6 +106,8 @@ class OptimizerConfig:
             raise ValueError(
                 f"clip_norm {self.clip_norm:g} and clip_value {self.clip_value:g} both cut the gradient; give one of them"
             )
+        if not 0.0 <= self.ema_decay < 1.0:
+            raise ValueError(f"ema_decay is from 0 to below 1, got {self.ema_decay:g}")
         self._check_groups()
         self._check_schedule()
 
@@ -198,11 +204,18 @@ class OptimizerConfig:
             updates = ["sgd_momentum" if self.momentum else "sgd"]
         else:
             updates = ["adamw"]
-        return (*updates, _MOVE) if self.clip_value else tuple(updates)
+        updates += [_MOVE] if self.clip_value else []
+        updates += ["accumulate"] if self.ema_decay else []
+        return tuple(updates)
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Tensors of a parameter's shape that the optimizer keeps, which may be divided with it."""
+        """Tensors of a parameter's shape that are kept for each, and may be divided with it."""
+        return (*self.optimizer_moments, *((EMA,) if self.ema_decay else ()))
+
+    @property
+    def optimizer_moments(self) -> tuple[str, ...]:
+        """Those of `moments` that PyTorch's optimizer keeps."""
         if self.make is not None:
             names = [name for name, _ in self.known_traits.tensors]
             return tuple(f"{OWN_STATE}{name}" for name in names) if self.divides else ()
@@ -230,8 +243,10 @@ class OptimizerConfig:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that the optimizer keeps for an element of a parameter."""
-        return 4.0 * len(self.moments) if self.make is None else self.known_traits.state_bytes
+        """Bytes that are kept for an element of a parameter."""
+        if self.make is None:
+            return 4.0 * len(self.moments)
+        return self.known_traits.state_bytes + (4.0 if self.ema_decay else 0.0)
 
     @property
     def divides(self) -> bool:
@@ -259,6 +274,8 @@ class OptimizerConfig:
         return self.traits
 
 
+EMA = "ema"
+"""Names the moving average of parameters in checkpoints."""
 OWN_STATE = "state."
 """Begins the names of what a user's optimizer keeps, in checkpoints."""
 _BUILT_IN = ("lr", "betas", "eps", "momentum", "weight_decay", "no_decay", "lr_scale")

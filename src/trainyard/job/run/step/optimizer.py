@@ -10,7 +10,7 @@ import torch
 
 from trainyard.job.lower.buckets import Param
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.optimizer.config import OWN_STATE
+from trainyard.job.optimizer.config import EMA, OWN_STATE
 from trainyard.job.optimizer.groups import ParameterGroup
 from trainyard.job.optimizer.own import Optimizers, Piece, make_optimizer
 from trainyard.job.optimizer.rates import rate_factor
@@ -33,6 +33,7 @@ class Optimizer:
     Attributes
     ----------
     segments : of each bucket's master, by name.
+    ema : moving average of each bucket's master, by name; none before the first update.
     num_steps : that have changed the parameters.
     described : the user's optimizer, in one line; empty for the others.
     """
@@ -51,6 +52,7 @@ class Optimizer:
         self.mean_square = torch.zeros((), dtype=torch.float64)
         # Moments that were read from a checkpoint, until an optimizer may keep others.
         self.restored: dict[str, dict[str, torch.Tensor]] = {}
+        self.ema: dict[str, torch.Tensor] = {}
         self.segments: dict[str, list[Segment]] = {}
         self.inner = self._built_in(params) if config.make is None else self._own(params)
         for group in self.inner.param_groups:
@@ -166,6 +168,17 @@ class Optimizer:
         self.inner.step()
         for segment in (s for name in names for s in self.segments[name]):
             segment.part.grad = None
+        if self.config.ema_decay:
+            self._average(names)
+
+    def _average(self, names: Sequence[str]) -> None:
+        """Bring the moving averages up to date; the first values are the parameters."""
+        masters = {name: self.state.buckets[name].master for name in names}
+        known = [name for name in names if name in self.ema]
+        if known:
+            averages = [self.ema[name] for name in known]
+            torch._foreach_lerp_(averages, [masters[name] for name in known], 1 - self.config.ema_decay)
+        self.ema |= {name: master.clone() for name, master in masters.items() if name not in self.ema}
 
     def _divide(self, grads: list[torch.Tensor], divisor: float) -> None:
         """Divide the gradients. The fused kernels do so as they go, so clipping takes no pass of its own."""
@@ -188,14 +201,14 @@ class Optimizer:
                 group["lr"] = group["initial_lr"] * factor
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
+        """Tensors of a master's size that are kept, by name (``exp_avg``) and bucket; none before the first step."""
         if self.restored:
             return self.restored
-        found: dict[str, dict[str, torch.Tensor]] = {}
+        found: dict[str, dict[str, torch.Tensor]] = {EMA: dict(self.ema)} if self.ema else {}
         for name, segments in self.segments.items():
             in_order = sorted(segments, key=lambda segment: segment.first)
             share = self.state.buckets[name].bucket.share
-            for field in self.config.moments:
+            for field in self.config.optimizer_moments:
                 key = field.removeprefix(OWN_STATE)
                 states = [self.inner.state_of(segment.part) for segment in in_order]
                 if states and all(key in state for state in states):
@@ -217,7 +230,7 @@ class Optimizer:
         ----------
         kept : what `numbers` returned, of all ranks.
         """
-        self.num_steps, self.restored = num_steps, {}
+        self.num_steps, self.restored, self.ema = num_steps, {}, {}
         self.num_updates = {name: num_steps * each for name, each in self.updates_in_step.items()}
         for member in self.inner.members:
             member.state.clear()
@@ -228,6 +241,7 @@ class Optimizer:
             for field in self.config.moments:
                 flat = torch.zeros_like(bucket.master, dtype=getattr(torch, types[field]))
                 self.restored.setdefault(field, {})[name] = flat
+        self.ema = dict(self.restored.get(EMA, {}))
         for name, segments in self.segments.items():
             for segment in segments:
                 self._restore(segment, name, kept)
@@ -240,9 +254,8 @@ class Optimizer:
             state["step"] = torch.tensor(float(self.num_updates[bucket]), device=self.state.device)
         elif self.config.make is not None:
             state = state_numbers(kept, self.inner.group_of(segment.part), self.state.device)
-        moments = {
-            field.removeprefix(OWN_STATE): segment.of(of[bucket]) for field, of in self.restored.items()
-        }
+        names = {field: field.removeprefix(OWN_STATE) for field in self.config.optimizer_moments}
+        moments = {name: segment.of(self.restored[field][bucket]) for field, name in names.items()}
         if state or moments:
             self.inner.set_state(segment.part, state | moments)
 
