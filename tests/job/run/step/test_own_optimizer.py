@@ -57,6 +57,21 @@ class NormedSgd(torch.optim.SGD):
         super().step()
 
 
+class ShortMomentum(torch.optim.SGD):
+    """Keeps its momentum in 16 bits, and counts in its groups."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update."""
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for param in group["params"]:
+                state = self.state[param]
+                before = state.get("mean", torch.zeros_like(param, dtype=torch.bfloat16))
+                state["mean"] = (0.9 * before.to(param.dtype) + param.grad).to(torch.bfloat16)
+                param -= group["lr"] / group["count"] * state["mean"].to(param.dtype)
+
+
 ADAFACTOR = partial(torch.optim.Adafactor, lr=0.05)
 NORMED = partial(NormedSgd, lr=0.5, momentum=0.9)
 
@@ -248,8 +263,9 @@ def _run(folder: Path, steps: int, make: Any, resume: bool = False, **sizes: Any
         (muon_and_adam, {"pipeline": 2}, {}),
         pytest.param(ADAFACTOR, {"data": 2}, {"pipeline": 2}, marks=pytest.mark.slow),
         pytest.param(torch.optim.NAdam, {}, {"data": 2, "zero": 1}, marks=pytest.mark.slow),
+        pytest.param(ShortMomentum, {"data": 2, "zero": 1}, {}, marks=pytest.mark.slow),
     ],
-    ids=["groups", "Muon", "Adafactor", "NAdam"],
+    ids=["groups", "Muon", "Adafactor", "NAdam", "bfloat16"],
 )
 def test_a_run_goes_on_exactly_also_on_other_ranks(
     make: Any, sizes: dict[str, int], others: dict[str, int], tmp_path: Path

@@ -232,10 +232,10 @@ class Optimizer:
         """
         self.num_steps, self.restored, self.ema = num_steps, {}, {}
         self.num_updates = {name: num_steps * each for name, each in self.updates_in_step.items()}
-        for member in self.inner.members:
-            member.state.clear()
         if not num_steps:  # as one that is new: there are no moments yet
             return
+        for member in self.inner.members:
+            member.state.clear()
         types = dict(self.config.moment_types)
         for name, bucket in self.state.buckets.items():
             for field in self.config.moments:

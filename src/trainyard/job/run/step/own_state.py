@@ -41,8 +41,7 @@ def set_group_numbers(optimizers: Optimizers, kept: Mapping[str, Any]) -> None:
     """Give the groups the numbers that they had; an optimizer may count there."""
     for group in optimizers.param_groups:
         for key, number in kept.get(str(group[GROUP]), {}).items():
-            if key in group:
-                group[key] = value_of(number, torch.device("cpu"))
+            group[key] = value_of(number, torch.device("cpu"))
 
 
 def tensors_of(optimizers: Optimizers, segments: Iterable[Segment]) -> dict[str, dict[str, torch.Tensor]]:
