@@ -77,6 +77,8 @@ def test_a_cosine_is_that_of_pytorch_and_stays_at_its_end() -> None:
         optimizer.step()
         scheduler.step()
     assert rate_factor(config, 10) == rate_factor(config, 99) == 0.1
+    only_warmup = OptimizerConfig(lr_schedule="linear", warmup_steps=4, lr_steps=4)
+    assert [rate_factor(only_warmup, k) for k in (3, 4, 5)] == [1.0, 0.0, 0.0]
     # Of a stage that is updated twice in a step.
     assert rate_factor(config, 10, 2) == pytest.approx(rate_factor(config, 5))
 

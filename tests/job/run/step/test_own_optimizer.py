@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from trainyard.job.plan import PlanError
 from trainyard.job.planning import plan as plan_model
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import CheckpointError
-from trainyard.job.run.step.data import FunctionData
+from trainyard.job.run.step.data import FunctionData, by_path
+from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.train import train
 from trainyard.job.simulate import simulate_plan
+from trainyard.job.task import Task
 
 SHAPES = {"a.weight": (9, 8), "a.bias": (9,), "norm.weight": (8,), "b.weight": (8, 9), "scale": ()}
 Params = list[tuple[str, Tensor]]
@@ -226,6 +229,25 @@ def test_auto_chooses_no_such_plan(make: Any) -> None:
     assert any("Only plans that divide no parameter" in reason for reason in found.plan.reasons)
     for other in found.runners_up:
         assert "ZeRO" not in other.name
+
+
+def test_parameters_in_16_bits_are_updated_as_those_of_the_built_in_optimizer() -> None:
+    def params(optimizer: OptimizerConfig) -> dict[str, Tensor]:
+        work = Task(model(), "bfloat16", optimizer=optimizer)
+        program = work.program(8)
+        one = replace(plan(), fingerprint=program.fingerprint, dtype="bfloat16")
+        values = {n: p.detach().clone() for n, p in work.model.module.named_parameters()}
+        executor = Executor(lower(program, one, work.optimizer), 0, values.__getitem__, torch.device("cpu"))
+        for step in range(STEPS):
+            executor.step(by_path(batch(step)), step)
+        return executor.state.local_tensors({n: s.master for n, s in executor.state.buckets.items()})
+
+    wanted = params(OptimizerConfig(lr=0.01, weight_decay=0.1))
+    found = params(OptimizerConfig(make=partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)))
+    before = dict(model().module.named_parameters())
+    for path, value in wanted.items():
+        torch.testing.assert_close(found[path], value, rtol=2e-3, atol=1e-5)
+        assert not torch.allclose(value, before[path], rtol=0.02)
 
 
 def test_its_state_is_counted() -> None:
