@@ -51,7 +51,7 @@ class PredictedKernels:
     weight_bytes: float = 2.0
     cache_bytes: float = 2.0
 
-    @property
+    @cached_property
     def device(self) -> DeviceSpec:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
@@ -120,12 +120,10 @@ class PredictedKernels:
         width = attention.latent + attention.rotary / 2 if attention.latent else attention.head_width
         num_bytes = seen * (attention.cached_per_token * self.cache_bytes)
         num_bytes += 2 * num * attention.num_heads * width * _ACTIVATION_BYTES
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
         # Keys and values are cut in parts, which are computed at once; a second kernel puts their results together.
-        moving_s = (num_bytes + 2 * efficiency.half_memory_bytes) / rate + 2 * _BETWEEN_S
-        flops_per_s = self.device.peak("bfloat16") * efficiency.max_matmul_fraction
-        computing_s = seen * attention.decode_flops_per_cached / flops_per_s
+        half_bytes = self.device.efficiency.half_memory_bytes
+        moving_s = (num_bytes + 2 * half_bytes) / self._memory_bytes_per_s + 2 * _BETWEEN_S
+        computing_s = seen * attention.decode_flops_per_cached / self._attention_flops_per_s
         return np.maximum(moving_s, computing_s) + self._kept_s(attention, num)
 
     def all_reduce_s(self, num_elements: int) -> float:
@@ -159,9 +157,15 @@ class PredictedKernels:
         return self._moved_s(num_tokens * attention.cached_per_token * (_ACTIVATION_BYTES + self.cache_bytes))
 
     def _moved_s(self, num_bytes: float) -> float:
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
-        return (num_bytes + efficiency.half_memory_bytes) / rate + _BETWEEN_S
+        return (num_bytes + self.device.efficiency.half_memory_bytes) / self._memory_bytes_per_s + _BETWEEN_S
+
+    @cached_property
+    def _memory_bytes_per_s(self) -> float:
+        return self.device.memory_bandwidth_bytes_per_s * self.device.efficiency.max_memory_fraction
+
+    @cached_property
+    def _attention_flops_per_s(self) -> float:
+        return self.device.peak("bfloat16") * self.device.efficiency.max_matmul_fraction
 
 
 def _num_seen(attention: Attention, chunks: Sequence[tuple[int, int]]) -> int:
