@@ -54,7 +54,7 @@ def trial(make: Distinct, replicas: int, tensor: int, stages: int, router: str) 
         name="small",
         plan=None,
         step_time=STEP,
-        described=(("attention", 13),),
+        described_kernels=(("attention", 13),),
         tensor_parallel=tensor,
         pipeline_stages=stages,
         data_parallel=1,

@@ -170,7 +170,7 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
         "share": plan.share,
         "best": _trial_document(plan.best),
         "step_time_from": plan.deployment.model.source,
-        "described_kernels": dict(plan.deployment.model.described),
+        "described_kernels": dict(plan.deployment.model.described_kernels),
         "runners_up": [_trial_document(each) for each in plan.runners_up],
         "closest": None if plan.closest is None else _trial_document(plan.closest),
         "bottleneck": None if plan.bottleneck is None else plan.bottleneck.name,

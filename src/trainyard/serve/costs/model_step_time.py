@@ -92,10 +92,10 @@ class GraphCosts:
         return seconds + self.dispatched_s(num)
 
     def dispatched_s(self, num: int) -> float:
-        """In which tokens of all ranks go to their experts and come back: all of them to all, and sums of parts back."""
+        """Return the seconds in which the tokens of all ranks go to their experts and come back."""
         if self.between_ranks is None:
             return 0.0
-        gathers = self.graph.between_ranks.all_gathers
+        gathers = self.graph.data_parallel_collectives.all_gathers
         return sum(count * self.between_ranks.all_gather_s(num * each) for each, count in gathers)
 
     def communication_s(self, num: int) -> float:
@@ -173,7 +173,7 @@ class ModelStepTime(CopyTimes):
     Parameters
     ----------
     costs : the parts of a step's time.
-    host : the time after every step in which the devices wait for the host.
+    host : time after every step in which the devices wait for the host.
     copies : the attributes of `CopyTimes`, by name.
     """
 
@@ -239,11 +239,11 @@ class ModelStepTime(CopyTimes):
         if num_tokens not in self._tokens_s:
             self._tokens_s[num_tokens] = self.costs.tokens_s(num_tokens)
         if num_sequences not in self._sequences_s:
-            self._sequences_s[num_sequences] = self._after_tokens_s(num_sequences)
+            self._sequences_s[num_sequences] = self._last_tokens_s(num_sequences)
         return self._tokens_s[num_tokens] + self._sequences_s[num_sequences]
 
-    def _after_tokens_s(self, num_sequences: int) -> float:
-        """Of the kernels for last tokens, and of the host."""
+    def _last_tokens_s(self, num_sequences: int) -> float:
+        """Return the seconds of the kernels for last tokens, and of the host after them."""
         return self.costs.sequences_s(num_sequences) + self.host.seconds(num_sequences)
 
 

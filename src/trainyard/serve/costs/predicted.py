@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.serve.costs.collectives import NodeCollectives
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
+from trainyard.serve.costs.node_collectives import NodeCollectives
 from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
@@ -56,7 +56,7 @@ class PredictedKernels:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
 
-    def described(self, graph: StepGraph) -> dict[str, int]:
+    def num_described(self, graph: StepGraph) -> dict[str, int]:
         return graph.num_kernels
 
     def product_s(self, num_rows: int, product: Product) -> float:
@@ -140,11 +140,11 @@ class PredictedKernels:
 
     @cached_property
     def _in_node(self) -> NodeCollectives | None:
-        """Collectives of devices in one node; None for one device, and where only the links of the cluster are known."""
+        """Collectives within one node; None for one device, and where `trainyard.cost.collectives` gives the times."""
         if self.num_devices == 1:
             return None
-        found = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
-        return found if found.is_known else None
+        collectives = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
+        return collectives if collectives.is_known else None
 
     def send_s(self, num_elements: int) -> float:
         return self._collective_s("send", num_elements, (0, self.num_devices))
