@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from deployments import STEP
-from distinct_results import (
-    Distinct,
+from distinct_results import Distinct
+from page_figures import figures_of
+from shown_cells import (
     Row,
     cards_of,
     check_facts,
@@ -21,7 +22,6 @@ from distinct_results import (
     share,
     tables_of,
 )
-from page_figures import figures_of
 
 from trainyard.report.serve_place import place_document, place_tables
 from trainyard.report.serve_place_page import serve_place_page

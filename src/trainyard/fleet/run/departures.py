@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.backend import Backend
@@ -32,8 +32,8 @@ class Departures:
         # Those that the backend could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
         self._final: dict[str, Event] = {}
-        # Devices of jobs of which it is not known whether they run.
-        self._reserved: dict[str, frozenset[int]] = {}
+        # Devices of jobs of which it is not known whether they run; None where these are not known, either.
+        self._reserved: dict[str, frozenset[int] | None] = {}
 
     @property
     def ending(self) -> frozenset[str]:
@@ -57,8 +57,13 @@ class Departures:
         if self._has_left(name):
             del self._held[name]
 
-    def reserve(self, name: str, devices: frozenset[int]) -> None:
-        """Let nobody have devices that a job may have, until it is known again or leaves."""
+    def lose(self, devices: Set[int]) -> None:
+        """Note that devices are on nodes that were lost, for jobs that have them and could not be told to leave yet."""
+        for name in self._untold:
+            self._untold[name] |= not devices.isdisjoint(self._held[name] or ())
+
+    def reserve(self, name: str, devices: frozenset[int] | None) -> None:
+        """Let nobody have devices that a job may have, until it is known again or leaves; None is all devices."""
         self._reserved[name] = devices
 
     def release(self, name: str) -> None:

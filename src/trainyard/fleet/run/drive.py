@@ -143,16 +143,11 @@ class Driver:
         """A job comes back that a driver before this one had; where it still runs, it goes on.
 
         One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the
-        job, and `expel` stops what may still run of it.
+        job, and nobody gets the devices that it may have, until it is restored or `expel` has stopped it.
         """
         grant = past.grant if past.grant is not None and self._can_keep(job.name, past.grant) else None
         # First what may fail, so that nothing is noted of a job that is not restored.
-        runs = self.backend.adopt(job, grant or Grant(()))
-        goes_on = grant is not None and (runs or self.backend.progress(job.name).ended)
-        if not runs:
-            self._departures.watch(job.name)
-        elif grant is None:
-            self._departures.leave(job.name, self.backend.held(job.name))
+        kept = self._running.take_back(job, grant, past)
         self.allocator.enter(job, now_s)
         self._departures.release(job.name)
         row, table = int(self.table.active[-1]), self.table
@@ -162,12 +157,12 @@ class Driver:
             table.reports[row] = training_of(job).remembered(timings)
         table.left[row] = max(0.0, job.work - work)
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
-        if grant is not None and goes_on:
-            self.allocator.take_over(row, grant, now_s)
+        if kept is not None:
+            self.allocator.take_over(row, kept, now_s)
             if self.coordinator.rounds is not None:
                 self.coordinator.rounds.partners.resumed(row)
-            self.running[row] = grant
-            self.tell(Event(now_s, job, Happening.STAYS, grant))
+            self.running[row] = kept
+            self.tell(Event(now_s, job, Happening.STAYS, kept))
 
     def _can_keep(self, name: str, grant: Grant) -> bool:
         """Whether a job may go on where it was: there are such devices, and nobody is to have them now."""
@@ -175,10 +170,6 @@ class Driver:
         return max(grant.devices, default=0) < self.cluster.whole.num_devices and given.isdisjoint(
             grant.devices
         )
-
-    def reserve(self, name: str, grant: Grant) -> None:
-        """Let nobody have the devices of a job that cannot be restored now, until it is, or is expelled."""
-        self._departures.reserve(name, frozenset(grant.devices))
 
     def expel(self, name: str) -> None:
         """Have a job leave that cannot come back; nobody else gets its devices until it `has_left`."""
@@ -214,6 +205,7 @@ class Driver:
             self.allocator.stop([row], now_s)
             self._part(row, now_s)
         self._running.forget_failures(row)
+        self.waiting.pop(job.name, None)
         self.allocator.forget(row, now_s)
         self._departures.end(Event(now_s, job, what, grant, why))
 
@@ -251,7 +243,9 @@ class Driver:
         if away == before:
             return
         lost, alone = self.coordinator.change_nodes(away, now_s)
-        names = ", ".join(f"node {node}" for node in sorted(away - before))
+        gone = away - before
+        self._departures.lose({device for device, node in enumerate(self.cluster.node_of) if node in gone})
+        names = ", ".join(f"node {node}" for node in sorted(gone))
         for row in lost:
             self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
             self._running.forget_failures(row)  # they were the node's

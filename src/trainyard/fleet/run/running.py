@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from trainyard.fleet.errors import one_line
@@ -10,8 +11,9 @@ from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.fault import is_infrastructure_fault
+from trainyard.fleet.run.past import Past
 from trainyard.fleet.run.patience import Failures, Patience
-from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.job import Grant, Job
 
 __all__ = ["Running"]
 
@@ -67,6 +69,35 @@ class Running:
             return None
         self.waiting.discard(row)
         return None
+
+    def take_back(self, job: Job, grant: Grant | None, past: Past) -> Grant | None:
+        """Take over a job that a driver before this one had; return the devices on which it goes on, or None.
+
+        Parameters
+        ----------
+        grant : devices on which it may go on; None if it is to leave those that it has.
+        past : where the backend raises an error, nobody gets the devices that the job may have according to this.
+        """
+        try:
+            runs = self._engine.adopt(job, grant or Grant(()))
+            goes_on = runs or (grant is not None and self._engine.progress(job.name).ended)
+            if not runs:
+                self.departures.watch(job.name)
+            elif grant is None:
+                self.departures.leave(job.name, self._engine.held(job.name))
+        except Exception:
+            self.departures.reserve(job.name, self._may_have(job.name, past))
+            raise
+        return grant if goes_on else None
+
+    def _may_have(self, name: str, past: Past) -> frozenset[int] | None:
+        """Return the devices on which a job may run; None if any may be among them.
+
+        One that waits may still be leaving its devices, and one that moves may still have those that it had before.
+        """
+        if past.grant is None:
+            return frozenset() if math.isnan(past.first_start_s) else self._engine.held(name)
+        return frozenset(past.grant.devices) | (self._engine.held(name) or frozenset())
 
     def progress(self, row: int) -> Progress | None:
         """How far a job is; None where that cannot be said now."""
