@@ -37,6 +37,7 @@ LONG = {
     "selective_recompute",
     "sjf",
     "sublinear",
+    "vtc",  # its replica is compared with more of what the program says
 }
 # Packages of tables, and the modules in them that several tables use.
 PACKAGES = {

@@ -21,7 +21,10 @@ from trainyard.serve.simulate import simulate_requests
 
 
 @needs_data(DATA)
-@pytest.mark.parametrize("name", sorted(ADMISSIONS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "vtc" else pytest.mark.long) for name in sorted(ADMISSIONS)],
+)
 def test_service_is_as_in_the_program(name):
     results, service = served(ADMISSIONS[name])
     stopped, whole = (row for row in table(DATA / "reference/serve/vtc.csv") if row["policy"] == name)
