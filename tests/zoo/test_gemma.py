@@ -67,7 +67,9 @@ def renamed(path: str) -> str:
 
 
 def test_logits_are_those_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'trainyard-ml[server]'"
+    )
     fields = hugging_face(SMALL)
     fields.pop("model_type")
     with torch.random.fork_rng():

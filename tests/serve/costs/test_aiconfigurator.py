@@ -14,7 +14,7 @@ from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
 from trainyard.serve.deploy import served_model
 from trainyard.serve.errors import ServeError
 
-pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet files")
+pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'trainyard-ml[kernels]'")
 _ATTENTION = Attention(32, 8, 128)
 _SHAPE = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
 _SHAPE |= {"kv_cache_dtype": "bfloat16"}

@@ -164,7 +164,7 @@ class KernelTimes(Protocol):
         ...
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """All matrix products of the experts of one layer."""
+        """Return the seconds of all matrix products of the experts of one layer."""
         ...
 
     def pointwise_s(self, num_elements: int) -> float:
@@ -180,12 +180,12 @@ class KernelTimes(Protocol):
         ...
 
     def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        """The gradients of `prompt_attention_s` of the same chunks.
+        """Return the seconds of the backward pass of the attention of `prompt_attention_s`.
 
         Raises
         ------
         ServeError
-            If they were not measured.
+            If backward passes were not measured.
         """
         ...
 

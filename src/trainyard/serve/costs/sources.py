@@ -161,7 +161,7 @@ def _measured(tables: _Source, cluster: Cluster, num_devices: int, weights: str)
 
 
 def _check_profile(folder: Path, num_stages: int, weights: str) -> None:
-    """Refuse what profiles of layers do not cover: pipelines, and weights that are not of 16 bits."""
+    """Refuse pipelines and weights that are not of 16 bits, which profiles of layers do not cover."""
     if num_stages > 1:
         raise ServeError(f"{folder} has profiles of layers, which do not cover pipelines; use --pp 1")
     if FORMATS[weights].num_bytes != 2:
@@ -233,7 +233,7 @@ def _folder(kernels: Path) -> _Source:
 
 
 def _profiled(folder: Path, device: str, model: str) -> str:
-    """The name that a profile gives a model."""
+    """Find the name of a model in the profiles of a folder."""
     known = profiled_models(folder, device)
     if not known:
         raise ServeError(
@@ -250,5 +250,5 @@ def _profiled(folder: Path, device: str, model: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Of the last part of a model's name, with numbers apart: llama, 3, 8b."""
+    """Split the last part of a model's name into words and numbers: llama, 3, 8b."""
     return set(re.findall(r"\d+[a-z]?(?![a-z\d])|\d+|[a-z]+", name.lower().rpartition("/")[2]))

@@ -72,8 +72,8 @@ class AiconfiguratorKernels:
 
     Attributes
     ----------
-    folder : of the package, or its ``systems``.
-    device : its name.
+    folder : folder of the package, or its ``systems``.
+    device : name of the device.
     num_devices : devices of a tensor-parallel group.
     weights : format of the weights, a key of `trainyard.serve.costs.formats.FORMATS`.
     backend : the server whose kernels were measured: vllm, sglang or trtllm. Each op has the times of the newest whole
@@ -205,7 +205,7 @@ class AiconfiguratorKernels:
 
     @cached_property
     def _products(self) -> Grid | None:
-        """The seconds of products by columns, width and rows."""
+        """Seconds of products by columns, width and rows."""
         wanted: list[Wanted] = [("gemm_dtype", "=", _FORMATS[self.weights])]
         return self._tables.grid("gemm", "gemm_perf", ("n", "k", "m"), wanted)
 
@@ -226,7 +226,7 @@ class AiconfiguratorKernels:
 
     @cached_property
     def _all_gathers(self) -> Grid | None:
-        """The seconds of all-gathers by elements of the whole result."""
+        """Seconds of all-gathers by elements of the whole result."""
         wanted: list[Wanted] = [
             ("op_name", "=", "all_gather"),
             ("nccl_dtype", "=", "half"),
