@@ -215,7 +215,7 @@ def _server_options(options: Options) -> ServerOptions:
 
 
 def _models(options: Options) -> dict[str, str]:
-    """Folders of the models, or their names of the zoo, by the names that requests call them by."""
+    """Return folders of models, or their names of the zoo, by the names that requests call them by."""
     given: dict[str, str] = {}
     for text in options.models:
         before, _, after = text.partition("=")
@@ -243,7 +243,7 @@ def _engine_factories(
     folder: Path,
     failed: dict[str, str],
 ) -> Mapping[str, Sequence[EngineFactory]]:
-    """How each replica of each model is computed, by the name of the model."""
+    """Return the engines of the replicas of each model, by the name of the model."""
     if options.cluster is None:
         return local_engines(options, models, drawn, options.policy, placement, folder, failed)
     if options.placement is not None:
@@ -254,7 +254,7 @@ def _engine_factories(
 
 
 def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:
-    """Those of the models that are computed with random weights, for there is no folder."""
+    """Return the models of the zoo, which are computed with random weights, by the names that requests call them by."""
     if options.engine != "torch":
         return {}
     return {name: model for name, model in models.items() if not Path(model).exists()}
