@@ -168,7 +168,7 @@ class _Simulation:
         if len(state.route) > 1:
             self.instances[state.route[-1]].num_expected += traced.request.num_samples
         most = state.max_num_tokens - traced.request.prompt_tokens
-        if most < min(traced.max_output_tokens, traced.request.max_tokens):
+        if most < traced.longest_answer_tokens:
             self.results.num_cut += 1
         for number, output_tokens in enumerate(traced.by_sample, state.number):
             self._output_tokens[number] = min(output_tokens, most)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.serve.costs.collectives import NodeCollectives
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
+from trainyard.serve.costs.node_collectives import NodeCollectives
 from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
@@ -58,14 +58,14 @@ class PredictedKernels:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
 
-    def described(self, graph: StepGraph) -> dict[str, int]:
+    def num_described(self, graph: StepGraph) -> dict[str, int]:
         return graph.num_kernels
 
     def product_s(self, num_rows: int, product: Product) -> float:
         return self._product_s(num_rows, product.width, product.columns, 1)
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """All matrix products of the experts, with random routing: the weights of each active expert are read once."""
+        """Return the seconds of experts with random routing, where the weights of each active expert are read once."""
         num_rows = num_tokens * experts.num_used / experts.num_devices
         touched = experts.mean_active(num_tokens)
         columns = experts.width * (2 if experts.is_gated else 1)
@@ -102,7 +102,10 @@ class PredictedKernels:
         return self._attended_s(attention, chunks, 1.0, num_bytes) + self._kept_s(attention, tokens)
 
     def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        """Reads queries, results and their gradients, and keys and values; writes gradients of all that went in."""
+        """Return the seconds of a kernel that reads queries, keys, values, results and the gradient of the results.
+
+        The kernel writes the gradients of queries, keys and values.
+        """
         tokens, seen = sum(num for num, _ in chunks), _num_seen(attention, chunks)
         num_bytes = float(4 * tokens * attention.num_heads * attention.head_width * _ACTIVATION_BYTES)
         num_bytes += seen * attention.cached_per_token * (self.cache_bytes + 2 * _ACTIVATION_BYTES)
@@ -111,7 +114,7 @@ class PredictedKernels:
     def _attended_s(
         self, attention: Attention, chunks: Sequence[tuple[int, int]], passes: float, num_bytes: float
     ) -> float:
-        """Of a kernel that computes scores and sums of all pairs so many times, and reads and writes so many bytes."""
+        """Return the seconds of a kernel that computes scores and sums of all pairs ``passes`` times."""
         pairs = sum(attention.num_pairs(num, before) for num, before in chunks)
         flops = passes * 4.0 * attention.num_heads * attention.head_width * pairs
         computing_s = flops / self.device.matmul_flops_per_s(flops, "bfloat16") + _BETWEEN_S
@@ -153,11 +156,11 @@ class PredictedKernels:
 
     @cached_property
     def _in_node(self) -> NodeCollectives | None:
-        """Collectives of devices in one node; None for one device, and where only the links of the cluster are known."""
+        """Collectives within one node; None for one device, and where `trainyard.cost.collectives` gives the times."""
         if self.num_devices == 1:
             return None
-        found = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
-        return found if found.is_known else None
+        collectives = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
+        return collectives if collectives.is_known else None
 
     def send_s(self, num_elements: int) -> float:
         return self._collective_s("send", num_elements, (0, self.num_devices))
@@ -168,7 +171,7 @@ class PredictedKernels:
         return max(cost.seconds - self.device.collective_launch_s, cost.moving_s)
 
     def _kept_s(self, attention: Attention, num_tokens: int) -> float:
-        """Of the kernel that puts keys and values of tokens in the cache."""
+        """Return the seconds of the kernel that puts keys and values of tokens in the cache."""
         return self._moved_s(num_tokens * attention.cached_per_token * (_ACTIVATION_BYTES + self.cache_bytes))
 
     def _moved_s(self, num_bytes: float) -> float:
@@ -184,7 +187,7 @@ class PredictedKernels:
 
 
 def _num_seen(attention: Attention, chunks: Sequence[tuple[int, int]]) -> int:
-    """Tokens whose keys and values chunks of prompts need."""
+    """Count the tokens whose keys and values chunks of prompts need."""
     return sum(
         num + (min(before, attention.window) if attention.window else before) for num, before in chunks
     )
