@@ -151,7 +151,7 @@ class GraphCosts:
 
 
 @dataclass
-class _Work:
+class RankWork:
     """Work of one data-parallel rank in a step.
 
     Attributes
@@ -166,6 +166,22 @@ class _Work:
     num_cached: int = 0
     num_tokens: int = 0
     num_items: int = 0
+
+
+def _work_of_ranks(items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> Collection[RankWork]:
+    by_rank: dict[int, RankWork] = {}
+    for number, start, stop in items:
+        state = requests[number]
+        if (work := by_rank.get(state.rank)) is None:
+            work = by_rank[state.rank] = RankWork()
+        work.num_items += 1
+        work.num_tokens += stop - start
+        if stop > state.num_prefill_tokens:
+            work.num_decodes += 1
+            work.num_cached += stop
+        else:
+            work.chunks.append((stop - start, start))
+    return by_rank.values()
 
 
 class ModelStepTime(CopyTimes):
@@ -187,20 +203,11 @@ class ModelStepTime(CopyTimes):
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
         """Return the seconds of a step: of the slowest data-parallel rank, and of the experts of all ranks."""
-        by_rank: dict[int, _Work] = {}
-        for number, start, stop in items:
-            state = requests[number]
-            if (work := by_rank.get(state.rank)) is None:
-                work = by_rank[state.rank] = _Work()
-            work.num_items += 1
-            work.num_tokens += stop - start
-            if stop > state.num_prefill_tokens:
-                work.num_decodes += 1
-                work.num_cached += stop
-            else:
-                work.chunks.append((stop - start, start))
-        longest_s = max(map(self._rank_s, by_rank.values()))
-        return longest_s + self._experts_of(sum(work.num_tokens for work in by_rank.values()))
+        return self.work_seconds(_work_of_ranks(items, requests))
+
+    def work_seconds(self, ranks: Collection[RankWork]) -> float:
+        """Return the seconds of a step from the work of each data-parallel rank."""
+        return max(map(self._rank_s, ranks)) + self._experts_of(sum(work.num_tokens for work in ranks))
 
     def stage_seconds(
         self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
@@ -225,7 +232,7 @@ class ModelStepTime(CopyTimes):
         num_tokens = sum(num for chunks in by_rank.values() for num, _ in chunks)
         return longest_s + self._experts_of(num_tokens) + self.host.seconds(len(items))
 
-    def _rank_s(self, work: _Work) -> float:
+    def _rank_s(self, work: RankWork) -> float:
         """Return the seconds of a data-parallel rank, without experts."""
         mean = np.array([work.num_cached / max(work.num_decodes, 1)])
         attention_s = float(self.costs.attention_s(work.chunks, work.num_decodes, mean)[0])
@@ -274,7 +281,8 @@ class PipelineStepTime:
             raise ServeError(
                 f"the time of {num_stages} stages; this step time is of {len(self.stages)}; simulate as many"
             )
-        by_kind = np.array([each.seconds(items, requests) for each in self._kinds])
+        ranks = _work_of_ranks(items, requests)  # every stage computes the same items
+        by_kind = np.array([each.work_seconds(ranks) for each in self._kinds])
         return np.asarray(by_kind[self._kind_of])
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:

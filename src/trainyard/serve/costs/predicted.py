@@ -10,9 +10,10 @@ A. Gray, "Getting Started with CUDA Graphs", NVIDIA technical blog, 2019: kernel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from trainyard.serve.step_time import ATTENTION_BACKWARD
 __all__ = ["PredictedKernels"]
 
 Floats = NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, Floats)
 
 _BETWEEN_S = 0.5e-6  # two kernels of a recorded graph
 _ACTIVATION_BYTES = 2  # servers keep 16 bits between products, whatever the weights are in
@@ -51,7 +53,7 @@ class PredictedKernels:
     weight_bytes: float = 2.0
     cache_bytes: float = 2.0
 
-    @property
+    @cached_property
     def device(self) -> DeviceSpec:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
@@ -119,17 +121,28 @@ class PredictedKernels:
         return max(computing_s, self._moved_s(num_bytes))
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
-        seen = num * (np.minimum(mean_tokens, attention.window) if attention.window else mean_tokens)
+        if len(mean_tokens) > 1:
+            return self._decode_s(attention, num, mean_tokens, np.minimum, np.maximum)
+        # Of one step, plain numbers take a fraction of the time that arrays of one element take.
+        return np.array([self._decode_s(attention, num, float(mean_tokens[0]), min, max)])
+
+    def _decode_s(
+        self,
+        attention: Attention,
+        num: int,
+        mean_tokens: Seconds,
+        smaller: Callable[[Seconds, Any], Seconds],
+        larger: Callable[[Seconds, Seconds], Seconds],
+    ) -> Seconds:
+        seen = num * (smaller(mean_tokens, attention.window) if attention.window else mean_tokens)
         width = attention.latent + attention.rotary / 2 if attention.latent else attention.head_width
         num_bytes = seen * (attention.cached_per_token * self.cache_bytes)
         num_bytes += 2 * num * attention.num_heads * width * _ACTIVATION_BYTES
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
         # Keys and values are cut in parts, which are computed at once; a second kernel puts their results together.
-        moving_s = (num_bytes + 2 * efficiency.half_memory_bytes) / rate + 2 * _BETWEEN_S
-        flops_per_s = self.device.peak("bfloat16") * efficiency.max_matmul_fraction
-        computing_s = seen * attention.decode_flops_per_cached / flops_per_s
-        return np.maximum(moving_s, computing_s) + self._kept_s(attention, num)
+        half_bytes = self.device.efficiency.half_memory_bytes
+        moving_s = (num_bytes + 2 * half_bytes) / self._memory_bytes_per_s + 2 * _BETWEEN_S
+        computing_s = seen * attention.decode_flops_per_cached / self._attention_flops_per_s
+        return larger(moving_s, computing_s) + self._kept_s(attention, num)
 
     def all_reduce_s(self, num_elements: int) -> float:
         if self._in_node is not None:
@@ -162,9 +175,15 @@ class PredictedKernels:
         return self._moved_s(num_tokens * attention.cached_per_token * (_ACTIVATION_BYTES + self.cache_bytes))
 
     def _moved_s(self, num_bytes: float) -> float:
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
-        return (num_bytes + efficiency.half_memory_bytes) / rate + _BETWEEN_S
+        return (num_bytes + self.device.efficiency.half_memory_bytes) / self._memory_bytes_per_s + _BETWEEN_S
+
+    @cached_property
+    def _memory_bytes_per_s(self) -> float:
+        return self.device.memory_bandwidth_bytes_per_s * self.device.efficiency.max_memory_fraction
+
+    @cached_property
+    def _attention_flops_per_s(self) -> float:
+        return self.device.peak("bfloat16") * self.device.efficiency.max_matmul_fraction
 
 
 def _num_seen(attention: Attention, chunks: Sequence[tuple[int, int]]) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainyard.garbage import collecting_rarely
 from trainyard.serve.auto import PolicyChoice, Trial
 from trainyard.serve.compare import PolicyRun
 from trainyard.serve.deployment import Deployment
@@ -131,15 +132,20 @@ def plan_serving(
         If there are no requests or no objectives, the model cannot be split, or too many requests exceed its context.
     """
     _check(requests, choices, share)
-    splits, excluded = possible_splits(
-        split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
-    )
-    if not splits:
-        raise no_split_error(excluded)
-    check_request_lengths(requests, splits[0].model, share)
-    longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
-    search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
-    return _planned(PlanSearch(search, splits, excluded, with_pools=router is None), tell)
+    with collecting_rarely():
+        splits, excluded = possible_splits(
+            split,
+            num_devices,
+            node_size or num_devices,
+            block_tokens=block_tokens,
+            max_model_len=max_model_len,
+        )
+        if not splits:
+            raise no_split_error(excluded)
+        check_request_lengths(requests, splits[0].model, share)
+        longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
+        search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
+        return _planned(PlanSearch(search, splits, excluded, with_pools=router is None), tell)
 
 
 def _planned(planning: PlanSearch, tell: Callable[[str], None]) -> ServingPlan:
