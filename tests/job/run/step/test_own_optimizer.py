@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from updates import STEPS, Case, batch, differences, model, plan, task
 
 from trainyard.hardware.parse import parse_cluster
+from trainyard.job.auto.points import estimate_all
+from trainyard.job.auto.probes import Probes
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.optimizer.own import OwnOptimizerError
 from trainyard.job.optimizer.probe import probe
 from trainyard.job.plan import PlanError
+from trainyard.job.planning import make_setting
 from trainyard.job.planning import plan as plan_model
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import CheckpointError
@@ -60,6 +63,16 @@ class NormedSgd(torch.optim.SGD):
         super().step()
 
 
+class LayerwiseSgd(torch.optim.SGD):
+    """Divides by the norm of each gradient, as LARS and LAMB do: needs all of a parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update."""
+        for param in (p for group in self.param_groups for p in group["params"]):
+            param.grad /= param.grad.norm()
+        super().step()
+
+
 class ShortMomentum(torch.optim.SGD):
     """Keeps its momentum in 16 bits, and counts in its groups."""
 
@@ -70,11 +83,13 @@ class ShortMomentum(torch.optim.SGD):
             group["count"] = group.get("count", 0) + 1
             for param in group["params"]:
                 state = self.state[param]
-                before = state.get("mean", torch.zeros_like(param, dtype=torch.bfloat16))
-                state["mean"] = (0.9 * before.to(param.dtype) + param.grad).to(torch.bfloat16)
+                if "mean" not in state:
+                    state["mean"] = torch.zeros_like(param, dtype=torch.bfloat16)
+                state["mean"].mul_(0.9).add_(param.grad)
                 param -= group["lr"] / group["count"] * state["mean"].to(param.dtype)
 
 
+LAYERWISE = partial(LayerwiseSgd, lr=0.05, momentum=0.9)
 ADAFACTOR = partial(torch.optim.Adafactor, lr=0.05)
 NORMED = partial(NormedSgd, lr=0.5, momentum=0.9)
 
@@ -116,7 +131,7 @@ ELEMENTWISE = (grouped_adam, torch.optim.RAdam, partial(torch.optim.Rprop, lr=0.
     [
         (["one", "microbatches"], (*ELEMENTWISE, ADAFACTOR, muon_and_adam, NORMED)),
         (["data", "zero1", "zero3", "tensor", "pipeline"], ELEMENTWISE),
-        (["data", "pipeline"], (ADAFACTOR, muon_and_adam)),
+        (["data", "pipeline"], (ADAFACTOR, LAYERWISE, muon_and_adam)),
         (["data"], (NORMED,)),
         pytest.param(["data x tensor, zero3", "data x pipeline, zero1"], ELEMENTWISE, marks=pytest.mark.slow),
     ],
@@ -136,9 +151,10 @@ def test_updates_are_those_of_plain_pytorch(plans: list[str], makes: tuple[Any, 
         (torch.optim.Adagrad, "element", {"sum"}),
         (torch.optim.Adafactor, "parameter", {"row_var", "col_var", "variance"}),
         (muon_and_adam, "parameter", {"momentum_buffer", "exp_avg", "exp_avg_sq"}),
+        (LAYERWISE, "parameter", {"momentum_buffer"}),
         (NORMED, "model", {"momentum_buffer"}),
     ],
-    ids=["AdamW", "fused", "SGD", "Adagrad", "Adafactor", "Muon", "normed"],
+    ids=["AdamW", "fused", "SGD", "Adagrad", "Adafactor", "Muon", "layerwise", "normed"],
 )
 def test_the_probe_finds_what_an_update_depends_on(make: Any, scope: str, tensors: set[str]) -> None:
     traits = probe(make, SHAPES)
@@ -227,8 +243,10 @@ def test_auto_chooses_no_such_plan(make: Any) -> None:
     assert (found.plan.state.divided, found.plan.mesh.size("tensor")) == ((), 1)
     assert found.plan.pipeline == 1 or make is not NORMED
     assert any("Only plans that divide no parameter" in reason for reason in found.plan.reasons)
-    for other in found.runners_up:
-        assert "ZeRO" not in other.name
+    setting = make_setting(task(config(make)), parse_cluster("1x2xA100-80G"), all_devices=True)
+    points = [each.point for each in estimate_all(setting, Probes(setting), 2**40).points]
+    assert {(point.tensor, point.zero_stage) for point in points} == {(1, 0)}
+    assert {point.pipeline for point in points} == ({1} if make is NORMED else {1, 2})
 
 
 def test_parameters_in_16_bits_are_updated_as_those_of_the_built_in_optimizer() -> None:
