@@ -52,6 +52,7 @@ class Options(TrainingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
     with screen.waiting("loading PyTorch"):
+        from trainyard.cli.own_optimizer import check_given
         from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
@@ -64,13 +65,14 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
-    options = settled(options, run, screen.say)
+    given, options = options, settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
     with screen.waiting(f"loading {options.model}"):
         model = file_model(options.model, options.seed or 0)
         data = file_data(options.model, options.steps or 0)
-    screen.say(f"optimizer {optimizer_config(options)}")
+    check_given(given, options.model)
+    screen.say(f"optimizer {optimizer_config(options, options.model)}")
     found = None
     if not is_silent():
         try:
@@ -97,7 +99,7 @@ def _as_before(
 
     plan = run.plan
     model = load_model(options.model, options.rows) if model is None else model
-    optimizer = optimizer_config(options)
+    optimizer = optimizer_config(options, options.model)
     task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
     run.check(plan, task)
     if not simulates:
@@ -136,7 +138,7 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
                     progress,
                     options.statistics or "batch",
                     all_devices=True,
-                    optimizer=optimizer_config(options),
+                    optimizer=optimizer_config(options, options.model),
                 )
             except DoesNotFitError:
                 if count != counts[-1] or found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +61,7 @@ def train_and_report(
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
-    config = train_config(options, folder, run)
+    config = train_config(options, spec, folder, run)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
@@ -76,23 +75,31 @@ def train_and_report(
         return Outcome({})
     document = {
         "plan": plan.to_text(),
-        "optimizer": asdict(config.optimizer),
+        "optimizer": config.optimizer.settings(),
         **_document(simulation, result),
     }
     return Outcome(document, _body(simulation, result, command, config))
 
 
-def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
-    """Return the optimizer that options ask for, which have their defaults filled in."""
-    asked: dict[str, Any] = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
-    return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
+def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
+    """Return the optimizer that options ask for, which have their defaults filled in, or that of a Python file.
+
+    Parameters
+    ----------
+    spec : the model, as ``load_model`` takes it.
+    """
+    from trainyard.cli.own_optimizer import configured
+
+    asked = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
+    return configured({"name": options.optimizer or OptimizerConfig.name, **asked}, spec)
 
 
-def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -> TrainConfig:
+def train_config(options: TrainingOptions, spec: str, folder: Path, run: SavedRun | None) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
+    spec : the model, as ``load_model`` takes it.
     folder : of checkpoints and logs.
     run : that goes on, if one does.
     """
@@ -105,7 +112,7 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,
-        optimizer_config(options),
+        optimizer_config(options, spec),
         folder,
         resume=options.resume,
         log=folder / "log",

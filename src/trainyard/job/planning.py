@@ -121,6 +121,7 @@ def plan_task(
         As `plan`.
     """
     started = time.perf_counter()
+    task.check_patterns()
     named = parse_strategies(strategies)
     setting = make_setting(task, place, progress, all_devices)
     with collecting_rarely():
@@ -224,6 +225,7 @@ def simulate_task(
     PlanError
         As `simulate`.
     """
+    task.check_patterns()
     given = cluster or plan.place or plan.cluster
     place = given if isinstance(given, Cluster) else parse_cluster(given)
     if plan.num_ranks > place.num_devices:

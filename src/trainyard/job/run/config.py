@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,7 +28,7 @@ class TrainConfig:
     Attributes
     ----------
     steps : the run ends after this many steps, counted from the first one ever, not from a resumption.
-    optimizer : how parameters are updated.
+    optimizer : how parameters are updated. A rate that falls and has no ``lr_steps`` falls over ``steps``.
     checkpoint : folder of checkpoints; None keeps none. One is written at the end of the run in any case.
     checkpoint_every : steps between checkpoints; 0 writes the last one only.
     keep : complete checkpoints that stay.
@@ -73,6 +73,10 @@ class TrainConfig:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        if self.optimizer.has_falling_rate and not self.optimizer.lr_steps:
+            # Written down, so that a run that is resumed for more steps goes on with the rates that it had.
+            optimizer = replace(self.optimizer, lr_steps=self.steps)
+            object.__setattr__(self, "optimizer", optimizer)
         for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} is more than 0, got {getattr(self, name)}")

@@ -23,7 +23,8 @@ def checkpoint_bytes(module: nn.Module, optimizer: OptimizerConfig) -> int:
     """Bytes of one checkpoint: parameters, what the optimizer keeps of those that are trained, and buffers."""
     parameters = list(module.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    return _bytes((*parameters, *module.buffers())) + len(optimizer.moments) * _bytes(trained)
+    kept = sum(parameter.numel() for parameter in trained)
+    return _bytes((*parameters, *module.buffers())) + round(optimizer.state_bytes * kept)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

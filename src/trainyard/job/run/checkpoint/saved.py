@@ -31,7 +31,8 @@ _KINDS = {
     "torch": str,
     "plan": str,
     "fields": list,
-    **dict.fromkeys(("settings", "options", "batch"), dict),
+    "optimizer": str,
+    **dict.fromkeys(("settings", "options", "batch", "numbers"), dict),
 }
 """JSON types of the fields of `About`."""
 
@@ -58,6 +59,8 @@ class About:
     program, torch : see ``same_run.ModelIdentity``.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
+    optimizer : class and options of a user's own optimizer; empty for the others.
+    numbers : what it counts, of its state and by group.
     """
 
     step: int
@@ -69,6 +72,8 @@ class About:
     torch: str
     plan: str
     batch: Mapping[str, int]
+    optimizer: str
+    numbers: Mapping[str, Any]
 
 
 def path_of(folder: Path, step: int) -> Path:

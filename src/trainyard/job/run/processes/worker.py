@@ -97,17 +97,18 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
             "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
         )
     model = work.build()
+    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
     if work.config.checkpoint is not None:
-        one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
+        one_bytes = checkpoint_bytes(model.module, task.optimizer)
         check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
-    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
+    task.check_patterns()
     program = task.program(plan.rows_per_microbatch)
     check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
     identity = identity_of(task.program(plan.num_rows))
-    lowered = lower(program, plan, work.config.optimizer)
+    lowered = lower(program, plan, task.optimizer)
     verify(lowered)
     return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
 

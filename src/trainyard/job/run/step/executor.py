@@ -89,7 +89,7 @@ class Executor:
         self._add_unused(values)
         num_updates = Counter(call.action.stage for call in self.calls if call.action.kind == "U")
         updates_in_step = {name: num_updates[b.bucket.stage] or 1 for name, b in self.state.buckets.items()}
-        self.optimizer = Optimizer(lowered.optimizer, self.state, updates_in_step)
+        self.optimizer = Optimizer(lowered.optimizer, self.state, lowered.params, updates_in_step)
         self.functions = {
             (s.stage, kind): self._runnable(seg.graph_module)
             for s in self.stages
