@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
+from trainyard.job.run.checkpoint.module_record import ModuleRecord
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
     About,
@@ -49,6 +50,7 @@ class RunFacts:
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
     identity: ModelIdentity
+    module: ModuleRecord
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class Checkpointer:
         try:
             if problem is None:
                 temporary.mkdir(exist_ok=True)
-                write_run(temporary, {**asdict(about), **_contents(shares)})
+                write_run(temporary, {**asdict(about), **self.run.module.as_dict(), **_contents(shares)})
                 _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
                 self._remove_old()

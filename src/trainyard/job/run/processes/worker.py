@@ -19,6 +19,7 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
+from trainyard.job.run.checkpoint.module_record import ModuleRecord, module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
 from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
@@ -57,12 +58,14 @@ class Prepared:
     ----------
     held : those values that the model had when it was built, and constants.
     identity : of the model, for checkpoints.
+    module : names, types and shapes of the module's tensors, for checkpoints.
     """
 
     lowered: Lowered
     values: Values
     held: Mapping[str, torch.Tensor]
     identity: ModelIdentity
+    module: ModuleRecord
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -109,7 +112,9 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     identity = identity_of(task.program(plan.num_rows))
     lowered = lower(program, plan, work.config.optimizer)
     verify(lowered)
-    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
+    return Prepared(
+        lowered, values, {**held_values(model), **program.constants}, identity, module_record(model.module)
+    )
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -161,7 +166,7 @@ def train_rank(
     first, notes = 0, list[str]()
     checkpointer = None
     if config.checkpoint is not None:
-        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
+        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity, prepared.module)
         checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
         about, notes = checkpointer.restore() if resume else (None, [])
         if about is not None:

@@ -14,7 +14,7 @@ from trainyard.job.plan import Plan, parse_plan
 from trainyard.job.planning import load_model
 from trainyard.job.run.checkpoint.folders import check_goes_on_as, read_whole
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS, identity_of
-from trainyard.job.run.checkpoint.saved import RUN, About, newest_complete, read_about, saved_steps
+from trainyard.job.run.checkpoint.saved import About, read_about
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.serve.errors import ServeError
@@ -32,7 +32,7 @@ from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.registry import config_of
 
-__all__ = ["TrainedModelFolder", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
+__all__ = ["TrainedModelFolder", "is_trained_from_file", "save_trained_model"]
 
 _PROBE_TOKENS = 64
 _TOKENIZER = "tokenizer"
@@ -49,19 +49,6 @@ class TrainedModelFolder(NamedTuple):
 
     folder: Path
     note: str
-
-
-def checkpoint_in(folder: Path) -> Path | None:
-    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
-
-    Raises
-    ------
-    CheckpointError
-        If all checkpoints of the folder are damaged.
-    """
-    if (folder / RUN).exists():
-        return folder.resolve()
-    return newest_complete(folder).resolve() if saved_steps(folder) else None
 
 
 def is_trained_from_file(about: About) -> bool:
