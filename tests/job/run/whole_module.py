@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from made_plan import made_plan
 from torch import Tensor, nn
 
 from trainyard.job.optimizer import OptimizerConfig
@@ -15,6 +17,7 @@ from trainyard.job.run.step.data import FunctionData
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
+from trainyard.program.placement import Shard
 
 ROWS, VOCABULARY, WIDTH = 4, 12, 8
 TIED = ("tokens.weight", "head.weight")
@@ -53,10 +56,20 @@ def model() -> Model:
     return Model("whole", Whole(), loss, batch(0))
 
 
-def plan(task: Task) -> Plan:
-    """A plan of one rank."""
-    schedule = make_schedule("one_f_one_b", 1, 1)
-    return Plan("whole", task.program(ROWS).fingerprint, "local", ROWS, schedule)
+def plan(task: Task, pipeline: int = 1, tensor: int = 1, **how: Any) -> Plan:
+    """A plan by its sizes; the tensor axis cuts the tied weight, and two stages both have it."""
+    placed = {"tensor": {"tokens.weight": Shard(0)}} if tensor > 1 else {}
+    starts, schedule = ["norm:add"][: pipeline - 1], make_schedule("one_f_one_b", pipeline, 1)
+    return made_plan(
+        task.program(ROWS),
+        ROWS,
+        schedule,
+        tensor=tensor,
+        starts=starts,
+        placed=placed,
+        bucket_bytes=100,
+        **how,
+    )
 
 
 def trained(folder: Path, steps: int = 3) -> tuple[Model, Path]:
@@ -68,8 +81,8 @@ def trained(folder: Path, steps: int = 3) -> tuple[Model, Path]:
     return model(), folder
 
 
-def config(steps: int, folder: Path | None = None) -> TrainConfig:
-    return TrainConfig(steps, OptimizerConfig("sgd", lr=0.5), checkpoint=folder)
+def config(steps: int, folder: Path | None = None, **options: Any) -> TrainConfig:
+    return TrainConfig(steps, OptimizerConfig("sgd", lr=0.5), checkpoint=folder, **options)
 
 
 def expected(steps: int = 3) -> dict[str, Tensor]:

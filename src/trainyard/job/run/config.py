@@ -105,6 +105,11 @@ class WorkerInput:
     data: Data
     config: TrainConfig
 
+    @property
+    def is_module_given(self) -> bool:
+        """Whether the caller has a module that gets the trained values."""
+        return isinstance(self.model, Model)
+
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""
         import torch
@@ -208,7 +213,7 @@ class TrainResult:
     first_step : 0, or where it was resumed.
     restarts : one entry for each.
     notes : what the user should know, such as a damaged checkpoint that was passed over.
-    checkpoint : the last checkpoint's folder, for ``read_whole``; None without checkpoints.
+    checkpoint : the last checkpoint's folder, for ``load_weights``; None without checkpoints.
     """
 
     metrics: tuple[StepMetrics, ...]

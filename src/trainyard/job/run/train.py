@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
+from trainyard.job.run.checkpoint.gather import load_written
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.same_run import settings_of
 from trainyard.job.run.checkpoint.saved import (
@@ -27,6 +29,7 @@ from trainyard.job.run.checkpoint.saved import (
     saved_steps,
     started_again,
 )
+from trainyard.job.run.checkpoint.weights import load_tensors, load_weights
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -43,6 +46,7 @@ from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.processes.worker_group import trained_file
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
@@ -60,7 +64,7 @@ def train(
     on_restart: Callable[[Restart], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
-    """Train a model as a plan says.
+    """Train a model as a plan says; afterwards its module has the trained parameters and buffers.
 
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
@@ -71,7 +75,10 @@ def train(
     ----------
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
         processes, so functions in it must be defined at the top level of a module; and the calling script needs
-        ``if __name__ == "__main__":``.
+        ``if __name__ == "__main__":``. The module of a `Model` has its trained values when this returns, in place: tied
+        weights stay tied, types and devices stay as they are, and what is on the meta device comes to the CPU. Under a
+        launcher all ranks' modules have them. A function's module is not known here: ``load_weights(module,
+        result.checkpoint)`` loads its values, as it does after a run that was interrupted.
     data : batches of ``plan.num_rows`` rows.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
@@ -127,8 +134,19 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
                 supervise(work, shared, watcher, logs, lock, stop)
+                _load_trained(work, shared)
             finally:
                 recorder.close()
+
+
+def _load_trained(work: WorkerInput, shared: Path) -> None:
+    """Give the caller's module the trained values."""
+    if not isinstance(work.model, Model):
+        return
+    if work.config.checkpoint is not None:
+        load_weights(work.model.module, newest_complete(work.config.checkpoint))
+    else:
+        load_written(work.model.module, trained_file(shared))
 
 
 @dataclass(frozen=True)
@@ -352,7 +370,11 @@ def _train_under_launcher(
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     try:
-        train_rank(work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked)
+        model = work.model
+        take = partial(load_tensors, model.module) if isinstance(model, Model) else None
+        train_rank(
+            work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
+        )
     finally:
         recorder.close()
         if dist.is_initialized():

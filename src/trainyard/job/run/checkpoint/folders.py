@@ -122,7 +122,7 @@ class Checkpointer:
             executor.plan.to_text(),
             batch,
         )
-        self.saving = self.thread.submit(self._write, take(executor), about)
+        self.saving = self.thread.submit(self._write, take(executor, about.fields), about)
 
     def wait(self) -> None:
         """Wait until what was saved is on the disk.

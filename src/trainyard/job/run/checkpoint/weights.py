@@ -19,14 +19,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
-from trainyard.job.run.checkpoint.module_record import named_tensors, read_module_record
+from trainyard.job.run.checkpoint.module_record import module_record, named_tensors, read_module_record
 from trainyard.job.run.checkpoint.saved import checkpoint_in, damage, read_run
 from trainyard.job.run.checkpoint.snapshot import Part
 from trainyard.job.run.errors import CheckpointError, WeightsError
 from trainyard.program.boxes import boxes
 from trainyard.reading import ReadingError, parse_json, read_text
 
-__all__ = ["Weights", "load_weights", "read_weights"]
+__all__ = ["Weights", "load_tensors", "load_weights", "read_weights"]
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _FILES = ("model.safetensors", "pytorch_model.bin")
@@ -134,6 +134,22 @@ def load_weights(module: nn.Module, weights: Weights | Path) -> None:
         for names, found in chosen.items():
             if found is not None:
                 _put(module, names, tensors[names[0]], weights[found])
+
+
+def load_tensors(module: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Put the tensors of a run of a module into that module, as `load_weights` does.
+
+    Parameters
+    ----------
+    tensors : by ``param/<first name>`` and ``buffer/<first name>``.
+    """
+    own = named_tensors(module)
+    names_of: dict[str, list[str]] = {}
+    for name, entry in module_record(module).tensors.items():
+        names_of.setdefault(entry.key, []).append(name)
+    with torch.no_grad():
+        for key, value in tensors:
+            _put(module, names_of[key], own[names_of[key][0]], value)
 
 
 def _put(module: nn.Module, names: Iterable[str], target: Tensor, value: Tensor) -> None:

@@ -19,6 +19,7 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
+from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.module_record import ModuleRecord, module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
@@ -140,6 +141,7 @@ def train_rank(
     report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
+    take_trained: TakeTrained | None = None,
 ) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
@@ -148,6 +150,7 @@ def train_rank(
     report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
     is_to_stop : whether this rank was asked to end the run after the present step; nobody is without checkpoints.
+    take_trained : called on every rank at the end with the trained module's tensors.
 
     Raises
     ------
@@ -192,6 +195,8 @@ def train_rank(
             break
     if checkpointer is not None:
         checkpointer.wait()
+    if take_trained is not None:
+        take_trained(whole_tensors(executor))
 
 
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
