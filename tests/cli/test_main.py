@@ -24,6 +24,7 @@ INTERFACE = {
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
     "--model --momentum",
+    "export": "CHECKPOINT --json --to --output --config --max-shard-size",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",

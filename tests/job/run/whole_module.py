@@ -40,7 +40,7 @@ class Whole(nn.Module):
 
 
 def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(module(batch["tokens"]), batch["targets"])
+    return nn.functional.cross_entropy(module(batch["tokens"]).float(), batch["targets"])
 
 
 def batch(step: int) -> dict[str, Tensor]:
@@ -51,9 +51,9 @@ def batch(step: int) -> dict[str, Tensor]:
 DATA = FunctionData(batch)
 
 
-def model() -> Model:
+def model(dtype: torch.dtype = torch.float32) -> Model:
     torch.manual_seed(0)
-    return Model("whole", Whole(), loss, batch(0))
+    return Model("whole", Whole().to(dtype), loss, batch(0))
 
 
 def plan(task: Task, pipeline: int = 1, tensor: int = 1, **how: Any) -> Plan:
@@ -72,13 +72,17 @@ def plan(task: Task, pipeline: int = 1, tensor: int = 1, **how: Any) -> Plan:
     )
 
 
-def trained(folder: Path, steps: int = 3) -> tuple[Model, Path]:
+def trained(folder: Path, steps: int = 3, dtype: torch.dtype = torch.float32) -> tuple[Model, Path]:
     """Train as one rank in this process; return a new copy of the model, and the folder of checkpoints."""
-    own = model()
-    task = Task(own)
-    work = WorkerInput(own, plan(task), DATA, config(steps, folder))
-    train_rank(work, prepare(work, task), 0, torch.device("cpu"), lambda said: None, False)
-    return model(), folder
+    own = model(dtype)
+    train_here(own, plan(Task(own)), DATA, config(steps, folder))
+    return model(dtype), folder
+
+
+def train_here(model: Model, plan: Plan, data: FunctionData, config: TrainConfig) -> None:
+    """Train as one rank in this process."""
+    work = WorkerInput(model, plan, data, config)
+    train_rank(work, prepare(work), 0, torch.device("cpu"), lambda said: None, False)
 
 
 def config(steps: int, folder: Path | None = None, **options: Any) -> TrainConfig:
