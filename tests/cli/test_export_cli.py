@@ -49,7 +49,7 @@ def test_a_model_of_the_zoo_has_the_names_of_transformers(tmp_path, capsys):
 REFUSED = {
     "no checkpoint": (("elsewhere", "--to", "state-dict"), "elsewhere has no checkpoint; give the folder of a run"),
     "no form in transformers": (("run", "--to", "huggingface"), "or export with --to safetensors"),
-    "a configuration for nothing": (("run", "--to", "state-dict", "--config", "run"), "--config run: of --to huggingface"),
+    "a configuration for nothing": (("run", "--to", "state-dict", "--config", "run"), "--config run: of --to hugg"),
     "what exists": (("run", "--to", "safetensors", "--output", "run"), "run exists already; give another --output"),
 }  # fmt: skip
 

@@ -17,13 +17,13 @@ from trainyard.reading import visible
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
-    "--processes --strategies --rows --dtype --statistics --momentum",
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --log-to "
+    "--device --processes --strategies --rows --dtype --statistics --momentum",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
-    "--model --momentum",
+    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --log-to "
+    "--device --model --momentum",
     "export": "CHECKPOINT --json --to --output --config --max-shard-size",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",

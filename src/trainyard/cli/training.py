@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def train_and_report(
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
-    config = train_config(options, folder, run)
+    config = train_config(options, folder, run, 0.0 if simulation is None else simulation.ideal_step_s)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
@@ -88,13 +89,16 @@ def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
     return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
 
 
-def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -> TrainConfig:
+def train_config(
+    options: TrainingOptions, folder: Path, run: SavedRun | None, ideal_step_s: float = 0.0
+) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
     folder : of checkpoints and logs.
     run : that goes on, if one does.
+    ideal_step_s : of the simulation of the plan, for MFU.
     """
     from trainyard.job.run.config import TrainConfig
 
@@ -109,6 +113,8 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
         folder,
         resume=options.resume,
         log=folder / "log",
+        log_to=options.log_to,
+        ideal_step_s=ideal_step_s,
         stall_s=options.stall,
         max_checkpoint_bytes=options.max_checkpoint_size or float("inf"),
         **how,
@@ -128,11 +134,13 @@ def _shown(
     if not screen.messages.is_terminal:
         with screen.waiting("starting the processes") as progress:
             every = max(1, -(-steps // _LOGGED_LINES))
+            time_left = _time_left(steps)
 
             def on_step(metrics: StepMetrics) -> None:
                 progress("training", f"step {metrics.step + 1} of {steps}")
+                left = time_left(metrics)
                 if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
-                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}{left}")
 
             yield on_step, on_restart
         return
@@ -149,6 +157,18 @@ def _shown(
             lambda metrics: bar.update(task, completed=metrics.step + 1, said=_said(metrics)),
             on_restart,
         )
+
+
+def _time_left(steps: int) -> Callable[[StepMetrics], str]:
+    """Return a function that takes every step of a run and tells the time that is left, by the mean of those done."""
+    seconds: list[float] = []
+
+    def tell(metrics: StepMetrics) -> str:
+        seconds.append(metrics.seconds + metrics.checkpoint_s)
+        left_s = math.ceil(statistics.fmean(seconds) * (steps - metrics.step - 1))
+        return f"  {timedelta(seconds=left_s)} left" if metrics.step + 1 < steps else ""
+
+    return tell
 
 
 def _said(metrics: StepMetrics) -> str:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
@@ -41,8 +40,10 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.processes.logs import Metrics
+from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs, require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
+from trainyard.job.run.processes.step_reports import gathered
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -94,7 +95,8 @@ def train(
     Raises
     ------
     ValueError
-        If a launcher's variables do not say which rank this process is and where the ranks meet.
+        If a log needs what is not installed, or a launcher's variables do not say which rank this process is and where
+        the ranks meet.
     TypeError
         If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
@@ -106,6 +108,7 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
+    require_logs(config.log_to)
     join_slurm_step()
     stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
@@ -253,21 +256,29 @@ class _Recorder:
         self.notes: dict[str, None] = {}
         self.first: int | None = None
         self.metrics: Metrics | None = None
+        self.logs: list[MetricLog] = []
         self.raised: BaseException | None = None
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
         self.metrics = Metrics(folder, self.config.resume)
+        self.logs = open_logs(self.config.log_to, folder, self.config.resume)
 
     def close(self) -> None:
         if self.metrics is not None:
             self.metrics.close()
+        for log in self.logs:
+            log.close()
 
     def on_step(self, metrics: StepMetrics) -> None:
+        if 0.0 < self.config.ideal_step_s <= metrics.seconds:
+            metrics = replace(metrics, mfu=self.config.ideal_step_s / metrics.seconds)
         self.by_step[metrics.step] = metrics
         try:
             if self.metrics is not None:
                 self.metrics.write(metrics.as_dict())
+            for log in self.logs:
+                log.write(flat_metrics(metrics.as_dict()))
         except OSError as error:
             self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
         self.tell_of_stop()
@@ -362,7 +373,7 @@ def _train_under_launcher(
         if isinstance(message, Ready):
             recorder.on_ready(message.step, message.notes)
         else:
-            reports = _gathered(message, num_ranks, device)
+            reports = gathered(message, num_ranks, device)
             if rank == 0:
                 recorder.on_step(combine(reports, work.plan.num_rows))
             launched.stepped()
@@ -379,17 +390,3 @@ def _train_under_launcher(
         recorder.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[RankStep]:
-    """The reports of all ranks; only what differs between them travels."""
-    if num_ranks == 1:
-        return [report]
-    own = [report.seconds, float(report.peak_memory_bytes), float(report.sent_bytes)]
-    mine = torch.tensor(own, dtype=torch.float64, device=device)
-    all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
-    dist.all_gather(all_of_them, mine)
-    return [
-        replace(report, rank=r, seconds=s, peak_memory_bytes=int(memory), sent_bytes=int(sent))
-        for r, (s, memory, sent) in enumerate(t.tolist() for t in all_of_them)
-    ]

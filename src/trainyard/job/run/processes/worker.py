@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -162,6 +162,42 @@ def train_rank(
         If the ranks do not begin with the same.
     """
     config = work.config
+    executor, checkpointer, first, notes = _begin(work, prepared, rank, device, resume)
+    report(Ready(rank, first, tuple(notes)))
+    pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
+    for step in range(first, config.steps):
+        began_s = time.perf_counter()
+        if step > first:
+            pacer.rest()
+        done = _step(executor, work, rank, step, began_s)
+        if done.skipped and config.on_nonfinite == "stop":
+            raise _stopped(done, work, checkpointer)
+        report(replace(done, checkpoint_s=checkpoint_s))
+        checkpoint_s = 0.0
+        last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
+        due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
+        if checkpointer is not None and (due or last):
+            saves_s = time.perf_counter()
+            checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
+            checkpoint_s = time.perf_counter() - saves_s
+        if last:
+            break
+    if checkpointer is not None:
+        checkpointer.wait()
+    if take_trained is not None:
+        take_trained(whole_tensors(executor))
+
+
+def _begin(
+    work: WorkerInput, prepared: Prepared, rank: int, device: torch.device, resume: bool
+) -> tuple[Executor, Checkpointer | None, int, list[str]]:
+    """Make the state of a rank, from a checkpoint if there is one to continue from.
+
+    Returns
+    -------
+    Also the first step, and notes on checkpoints that were passed over.
+    """
+    config = work.config
     replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
@@ -177,26 +213,7 @@ def train_rank(
             if notes:  # the caller has looked at the newest one
                 check_goes_on(work.data, first - 1, about.batch)
     check_same_start(work, {} if replaced else prepared.held, first)
-    report(Ready(rank, first, tuple(notes)))
-    pacer = Pacer(config.core_part, torch.get_num_threads())
-    for step in range(first, config.steps):
-        began_s = time.perf_counter()
-        if step > first:
-            pacer.rest()
-        done = _step(executor, work, rank, step, began_s)
-        if done.skipped and config.on_nonfinite == "stop":
-            raise _stopped(done, work, checkpointer)
-        report(done)
-        last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
-        due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
-        if checkpointer is not None and (due or last):
-            checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
-        if last:
-            break
-    if checkpointer is not None:
-        checkpointer.wait()
-    if take_trained is not None:
-        take_trained(whole_tensors(executor))
+    return executor, checkpointer, first, notes
 
 
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
@@ -237,8 +254,9 @@ def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[]
 
 
 def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: float) -> RankStep:
-    sent = executor.groups.sent_bytes
+    sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
     batch = work.data.batch(step)
+    data_s = time.perf_counter() - reads_s
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
     return RankStep(
@@ -251,6 +269,11 @@ def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: 
         peak_memory_bytes(executor.device),
         executor.groups.sent_bytes - sent,
         not result.is_finite,
+        executor.optimizer.learning_rate,
+        data_s,
+        result.forward_backward_s,
+        result.wait_s,
+        result.update_s,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,11 +42,15 @@ class StepResult:
     grad_norm : global norm of the gradient; of a step of several updates the root of the mean of its square.
     is_finite : whether the loss and that norm are; else there was no update, unless the step is one of several. The same
         on all ranks.
+    forward_backward_s, wait_s, update_s : seconds of this process: computing, waiting for other ranks, updating.
     """
 
     losses: Mapping[str, float]
     grad_norm: float
     is_finite: bool
+    forward_backward_s: float
+    wait_s: float
+    update_s: float
 
 
 class Executor:
@@ -207,14 +212,19 @@ class Executor:
         keep_buffers : of a step that is not finite, put buffers back to what they were.
         """
         before = dict(self.buffers) if keep_buffers else None
+        began_s, waited_s = time.perf_counter(), self.groups.waited_s
         self.forward_backward(batch, step)
+        middle_s, then_waited_s = time.perf_counter(), self.groups.waited_s
         self.update["gradients"]()
         losses, norm, is_finite = self.update["parameters"]()
         if is_finite:
             self.update["weights"]()
         elif before is not None:
             self.buffers = before
-        return StepResult(losses, norm, is_finite)
+        wait_s = self.groups.waited_s - waited_s
+        forward_backward_s = middle_s - began_s - (then_waited_s - waited_s)
+        update_s = time.perf_counter() - began_s - forward_backward_s - wait_s
+        return StepResult(losses, norm, is_finite, forward_backward_s, wait_s, update_s)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> None:
         """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``.
@@ -344,13 +354,13 @@ class Executor:
         assert self.summing_losses is not None
         names, totals, work = self.summing_losses
         if work is not None:
-            work.wait()
+            self.groups.finish(work)
         return dict(zip(names, totals.tolist(), strict=True))
 
     def sum_over_ranks(self, x: torch.Tensor) -> torch.Tensor:
         """A number of every rank, summed; on the CPU."""
         shared = x.to(self.device)
-        dist.all_reduce(shared)
+        self.groups.finish(dist.all_reduce(shared, async_op=True))
         return shared.cpu()
 
     def _weight(self, placements: Mapping[str, Placement]) -> float:

@@ -40,6 +40,11 @@ class Optimizer:
                 masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
             )
 
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last update, of the first group of parameters."""
+        return float(self.inner.param_groups[0]["lr"])
+
     # What the routine of the update calls; see ``trainyard.job.lower.update``.
 
     def squared_norm(self, names: Sequence[str], num_holders: Sequence[int]) -> torch.Tensor:
