@@ -18,12 +18,12 @@ from trainyard.reading import visible
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --log-to "
-    "--device --processes --strategies --rows --dtype --statistics --momentum",
+    "--profile --device --processes --strategies --rows --dtype --statistics --momentum",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --log-to "
-    "--device --model --momentum",
+    "--profile --device --model --momentum",
     "export": "CHECKPOINT --json --to --output --config --max-shard-size",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",

@@ -17,6 +17,7 @@ from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.step_profiling import ProfiledRun, profiled
 from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.report.units import bytes_text, seconds_text
@@ -80,7 +81,12 @@ def train_and_report(
         "optimizer": asdict(config.optimizer),
         **_document(simulation, result),
     }
-    return Outcome(document, _body(simulation, result, command, config))
+    body = _body(simulation, result, command, config)
+    if not config.profile or not result.metrics or config.log is None:
+        return Outcome(document, body)
+    ran = ProfiledRun(spec, plan, simulation, config.optimizer, config.device, config.log, folder)
+    found, shown = profiled(ran, screen)
+    return Outcome({**document, **found}, (*body, *shown))
 
 
 def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
@@ -114,6 +120,7 @@ def train_config(
         resume=options.resume,
         log=folder / "log",
         log_to=options.log_to,
+        profile=options.profile,
         ideal_step_s=ideal_step_s,
         stall_s=options.stall,
         max_checkpoint_bytes=options.max_checkpoint_size or float("inf"),

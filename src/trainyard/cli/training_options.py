@@ -116,5 +116,8 @@ class TrainingOptions(CheckpointOptions, Common):
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     log_to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LOG,LOG"), _LOGS] = ()
     """Further logs beside metrics.jsonl in the run's folder: csv, tensorboard, wandb (offline), joined by commas."""
+    profile: bool = False
+    """Record when each op of the last steps ran, and compare it with the prediction: a table, and profile.html and
+    profile-trace.json (for Perfetto) in the run's folder. Steps become slower, by a microsecond for each op on a CPU."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
     """Device to compute on. With cuda each process has a GPU of its own, and the plan is for these GPUs."""

@@ -27,7 +27,7 @@ def _check(module):
 
 @pytest.mark.parametrize(
     "how",
-    [{"data": 2, "zero": 3}, {"pipeline": 2}, pytest.param({"tensor": 2}, marks=pytest.mark.slow)],
+    [{"tensor": 2}, {"pipeline": 2}, pytest.param({"data": 2, "zero": 3}, marks=pytest.mark.slow)],
     ids=str,
 )
 def test_a_given_module_is_trained(how):

@@ -42,6 +42,7 @@ class TrainConfig:
     log_to : further logs of the metrics in ``log``: ``csv``, ``tensorboard``, ``wandb``.
     ideal_step_s : seconds that a step would take at the peak of its devices (``Simulation.ideal_step_s``), of which MFU
         is made; 0 leaves MFU unknown.
+    profile : record when each op of the last few steps began and ended, for ``read_recorded``, in ``log``.
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
     heartbeat_s : seconds without a heartbeat after which a process counts as stopped, and fails.
     stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
@@ -66,6 +67,7 @@ class TrainConfig:
     log: Path | None = None
     log_to: tuple[str, ...] = ()
     ideal_step_s: float = 0.0
+    profile: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     heartbeat_s: float = 60.0
     stall_s: float = 1800.0
@@ -91,6 +93,8 @@ class TrainConfig:
             )
         if self.log_to and self.log is None:
             raise ValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
+        if self.profile and self.log is None:
+            raise ValueError("profile needs a folder for what is recorded: give log")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"unknown device {self.device!r}; known: cpu, cuda")
         if self.on_nonfinite not in get_args(OnNonFinite):

@@ -35,8 +35,8 @@ def _sharded(folder):
     return _index(folder, {"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"})
 
 
-def _pickled(file):
-    torch.save(TENSORS, file)
+def _pickled(file, zipped=True):
+    torch.save(TENSORS, file, _use_new_zipfile_serialization=zipped)
     return file
 
 
@@ -50,6 +50,7 @@ FORMS = {
     "folder": lambda folder: _saved(folder / "model.safetensors").parent,
     "shards": _sharded,
     "state dict": lambda folder: _pickled(folder / "x.pt"),
+    "state dict in PyTorch's older form": lambda folder: _pickled(folder / "x.pt", zipped=False),
     "folder of a state dict": lambda folder: _pickled(folder / "pytorch_model.bin").parent,
     "shards of a state dict": lambda folder: _index(
         _pickled(folder / "x.bin").parent, dict.fromkeys("abc", "x.bin"), "pytorch_model.bin.index.json"
@@ -80,7 +81,8 @@ REFUSED = {
     "nothing": (lambda folder: folder / "none.pt", "none.pt.* allowed is a folder of Hugging Face"),
     "another kind": (_written("x.txt", b"1"), "x.txt is of no known kind; allowed is"),
     "empty folder": (lambda folder: folder, "has no weights; allowed is"),
-    "code": (_written("x.pt", pickle.dumps({"a": _Evil()})), r"save model.state_dict\(\) by itself"),
+    "code": (lambda folder: torch.save({"a": _Evil()}, folder / "x.pt") or folder / "x.pt", r"save model.state_dict"),
+    "code in a plain pickle": (_written("x.pt", pickle.dumps({"a": _Evil()}, 2)), r"save model.state_dict\(\) by itself"),
     "no tensors": (lambda folder: torch.save({"epoch": 1}, folder / "x.pt") or folder / "x.pt", "no mapping from names"),
     "no safetensors": (_written("x.safetensors", b"12345678901234567890"), "x.safetensors cannot be read"),
     "files elsewhere": (lambda folder: _index(folder, {"a": "../x.safetensors"}), "files beside it"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -230,7 +231,7 @@ def _of_safetensors(file: Path) -> Weights:
 
 def _of_pickle(file: Path) -> Weights:
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         first = str(error).strip().splitlines()[:1]
         raise WeightsError(

@@ -20,6 +20,7 @@ __all__ = [
     "last_lines",
     "metrics_files",
     "print_to",
+    "profile_file",
     "rank_log",
 ]
 
@@ -33,6 +34,11 @@ _CUT = b"\n[what was printed here is left out, because this log had grown to %d 
 def rank_log(logs: Path, rank: int) -> Path:
     """The file of what a rank prints."""
     return logs / f"rank-{rank}.log"
+
+
+def profile_file(logs: Path, rank: int) -> Path:
+    """The file of the ops that a rank recorded."""
+    return logs / f"profile-{rank}.json"
 
 
 def print_to(log: Path) -> None:

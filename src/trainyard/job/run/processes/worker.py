@@ -27,10 +27,12 @@ from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.agreement import check_same_run, check_same_start, held_values
+from trainyard.job.run.processes.logs import profile_file
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import batch_checksums, check_goes_on, repeatable
 from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
@@ -184,6 +186,8 @@ def train_rank(
             break
     if checkpointer is not None:
         checkpointer.wait()
+    if executor.recorder is not None and config.log is not None:
+        write_recorded(executor.recorder, profile_file(config.log, rank))
     if take_trained is not None:
         take_trained(whole_tensors(executor))
 
@@ -201,7 +205,8 @@ def _begin(
     replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
-    executor = Executor(prepared.lowered, rank, values, device, config.seed)
+    recorder = StepRecorder(device) if config.profile else None
+    executor = Executor(prepared.lowered, rank, values, device, config.seed, recorder)
     first, notes = 0, list[str]()
     checkpointer = None
     if config.checkpoint is not None:
