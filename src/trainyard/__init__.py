@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from trainyard.job.planning import load_model as load_model
     from trainyard.job.planning import plan as plan
     from trainyard.job.planning import simulate as simulate
+    from trainyard.job.run.checkpoint.weights import load_weights as load_weights
+    from trainyard.job.run.checkpoint.weights import read_weights as read_weights
     from trainyard.job.run.train import train as train
     from trainyard.job.simulate import Simulation as Simulation
     from trainyard.program.capture import capture as capture
@@ -50,9 +52,11 @@ _HOME = MappingProxyType(
         "compare": "trainyard.job.planning",
         "load_model": "trainyard.job.planning",
         "load_plan": "trainyard.job.plan",
+        "load_weights": "trainyard.job.run.checkpoint.weights",
         "lower": "trainyard.job.lower.lower",
         "parse_cluster": "trainyard.hardware.parse",
         "plan": "trainyard.job.planning",
+        "read_weights": "trainyard.job.run.checkpoint.weights",
         "rows": "trainyard.program.own_ops",
         "simulate": "trainyard.job.planning",
         "train": "trainyard.job.run.train",
@@ -72,9 +76,11 @@ __all__ = [
     "compare",
     "load_model",
     "load_plan",
+    "load_weights",
     "lower",
     "parse_cluster",
     "plan",
+    "read_weights",
     "rows",
     "simulate",
     "train",

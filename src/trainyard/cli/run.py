@@ -42,12 +42,14 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.cli.sources import file_data, file_model
         from trainyard.job.planning import load_model, simulate_task
         from trainyard.job.task import Task
+    from trainyard.job.run.processes.metric_logs import require_logs
     from trainyard.report.prediction import does_not_fit, simulation_document
 
     run = saved_run(options)
     given, options = options, settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is simulated.
     require_device(options.device, plan.num_ranks)
+    require_logs(options.log_to)
     with screen.waiting(f"loading {spec}"):
         model = file_model(spec, options.seed or 0)
         data = file_data(spec, options.steps or 0)

@@ -55,6 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.cli.own_optimizer import check_given
         from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
+    from trainyard.job.run.processes.metric_logs import require_logs
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
@@ -68,6 +69,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     given, options = options, settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
+    require_logs(options.log_to)
     with screen.waiting(f"loading {options.model}"):
         model = file_model(options.model, options.seed or 0)
         data = file_data(options.model, options.steps or 0)

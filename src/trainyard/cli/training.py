@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.step_profiling import ProfiledRun, profiled
 from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.report.units import bytes_text, seconds_text
@@ -61,7 +63,7 @@ def train_and_report(
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
-    config = train_config(options, spec, folder, run)
+    config = train_config(options, spec, folder, run, 0.0 if simulation is None else simulation.ideal_step_s)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
@@ -78,7 +80,12 @@ def train_and_report(
         "optimizer": config.optimizer.settings(),
         **_document(simulation, result),
     }
-    return Outcome(document, _body(simulation, result, command, config))
+    body = _body(simulation, result, command, config)
+    if not config.profile or not result.metrics or config.log is None:
+        return Outcome(document, body)
+    ran = ProfiledRun(spec, plan, simulation, config.optimizer, config.device, config.log, folder)
+    found, shown = profiled(ran, screen)
+    return Outcome({**document, **found}, (*body, *shown))
 
 
 def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
@@ -94,7 +101,9 @@ def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
     return configured({"name": options.optimizer or OptimizerConfig.name, **asked}, spec)
 
 
-def train_config(options: TrainingOptions, spec: str, folder: Path, run: SavedRun | None) -> TrainConfig:
+def train_config(
+    options: TrainingOptions, spec: str, folder: Path, run: SavedRun | None, ideal_step_s: float = 0.0
+) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
@@ -102,6 +111,7 @@ def train_config(options: TrainingOptions, spec: str, folder: Path, run: SavedRu
     spec : the model, as ``load_model`` takes it.
     folder : of checkpoints and logs.
     run : that goes on, if one does.
+    ideal_step_s : of the simulation of the plan, for MFU.
     """
     from trainyard.job.run.config import TrainConfig
 
@@ -116,6 +126,9 @@ def train_config(options: TrainingOptions, spec: str, folder: Path, run: SavedRu
         folder,
         resume=options.resume,
         log=folder / "log",
+        log_to=options.log_to,
+        profile=options.profile,
+        ideal_step_s=ideal_step_s,
         stall_s=options.stall,
         max_checkpoint_bytes=options.max_checkpoint_size or float("inf"),
         **how,
@@ -135,11 +148,13 @@ def _shown(
     if not screen.messages.is_terminal:
         with screen.waiting("starting the processes") as progress:
             every = max(1, -(-steps // _LOGGED_LINES))
+            time_left = _time_left(steps)
 
             def on_step(metrics: StepMetrics) -> None:
                 progress("training", f"step {metrics.step + 1} of {steps}")
+                left = time_left(metrics)
                 if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
-                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}{left}")
 
             yield on_step, on_restart
         return
@@ -156,6 +171,18 @@ def _shown(
             lambda metrics: bar.update(task, completed=metrics.step + 1, said=_said(metrics)),
             on_restart,
         )
+
+
+def _time_left(steps: int) -> Callable[[StepMetrics], str]:
+    """Return a function that takes every step of a run and tells the time that is left, by the mean of those done."""
+    seconds: list[float] = []
+
+    def tell(metrics: StepMetrics) -> str:
+        seconds.append(metrics.seconds + metrics.checkpoint_s)
+        left_s = math.ceil(statistics.fmean(seconds) * (steps - metrics.step - 1))
+        return f"  {timedelta(seconds=left_s)} left" if metrics.step + 1 < steps else ""
+
+    return tell
 
 
 def _said(metrics: StepMetrics) -> str:

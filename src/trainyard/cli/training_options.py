@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, RUN_STEPS, SEED, STALL, STEPS
 from trainyard.cli.outputs import Output
@@ -58,6 +59,16 @@ def usual(name: str, metavar: str, sentence: str | None = None) -> Any:
     """
     hint = f"(default: {value_text(DEFAULTS[name])})" if DEFAULTS[name] != () else ""
     return tyro.conf.arg(metavar=metavar, help=sentence, help_behavior_hint=hint)
+
+
+_LOGS = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="LOG,LOG",
+    instance_from_str=lambda given: tuple(filter(None, given[0].split(","))),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)],
+)
+"""The rule by which the command line reads names that are joined by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,5 +138,10 @@ class TrainingOptions(CheckpointOptions, Common):
     """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
+    log_to: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LOG,LOG"), _LOGS] = ()
+    """Further logs beside metrics.jsonl in the run's folder: csv, tensorboard, wandb (offline), joined by commas."""
+    profile: bool = False
+    """Record when each op of the last steps ran, and compare it with the prediction: a table, and profile.html and
+    profile-trace.json (for Perfetto) in the run's folder. Steps become slower, by a microsecond for each op on a CPU."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
     """Device to compute on. With cuda each process has a GPU of its own, and the plan is for these GPUs."""

@@ -39,6 +39,10 @@ class TrainConfig:
         ``skip`` the update, on all ranks alike, and count it in the metrics.
     max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
+    log_to : further logs of the metrics in ``log``: ``csv``, ``tensorboard``, ``wandb``.
+    ideal_step_s : seconds that a step would take at the peak of its devices (``Simulation.ideal_step_s``), of which MFU
+        is made; 0 leaves MFU unknown.
+    profile : record when each op of the last few steps began and ended, for ``read_recorded``, in ``log``.
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
     heartbeat_s : seconds without a heartbeat after which a process counts as stopped, and fails.
     stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
@@ -61,6 +65,9 @@ class TrainConfig:
     on_nonfinite: OnNonFinite = "stop"
     max_restarts: int = 0
     log: Path | None = None
+    log_to: tuple[str, ...] = ()
+    ideal_step_s: float = 0.0
+    profile: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     heartbeat_s: float = 60.0
     stall_s: float = 1800.0
@@ -88,6 +95,10 @@ class TrainConfig:
             raise ValueError(
                 "resume, checkpoint_every and pause need the folder of the checkpoints: give checkpoint"
             )
+        if self.log_to and self.log is None:
+            raise ValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
+        if self.profile and self.log is None:
+            raise ValueError("profile needs a folder for what is recorded: give log")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"unknown device {self.device!r}; known: cpu, cuda")
         if self.on_nonfinite not in get_args(OnNonFinite):
@@ -108,6 +119,11 @@ class WorkerInput:
     plan: Plan
     data: Data
     config: TrainConfig
+
+    @property
+    def is_module_given(self) -> bool:
+        """Whether the caller has a module that gets the trained values."""
+        return isinstance(self.model, Model)
 
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""
@@ -136,6 +152,12 @@ class RankStep:
     peak_memory_bytes: int
     sent_bytes: int
     skipped: bool
+    learning_rate: float = 0.0
+    data_s: float = 0.0
+    forward_backward_s: float = 0.0
+    wait_s: float = 0.0
+    update_s: float = 0.0
+    checkpoint_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -152,6 +174,12 @@ class StepMetrics:
     peak_memory_bytes : by rank: most memory held so far, resident on a CPU, allocated on a GPU.
     sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
     skipped : whether there was no update, because the loss or the gradient was not finite.
+    learning_rate : of the last update, of the first group of parameters.
+    data_s, forward_backward_s, wait_s, update_s : of ``seconds``: reading the batch; computing forward and backward;
+        waiting for other ranks; updating. On a GPU they are seconds of its host. Each of the rank where it is longest.
+    checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
+    mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
+        above 1 because the devices do more than the peak that is known.
     """
 
     step: int
@@ -163,10 +191,21 @@ class StepMetrics:
     peak_memory_bytes: tuple[int, ...]
     sent_bytes: tuple[int, ...]
     skipped: bool
+    learning_rate: float = 0.0
+    data_s: float = 0.0
+    forward_backward_s: float = 0.0
+    wait_s: float = 0.0
+    update_s: float = 0.0
+    checkpoint_s: float = 0.0
+    mfu: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
         return asdict(self)
+
+
+PARTS = ("data_s", "forward_backward_s", "wait_s", "update_s", "checkpoint_s")
+"""Fields of `RankStep` and `StepMetrics` that say where the time went."""
 
 
 def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
@@ -183,6 +222,8 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         tuple(r.peak_memory_bytes for r in reports),
         tuple(r.sent_bytes for r in reports),
         first.skipped,
+        first.learning_rate,
+        **{name: max(getattr(r, name) for r in reports) for name in PARTS},
     )
 
 
@@ -212,7 +253,7 @@ class TrainResult:
     first_step : 0, or where it was resumed.
     restarts : one entry for each.
     notes : what the user should know, such as a damaged checkpoint that was passed over.
-    checkpoint : the last checkpoint's folder, for ``read_whole``; None without checkpoints.
+    checkpoint : the last checkpoint's folder, for ``load_weights``; None without checkpoints.
     """
 
     metrics: tuple[StepMetrics, ...]

@@ -7,6 +7,10 @@ class CheckpointError(RuntimeError):
     """A folder of checkpoints that the run that was asked for cannot use; the message names what is in the way."""
 
 
+class WeightsError(ValueError):
+    """Weights that cannot be read, or are not those of a module; the message says what is allowed."""
+
+
 class FailedRunError(RuntimeError):
     """A run that was right to begin, and failed; the command line ends with status 1."""
 

@@ -7,15 +7,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
+from trainyard.job.run.checkpoint.gather import load_written
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.same_run import settings_of
 from trainyard.job.run.checkpoint.saved import (
@@ -27,6 +28,7 @@ from trainyard.job.run.checkpoint.saved import (
     saved_steps,
     started_again,
 )
+from trainyard.job.run.checkpoint.weights import load_tensors, load_weights
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -38,11 +40,14 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.processes.logs import Metrics
+from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs, require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
+from trainyard.job.run.processes.step_reports import gathered
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.processes.worker_group import trained_file
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
@@ -60,7 +65,7 @@ def train(
     on_restart: Callable[[Restart], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
-    """Train a model as a plan says.
+    """Train a model as a plan says; afterwards its module has the trained parameters and buffers.
 
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
@@ -71,7 +76,10 @@ def train(
     ----------
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
         processes, so functions in it must be defined at the top level of a module; and the calling script needs
-        ``if __name__ == "__main__":``.
+        ``if __name__ == "__main__":``. The module of a `Model` has its trained values when this returns, in place: tied
+        weights stay tied, types and devices stay as they are, and what is on the meta device comes to the CPU. Under a
+        launcher all ranks' modules have them. A function's module is not known here: ``load_weights(module,
+        result.checkpoint)`` loads its values, as it does after a run that was interrupted.
     data : batches of ``plan.num_rows`` rows.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
@@ -87,7 +95,8 @@ def train(
     Raises
     ------
     ValueError
-        If a launcher's variables do not say which rank this process is and where the ranks meet.
+        If a log needs what is not installed, or a launcher's variables do not say which rank this process is and where
+        the ranks meet.
     TypeError
         If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
@@ -99,6 +108,7 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
+    require_logs(config.log_to)
     join_slurm_step()
     stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
@@ -127,8 +137,19 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
                 supervise(work, shared, watcher, logs, lock, stop)
+                _load_trained(work, shared)
             finally:
                 recorder.close()
+
+
+def _load_trained(work: WorkerInput, shared: Path) -> None:
+    """Give the caller's module the trained values."""
+    if not isinstance(work.model, Model):
+        return
+    if work.config.checkpoint is not None:
+        load_weights(work.model.module, newest_complete(work.config.checkpoint))
+    else:
+        load_written(work.model.module, trained_file(shared))
 
 
 @dataclass(frozen=True)
@@ -235,21 +256,29 @@ class _Recorder:
         self.notes: dict[str, None] = {}
         self.first: int | None = None
         self.metrics: Metrics | None = None
+        self.logs: list[MetricLog] = []
         self.raised: BaseException | None = None
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
         self.metrics = Metrics(folder, self.config.resume)
+        self.logs = open_logs(self.config.log_to, folder, self.config.resume)
 
     def close(self) -> None:
         if self.metrics is not None:
             self.metrics.close()
+        for log in self.logs:
+            log.close()
 
     def on_step(self, metrics: StepMetrics) -> None:
+        if 0.0 < self.config.ideal_step_s <= metrics.seconds:
+            metrics = replace(metrics, mfu=self.config.ideal_step_s / metrics.seconds)
         self.by_step[metrics.step] = metrics
         try:
             if self.metrics is not None:
                 self.metrics.write(metrics.as_dict())
+            for log in self.logs:
+                log.write(flat_metrics(metrics.as_dict()))
         except OSError as error:
             self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
         self.tell_of_stop()
@@ -344,7 +373,7 @@ def _train_under_launcher(
         if isinstance(message, Ready):
             recorder.on_ready(message.step, message.notes)
         else:
-            reports = _gathered(message, num_ranks, device)
+            reports = gathered(message, num_ranks, device)
             if rank == 0:
                 recorder.on_step(combine(reports, work.plan.num_rows))
             launched.stepped()
@@ -352,22 +381,12 @@ def _train_under_launcher(
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     try:
-        train_rank(work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked)
+        model = work.model
+        take = partial(load_tensors, model.module) if isinstance(model, Model) else None
+        train_rank(
+            work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
+        )
     finally:
         recorder.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[RankStep]:
-    """The reports of all ranks; only what differs between them travels."""
-    if num_ranks == 1:
-        return [report]
-    own = [report.seconds, float(report.peak_memory_bytes), float(report.sent_bytes)]
-    mine = torch.tensor(own, dtype=torch.float64, device=device)
-    all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
-    dist.all_gather(all_of_them, mine)
-    return [
-        replace(report, rank=r, seconds=s, peak_memory_bytes=int(memory), sent_bytes=int(sent))
-        for r, (s, memory, sent) in enumerate(t.tolist() for t in all_of_them)
-    ]

@@ -132,6 +132,11 @@ class Simulation:
         return self.mfu if self.mfu <= 1.0 else None
 
     @property
+    def ideal_step_s(self) -> float:
+        """Seconds that a step would take if the devices computed ``model_flops`` at their peak."""
+        return self.mfu * self.step_s
+
+    @property
     def rows_per_s(self) -> float:
         """Rows of the batch trained in a second."""
         return self.plan.num_rows / self.step_s

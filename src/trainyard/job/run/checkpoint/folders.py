@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
+from trainyard.job.run.checkpoint.module_record import ModuleRecord
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
     About,
@@ -49,6 +50,7 @@ class RunFacts:
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
     identity: ModelIdentity
+    module: ModuleRecord
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Checkpointer:
             executor.optimizer.described,
             executor.optimizer.numbers(),
         )
-        self.saving = self.thread.submit(self._write, take(executor), about)
+        self.saving = self.thread.submit(self._write, take(executor, about.fields), about)
 
     def wait(self) -> None:
         """Wait until what was saved is on the disk.
@@ -195,7 +197,8 @@ class Checkpointer:
             if problem is None:
                 temporary.mkdir(exist_ok=True)
                 numbers = {key: value for share in shares for key, value in share.numbers.items()}
-                write_run(temporary, {**asdict(about), "numbers": numbers, **_contents(shares)})
+                about_run = {**asdict(about), "numbers": numbers, **self.run.module.as_dict()}
+                write_run(temporary, {**about_run, **_contents(shares)})
                 _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
                 self._remove_old()

@@ -140,6 +140,19 @@ def newest_complete(folder: Path) -> Path:
     )
 
 
+def checkpoint_in(folder: Path) -> Path | None:
+    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If all checkpoints of the folder are damaged.
+    """
+    if (folder / RUN).exists():
+        return folder.resolve()
+    return newest_complete(folder).resolve() if saved_steps(folder) else None
+
+
 def check_unused(folder: Path) -> None:
     """Check that a run may begin in a folder.
 

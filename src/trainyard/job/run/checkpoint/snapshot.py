@@ -48,10 +48,14 @@ def fields(executor: Executor) -> tuple[str, ...]:
     return (PARAMS, *config.moments, *config.tensors)
 
 
-def take(executor: Executor) -> dict[str, Part]:
+def take(executor: Executor, wanted: tuple[str, ...]) -> dict[str, Part]:
     """The parts that this rank writes, copied to the CPU, by ``<field>/<path>``.
 
     Collective. At most one bucket of one field is whole on a device at a time.
+
+    Parameters
+    ----------
+    wanted : fields of trained parameters; all else of the module is taken in any case.
     """
     taken: dict[str, Part] = {}
     position = _positions(executor)
@@ -60,13 +64,15 @@ def take(executor: Executor) -> dict[str, Part]:
             executor, state.bucket.stage
         )
         for field, flat in _flats(executor, state).items():
+            if field not in wanted:
+                continue
             whole = executor.state.local_tensors({state.bucket.name: flat})
             for path, value in whole.items():
                 placements = executor.lowered.params[path].placements
                 if first_of_its_stages and _is_writer(executor, placements, position[path]):
                     taken[f"{field}/{path}"] = _part(executor, value, placements)
     for field, of_params in executor.optimizer.tensors().items():
-        for path, value in of_params.items():
+        for path, value in of_params.items() if field in wanted else ():
             if _is_first_of(executor, executor.lowered.params[path].stages[0]) and _is_writer(
                 executor, {}, position[path]
             ):

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -19,16 +19,20 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
+from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
+from trainyard.job.run.checkpoint.module_record import ModuleRecord, module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
 from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.agreement import check_same_run, check_same_start, held_values
+from trainyard.job.run.processes.logs import profile_file
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import batch_checksums, check_goes_on, repeatable
 from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
@@ -57,12 +61,14 @@ class Prepared:
     ----------
     held : those values that the model had when it was built, and constants.
     identity : of the model, for checkpoints.
+    module : names, types and shapes of the module's tensors, for checkpoints.
     """
 
     lowered: Lowered
     values: Values
     held: Mapping[str, torch.Tensor]
     identity: ModelIdentity
+    module: ModuleRecord
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -110,7 +116,9 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     identity = identity_of(task.program(plan.num_rows))
     lowered = lower(program, plan, task.optimizer)
     verify(lowered)
-    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
+    return Prepared(
+        lowered, values, {**held_values(model), **program.constants}, identity, module_record(model.module)
+    )
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -136,6 +144,7 @@ def train_rank(
     report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
+    take_trained: TakeTrained | None = None,
 ) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
@@ -144,6 +153,7 @@ def train_rank(
     report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
     is_to_stop : whether this rank was asked to end the run after the present step; nobody is without checkpoints.
+    take_trained : called on every rank at the end with the trained module's tensors.
 
     Raises
     ------
@@ -155,23 +165,9 @@ def train_rank(
         If the ranks do not begin with the same.
     """
     config = work.config
-    replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
-    check_same_run(work, replaced)
-    values = prepared.placeholder if replaced else prepared.values
-    executor = Executor(prepared.lowered, rank, values, device, config.seed)
-    first, notes = 0, list[str]()
-    checkpointer = None
-    if config.checkpoint is not None:
-        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
-        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
-        about, notes = checkpointer.restore() if resume else (None, [])
-        if about is not None:
-            first = about.step
-            if notes:  # the caller has looked at the newest one
-                check_goes_on(work.data, first - 1, about.batch)
-    check_same_start(work, {} if replaced else prepared.held, first)
+    executor, checkpointer, first, notes = _begin(work, prepared, rank, device, resume)
     report(Ready(rank, first, tuple(notes)))
-    pacer = Pacer(config.core_part, torch.get_num_threads())
+    pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     for step in range(first, config.steps):
         began_s = time.perf_counter()
         if step > first:
@@ -179,15 +175,51 @@ def train_rank(
         done = _step(executor, work, rank, step, began_s)
         if done.skipped and config.on_nonfinite == "stop":
             raise _stopped(done, work, checkpointer)
-        report(done)
+        report(replace(done, checkpoint_s=checkpoint_s))
+        checkpoint_s = 0.0
         last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
+            saves_s = time.perf_counter()
             checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
+            checkpoint_s = time.perf_counter() - saves_s
         if last:
             break
     if checkpointer is not None:
         checkpointer.wait()
+    if executor.recorder is not None and config.log is not None:
+        write_recorded(executor.recorder, profile_file(config.log, rank))
+    if take_trained is not None:
+        take_trained(whole_tensors(executor))
+
+
+def _begin(
+    work: WorkerInput, prepared: Prepared, rank: int, device: torch.device, resume: bool
+) -> tuple[Executor, Checkpointer | None, int, list[str]]:
+    """Make the state of a rank, from a checkpoint if there is one to continue from.
+
+    Returns
+    -------
+    Also the first step, and notes on checkpoints that were passed over.
+    """
+    config = work.config
+    replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
+    check_same_run(work, replaced)
+    values = prepared.placeholder if replaced else prepared.values
+    recorder = StepRecorder(device) if config.profile else None
+    executor = Executor(prepared.lowered, rank, values, device, config.seed, recorder)
+    first, notes = 0, list[str]()
+    checkpointer = None
+    if config.checkpoint is not None:
+        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity, prepared.module)
+        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
+        about, notes = checkpointer.restore() if resume else (None, [])
+        if about is not None:
+            first = about.step
+            if notes:  # the caller has looked at the newest one
+                check_goes_on(work.data, first - 1, about.batch)
+    check_same_start(work, {} if replaced else prepared.held, first)
+    return executor, checkpointer, first, notes
 
 
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
@@ -228,8 +260,9 @@ def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[]
 
 
 def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: float) -> RankStep:
-    sent = executor.groups.sent_bytes
+    sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
     batch = work.data.batch(step)
+    data_s = time.perf_counter() - reads_s
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
     return RankStep(
@@ -242,6 +275,11 @@ def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: 
         peak_memory_bytes(executor.device),
         executor.groups.sent_bytes - sent,
         not result.is_finite,
+        executor.optimizer.learning_rate,
+        data_s,
+        result.forward_backward_s,
+        result.wait_s,
+        result.update_s,
     )
 
 

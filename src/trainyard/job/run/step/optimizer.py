@@ -93,6 +93,11 @@ class Optimizer:
         assert self.config.make is not None
         return make_optimizer(self.config.make, shapes, pieces, self.state.device)
 
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last update, of the first group of parameters."""
+        return float(self.inner.param_groups[0]["lr"])
+
     # What the routine of the update calls; see ``trainyard.job.lower.update``.
 
     def squared_norm(self, names: Sequence[str], num_holders: Sequence[int]) -> torch.Tensor:
