@@ -49,7 +49,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     require_device(options.device, plan.num_ranks)
     with screen.waiting(f"loading {spec}"):
         model = file_model(spec, options.seed or 0)
-        data = file_data(spec, options.steps or 0)
+        data = file_data(spec, options.steps or 0, plan.num_rows, options.seed or 0)
     screen.say(f"optimizer {optimizer_config(options)}")
     simulation = None
     if not is_silent():

@@ -132,6 +132,7 @@ class RankStep:
     peak_memory_bytes: int
     sent_bytes: int
     skipped: bool
+    data_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class StepMetrics:
     peak_memory_bytes : by rank: most memory held so far, resident on a CPU, allocated on a GPU.
     sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
     skipped : whether there was no update, because the loss or the gradient was not finite.
+    data_s : of ``seconds``, those in which a process waited for its batch; of the process that waited longest.
     """
 
     step: int
@@ -159,6 +161,7 @@ class StepMetrics:
     peak_memory_bytes: tuple[int, ...]
     sent_bytes: tuple[int, ...]
     skipped: bool
+    data_s: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -179,6 +182,7 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         tuple(r.peak_memory_bytes for r in reports),
         tuple(r.sent_bytes for r in reports),
         first.skipped,
+        max(r.data_s for r in reports),
     )
 
 

@@ -37,13 +37,15 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
+from trainyard.job.run.data_waits import DataWaits
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
-from trainyard.job.run.step.data import Data
+from trainyard.job.run.step.data_reader import is_stream
+from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
@@ -54,7 +56,7 @@ T = TypeVar("T")
 def train(
     model: Model | ModelSource,
     plan: Plan,
-    data: Data,
+    data: Source,
     config: TrainConfig,
     on_step: Callable[[StepMetrics], None] = lambda _: None,
     on_restart: Callable[[Restart], None] = lambda _: None,
@@ -72,7 +74,7 @@ def train(
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
         processes, so functions in it must be defined at the top level of a module; and the calling script needs
         ``if __name__ == "__main__":``.
-    data : batches of ``plan.num_rows`` rows.
+    data : batches of ``plan.num_rows`` rows: `Data`, a function ``data(step)``, a Dataset, a DataLoader; see `as_data`.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
     on_note : called with each of the result's notes as soon as it is known.
@@ -103,7 +105,8 @@ def train(
     stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
     with handling_signals(stop), recorder.raising():
-        _train(WorkerInput(model, plan, repeatable(data, config.steps), config), recorder, stop)
+        batches = repeatable(as_data(data, plan.num_rows, config.seed), config.steps)
+        _train(WorkerInput(model, plan, batches, config), recorder, stop)
     return recorder.result()
 
 
@@ -201,7 +204,8 @@ def _check_checkpoint(work: WorkerInput) -> None:
     newest = newest_complete(folder)
     check_goes_on_as(newest, settings_of(work.plan, work.config))
     about = read_about(newest)
-    check_goes_on(work.data, about.step - 1, about.batch)
+    if not is_stream(work.data):  # whose processes look, while they find the position
+        check_goes_on(work.data, about.step - 1, about.batch)
 
 
 @contextmanager
@@ -236,6 +240,7 @@ class _Recorder:
         self.first: int | None = None
         self.metrics: Metrics | None = None
         self.raised: BaseException | None = None
+        self.data_waits = DataWaits()
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
@@ -253,6 +258,8 @@ class _Recorder:
         except OSError as error:
             self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
         self.tell_of_stop()
+        if slow := self.data_waits.note(metrics):
+            self.note(slow)
         self._tell(self._tell_step, metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
@@ -363,11 +370,11 @@ def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[Ra
     """The reports of all ranks; only what differs between them travels."""
     if num_ranks == 1:
         return [report]
-    own = [report.seconds, float(report.peak_memory_bytes), float(report.sent_bytes)]
+    own = [report.seconds, float(report.peak_memory_bytes), float(report.sent_bytes), report.data_s]
     mine = torch.tensor(own, dtype=torch.float64, device=device)
     all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
     dist.all_gather(all_of_them, mine)
     return [
-        replace(report, rank=r, seconds=s, peak_memory_bytes=int(memory), sent_bytes=int(sent))
-        for r, (s, memory, sent) in enumerate(t.tolist() for t in all_of_them)
+        replace(report, rank=r, seconds=s, peak_memory_bytes=int(memory), sent_bytes=int(sent), data_s=data_s)
+        for r, (s, memory, sent, data_s) in enumerate(t.tolist() for t in all_of_them)
     ]

@@ -94,13 +94,14 @@ class Checkpointer:
                 os.replace(left, final)
             _remove(left)
 
-    def save(self, step: int, batch: Mapping[str, int]) -> None:
+    def save(self, step: int, batch: Mapping[str, int], data: str = "") -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
 
         Parameters
         ----------
         step : steps done.
         batch : checksums of the last one's batch, which rank 0 writes.
+        data : position of the data after it, which rank 0 writes.
 
         Raises
         ------
@@ -119,6 +120,7 @@ class Checkpointer:
             self.run.identity.torch,
             executor.plan.to_text(),
             batch,
+            data,
         )
         self.saving = self.thread.submit(self._write, take(executor), about)
 

@@ -30,6 +30,7 @@ _KINDS = {
     "program": str,
     "torch": str,
     "plan": str,
+    "data": str,
     "fields": list,
     **dict.fromkeys(("settings", "options", "batch"), dict),
 }
@@ -58,6 +59,7 @@ class About:
     program, torch : see ``same_run.ModelIdentity``.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
+    data : position of the data as text, where the number of the step does not say it; see ``DataReader.state``.
     """
 
     step: int
@@ -69,6 +71,7 @@ class About:
     torch: str
     plan: str
     batch: Mapping[str, int]
+    data: str
 
 
 def path_of(folder: Path, step: int) -> Path:

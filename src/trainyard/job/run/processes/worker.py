@@ -7,7 +7,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -21,15 +22,21 @@ from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
-from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
+from trainyard.job.run.checkpoint.saved import About, complete_steps, saved_steps
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
-from trainyard.job.run.processes.agreement import check_same_run, check_same_start, held_values
+from trainyard.job.run.processes.agreement import (
+    check_same_batch_on_ranks,
+    check_same_run,
+    check_same_values,
+    held_values,
+)
 from trainyard.job.run.step.data import check_batch, num_tokens
+from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.step.pacing import Pacer
-from trainyard.job.run.step.repeatable import batch_checksums, check_goes_on, repeatable
+from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -153,40 +160,79 @@ def train_rank(
     PlanError, InitialValueError, DataError
         If the ranks do not begin with the same.
     """
+    for _ in rank_steps(work, prepared, rank, device, report, resume, is_to_stop):
+        pass
+
+
+def rank_steps(
+    work: WorkerInput,
+    prepared: Prepared,
+    rank: int,
+    device: torch.device,
+    report: Report,
+    resume: bool,
+    is_to_stop: Callable[[], bool] = lambda: False,
+) -> Generator[None]:
+    """Train as `train_rank` does; yield after every step, once it is reported."""
+    config = work.config
+    executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
+    first = 0 if about is None else about.step
+    reader = _open_data(work, executor, about, is_newest=not notes)
+    report(Ready(rank, first, tuple(filter(None, (*notes, reader.note)))))
+    pacer = Pacer(config.core_part, torch.get_num_threads())
+    with closing(reader):
+        for step in range(first, config.steps):
+            began_s = time.perf_counter()
+            if step > first:
+                pacer.rest()
+            done = _step(executor, work, reader, step, began_s)
+            if done.skipped and config.on_nonfinite == "stop":
+                raise _stopped(done, work, checkpointer)
+            report(done)
+            yield
+            last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
+            due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
+            if checkpointer is not None and (due or last):
+                position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
+                checkpointer.save(step + 1, *position)
+            if last:
+                break
+    if checkpointer is not None:
+        checkpointer.wait()
+
+
+def _begin(
+    work: WorkerInput, prepared: Prepared, rank: int, device: torch.device, resume: bool
+) -> tuple[Executor, Checkpointer | None, About | None, list[str]]:
+    """Make the state of a rank, from a checkpoint if there is one to continue from; notes name those passed over."""
     config = work.config
     replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
     executor = Executor(prepared.lowered, rank, values, device, config.seed)
-    first, notes = 0, list[str]()
-    checkpointer = None
+    checkpointer, about, notes = None, None, list[str]()
     if config.checkpoint is not None:
         facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
         checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
         about, notes = checkpointer.restore() if resume else (None, [])
-        if about is not None:
-            first = about.step
-            if notes:  # the caller has looked at the newest one
-                check_goes_on(work.data, first - 1, about.batch)
-    check_same_start(work, {} if replaced else prepared.held, first)
-    report(Ready(rank, first, tuple(notes)))
-    pacer = Pacer(config.core_part, torch.get_num_threads())
-    for step in range(first, config.steps):
-        began_s = time.perf_counter()
-        if step > first:
-            pacer.rest()
-        done = _step(executor, work, rank, step, began_s)
-        if done.skipped and config.on_nonfinite == "stop":
-            raise _stopped(done, work, checkpointer)
-        report(done)
-        last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
-        due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
-        if checkpointer is not None and (due or last):
-            checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
-        if last:
-            break
-    if checkpointer is not None:
-        checkpointer.wait()
+    check_same_values(work, {} if replaced else prepared.held)
+    return executor, checkpointer, about, notes
+
+
+def _open_data(work: WorkerInput, executor: Executor, about: About | None, is_newest: bool) -> DataReader:
+    """Open the data at the step to come, which must be the same on all ranks.
+
+    Parameters
+    ----------
+    is_newest : whether ``about`` is of the newest checkpoint, at which the caller of the run has looked.
+    """
+    first, end = 0 if about is None else about.step, work.config.steps
+    if about is not None and not is_newest and not is_stream(work.data):
+        check_goes_on(work.data, first - 1, about.batch)
+    position, trained_on = ("", {}) if about is None else (about.data, about.batch)
+    reader = open_reader(work.data, executor, first, end, position, trained_on)
+    check_same_batch_on_ranks(work, first, reader.peek() if first < end else {})
+    return reader
 
 
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
@@ -226,13 +272,14 @@ def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[]
     return bool(found.item())
 
 
-def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: float) -> RankStep:
-    sent = executor.groups.sent_bytes
-    batch = work.data.batch(step)
+def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, began_s: float) -> RankStep:
+    sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
+    batch = reader.next()
+    data_s = time.perf_counter() - reads_s
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
     return RankStep(
-        rank,
+        executor.groups.rank,
         step,
         result.losses,
         result.grad_norm,
@@ -241,6 +288,7 @@ def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: 
         peak_memory_bytes(executor.device),
         executor.groups.sent_bytes - sent,
         not result.is_finite,
+        data_s,
     )
 
 
