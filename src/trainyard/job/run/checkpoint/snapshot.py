@@ -44,10 +44,14 @@ def fields(executor: Executor) -> tuple[str, ...]:
     return (PARAMS, *executor.optimizer.config.moments)
 
 
-def take(executor: Executor) -> dict[str, Part]:
+def take(executor: Executor, fields_wanted: tuple[str, ...] | None = None) -> dict[str, Part]:
     """The parts that this rank writes, copied to the CPU, by ``<field>/<path>``.
 
     Collective. At most one bucket of one field is whole on a device at a time.
+
+    Parameters
+    ----------
+    fields_wanted : fields of trained parameters; by default all.
     """
     taken: dict[str, Part] = {}
     position = _positions(executor)
@@ -56,6 +60,8 @@ def take(executor: Executor) -> dict[str, Part]:
             executor, state.bucket.stage
         )
         for field, flat in _flats(executor, state).items():
+            if fields_wanted is not None and field not in fields_wanted:
+                continue
             whole = executor.state.local_tensors({state.bucket.name: flat})
             for path, value in whole.items():
                 placements = executor.lowered.params[path].placements

@@ -31,6 +31,7 @@ from trainyard.job.run.processes.agreement import (
     check_same_values,
     held_values,
 )
+from trainyard.job.run.processes.evaluations import Evaluations
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
@@ -64,12 +65,14 @@ class Prepared:
     ----------
     held : those values that the model had when it was built, and constants.
     identity : of the model, for checkpoints.
+    model : itself, as it was built.
     """
 
     lowered: Lowered
     values: Values
     held: Mapping[str, torch.Tensor]
     identity: ModelIdentity
+    model: Model
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -106,7 +109,9 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     model = work.build()
     if work.config.checkpoint is not None:
         one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
-        check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
+        best = work.config.keep_best
+        num_kept = work.config.keep + (0 if best is None else best.num)
+        check_quota(one_bytes, num_kept, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
     task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
     program = task.program(plan.rows_per_microbatch)
@@ -116,7 +121,7 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     identity = identity_of(task.program(plan.num_rows))
     lowered = lower(program, plan, work.config.optimizer)
     verify(lowered)
-    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
+    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity, model)
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -172,29 +177,33 @@ def rank_steps(
     report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
-) -> Generator[None]:
-    """Train as `train_rank` does; yield after every step, once it is reported."""
+) -> Generator[int]:
+    """Train as `train_rank` does; yield the number of every step, once it is reported."""
     config = work.config
     executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
     first = 0 if about is None else about.step
     reader = _open_data(work, executor, about, is_newest=not notes)
-    report(Ready(rank, first, tuple(filter(None, (*notes, reader.note)))))
+    evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
+    report(Ready(rank, first, tuple(filter(None, (*notes, reader.note, evaluations.stop_reason)))))
     pacer = Pacer(config.core_part, torch.get_num_threads())
     with closing(reader):
-        for step in range(first, config.steps):
+        for step in () if evaluations.stop_reason else range(first, config.steps):
             began_s = time.perf_counter()
             if step > first:
                 pacer.rest()
             done = _step(executor, work, reader, step, began_s)
             if done.skipped and config.on_nonfinite == "stop":
                 raise _stopped(done, work, checkpointer)
+            done = evaluations.after(done)
             report(done)
-            yield
-            last = step + 1 == config.steps or _is_stopped(config, executor, is_to_stop)
+            yield step
+            is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
+            last = is_over or _is_stopped(config, executor, is_to_stop)
             due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
+            due = due or (config.keep_best is not None and bool(done.evaluation))
             if checkpointer is not None and (due or last):
                 position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
-                checkpointer.save(step + 1, *position)
+                checkpointer.save(step + 1, *position, evaluations.history)
             if last:
                 break
     if checkpointer is not None:
@@ -213,7 +222,7 @@ def _begin(
     checkpointer, about, notes = None, None, list[str]()
     if config.checkpoint is not None:
         facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
-        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
+        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep, config.keep_best)
         about, notes = checkpointer.restore() if resume else (None, [])
     check_same_values(work, {} if replaced else prepared.held)
     return executor, checkpointer, about, notes

@@ -86,7 +86,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     TypeError
         If it is none of these.
     """
-    if _has_columns(source):
+    if has_columns(source):
         collate = collate_columns
         if hasattr(source, "__getitem__"):
             return DatasetRows(source, RowOrder(len(source), num_rows, True, seed), collate)
@@ -113,7 +113,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     raise TypeError(f"the data is a {type(source).__name__}; give {_KNOWN}")
 
 
-def _has_columns(source: Source) -> bool:
+def has_columns(source: Source) -> bool:
     """Whether a source has rows by columns, as Hugging Face ``datasets`` has."""
     return hasattr(source, "column_names") and not isinstance(source, DataLoader)
 
@@ -121,7 +121,7 @@ def _has_columns(source: Source) -> bool:
 def collate_of(loader: DataLoader[Any]) -> Callable[[list[Any]], Any]:
     """Return the function by which a loader puts rows together."""
     usual = loader.collate_fn is default_collate
-    return collate_columns if usual and _has_columns(loader.dataset) else loader.collate_fn
+    return collate_columns if usual and has_columns(loader.dataset) else loader.collate_fn
 
 
 def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
