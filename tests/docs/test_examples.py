@@ -9,7 +9,10 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TAKE_LONG = ("compare_strategies", "plan_for_another_cluster")
 EXPECTED = ROOT / "tests" / "docs" / "expected"
 SCRIPTS = [
-    path for path in EXAMPLES if path.parent.name == "examples" and "def data(" not in path.read_text()
+    path
+    for path in EXAMPLES
+    if path.parent.name == "examples"
+    and not any(f"def {name}(" in path.read_text() for name in ("data", "loader"))
 ]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from trainyard.job.planning import load_model
 from trainyard.job.run.step.data import DataError, FixedData, by_path, example_data
 from trainyard.job.run.step.data_source import LazyData, as_data
+from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
 from trainyard.user_file import is_file, loaded_file
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
     from trainyard.job.run.step.data import Data
 
-__all__ = ["FileData", "data_function", "data_of", "file_data", "file_model", "model_source"]
+__all__ = [
+    "FileData",
+    "data_function",
+    "data_of",
+    "file_data",
+    "file_evaluation",
+    "file_model",
+    "model_source",
+]
 
 DATA_FUNCTIONS = {"data": "data(step)", "dataset": "dataset()", "loader": "loader()"}
 """Functions of a Python file, one of which returns what is trained on."""
@@ -92,6 +101,34 @@ def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | Non
         return None
     data = FileData(path) if name == "data" else LazyData(partial(_made, path, name, num_rows, seed))
     return repeatable(data, num_steps)
+
+
+def file_evaluation(spec: str, every: int) -> Evaluation | None:
+    """The evaluation that ``evaluation()`` of a Python file returns, or on the held-out set that it returns; None if the
+    file has none.
+
+    Raises
+    ------
+    ValueError
+        If it is asked for and there is none.
+    """
+    path = str(Path(spec).resolve())
+    if is_file(spec) and _function(path, "evaluation") is not None:
+        return Evaluation(partial(_held_out, path), every)
+    if every:
+        raise ValueError(
+            f"--evaluate-every {every}: {spec} has no function evaluation(); write one in the model's Python file, which "
+            "returns a held-out Dataset or DataLoader, or leave the option out"
+        )
+    return None
+
+
+def _held_out(path: str) -> Any:
+    """What ``evaluation()`` of a Python file returns."""
+    function = _function(path, "evaluation")
+    if function is None:
+        raise DataError(f"{path} has no function `evaluation()`")
+    return function()
 
 
 def data_function(path: str) -> str | None:

@@ -99,6 +99,9 @@ class TrainingOptions(CheckpointOptions, Common):
     """Weight decay; for adamw decoupled from the gradient."""
     clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
     """Largest global norm of the gradient; a larger gradient is scaled down. 0 is no limit."""
+    evaluate_every: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 0
+    """Steps between evaluations on the held-out set that evaluation() of a Python file returns; 0 evaluates after the
+    last step only. Give it again with --resume."""
     seed: Annotated[int | None, usual("seed", "N"), SEED] = None
     """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None

@@ -85,6 +85,10 @@ def test_random_rows_are_the_same_whoever_reads_them() -> None:
     whole, later = data.batch(0), data.batch(2)
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(whole["batch.x"], later["batch.x"])  # the same rows, in another epoch
+    added = whole["batch.x"] - rows_of(range(4))["batch.x"]
+    assert len(added[:, 0].unique()) == ROWS
+    later_added = data.batch(1)["batch.x"] - rows_of(range(4, 8))["batch.x"]
+    assert not (added[:, 0] == later_added[:, 0]).any()  # rows at the same place of another step
     assert same(data.some_rows(0, [3, 1]), {name: value[[3, 1]] for name, value in whole.items()})
 
 
@@ -142,7 +146,10 @@ def test_a_stream_is_read_anew_up_to_a_step(source: Any) -> None:
     data = repeatable(as_data(source, ROWS, seed=2), 10)
     assert isinstance(data.data, DataStream)
     reader = StreamReader(data.data)
-    read = [reader.next() for _ in range(5)]
+    read = []
+    for _ in range(5):
+        read.append(reader.next())
+        torch.rand(1)  # what the process draws meanwhile changes nothing
     for step in (4, 1, 3):
         assert same(data.batch(step), read[step])
     assert not same(read[0], read[2])  # of the next epoch, which draws other numbers

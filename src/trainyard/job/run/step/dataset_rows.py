@@ -68,8 +68,8 @@ def _column(name: str, values: list[Any]) -> Tensor:
 class DatasetRows:
     """Batches of the rows of a data set that has an index.
 
-    Random numbers of PyTorch, Python and NumPy that a row draws are seeded by seed, epoch and row; those of the function
-    that puts rows together by seed and step.
+    Random numbers of PyTorch, Python and NumPy that a row draws are seeded by seed, epoch and row; the function that puts
+    rows together draws those that follow the last row's.
 
     Attributes
     ----------
@@ -103,7 +103,6 @@ class DatasetRows:
             for place in places:
                 seed_all(seed, epoch, rows[place])
                 read.append(self.dataset[rows[place]])
-            seed_all(seed, step)
             return by_path(self.collate(read))
 
     def batches(self, first: int, end: int, places: Sequence[int] | None) -> Generator[dict[str, Tensor]]:
