@@ -29,10 +29,15 @@ if TYPE_CHECKING:
     from trainyard.job.planning import load_model as load_model
     from trainyard.job.planning import plan as plan
     from trainyard.job.planning import simulate as simulate
+    from trainyard.job.run.best import EarlyStop as EarlyStop
+    from trainyard.job.run.best import KeepBest as KeepBest
     from trainyard.job.run.checkpoint.weights import load_weights as load_weights
     from trainyard.job.run.checkpoint.weights import read_weights as read_weights
+    from trainyard.job.run.step.evaluation import Evaluation as Evaluation
     from trainyard.job.run.train import train as train
     from trainyard.job.simulate import Simulation as Simulation
+    from trainyard.job.trainer import StopTraining as StopTraining
+    from trainyard.job.trainer import Trainer as Trainer
     from trainyard.program.capture import capture as capture
     from trainyard.program.model import Model as Model
     from trainyard.program.own_ops import rows as rows
@@ -41,13 +46,18 @@ if TYPE_CHECKING:
 _HOME = MappingProxyType(
     {
         "Cluster": "trainyard.hardware.cluster",
+        "EarlyStop": "trainyard.job.run.best",
+        "Evaluation": "trainyard.job.run.step.evaluation",
         "Infeasible": "trainyard.job.planning",
+        "KeepBest": "trainyard.job.run.best",
         "Model": "trainyard.program.model",
         "Plan": "trainyard.job.plan",
         "PlanError": "trainyard.job.plan",
         "Planned": "trainyard.job.planning",
         "Program": "trainyard.program.program",
         "Simulation": "trainyard.job.simulate",
+        "StopTraining": "trainyard.job.trainer",
+        "Trainer": "trainyard.job.trainer",
         "capture": "trainyard.program.capture",
         "compare": "trainyard.job.planning",
         "load_model": "trainyard.job.planning",
@@ -65,13 +75,18 @@ _HOME = MappingProxyType(
 
 __all__ = [
     "Cluster",
+    "EarlyStop",
+    "Evaluation",
     "Infeasible",
+    "KeepBest",
     "Model",
     "Plan",
     "PlanError",
     "Planned",
     "Program",
     "Simulation",
+    "StopTraining",
+    "Trainer",
     "capture",
     "compare",
     "load_model",

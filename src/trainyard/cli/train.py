@@ -29,10 +29,11 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(TrainingOptions):
-    """Plan for this machine, say why, and train: a model by name, or a Python file with model() and data(step)."""
+    """Plan for this machine, say why, and train: a model by name, or a Python file with model() and its data."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
+    """Name of a model such as gpt-small-cpu, or a Python file that defines model(), and data(step), dataset() or
+    loader()."""
     processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
     strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
@@ -56,6 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.job.run.processes.metric_logs import require_logs
+    from trainyard.program.batch import batch_rows
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
@@ -72,7 +74,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     require_logs(options.log_to)
     with screen.waiting(f"loading {options.model}"):
         model = file_model(options.model, options.seed or 0)
-        data = file_data(options.model, options.steps or 0)
+        rows = 0 if model is None else batch_rows(model.batch, model.whole)
+        data = file_data(options.model, options.steps or 0, rows, options.seed or 0)
     check_given(given, options.model)
     screen.say(f"optimizer {optimizer_config(options, options.model)}")
     found = None

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,13 +58,17 @@ def train_and_report(
     own_data : of a model that is a file, if that has any.
     run : that goes on, if one does.
     """
-    from trainyard.cli.sources import data_of, model_source
+    from trainyard.cli.sources import data_of, file_evaluation, model_source
     from trainyard.job.run.train import train
 
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
-    config = train_config(options, spec, folder, run, 0.0 if simulation is None else simulation.ideal_step_s)
+    ideal_step_s = 0.0 if simulation is None else simulation.ideal_step_s
+    config = replace(
+        train_config(options, spec, folder, run, ideal_step_s),
+        evaluate=file_evaluation(spec, options.evaluate_every),
+    )
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
@@ -155,6 +160,7 @@ def _shown(
                 left = time_left(metrics)
                 if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
                     screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}{left}")
+                _say_evaluation(screen, metrics)
 
             yield on_step, on_restart
         return
@@ -167,10 +173,18 @@ def _shown(
     )
     with Progress(*columns, console=screen.messages) as bar:
         task = bar.add_task("", total=steps, said="starting the processes")
-        yield (
-            lambda metrics: bar.update(task, completed=metrics.step + 1, said=_said(metrics)),
-            on_restart,
-        )
+
+        def on_step_of_bar(metrics: StepMetrics) -> None:
+            bar.update(task, completed=metrics.step + 1, said=_said(metrics))
+            _say_evaluation(screen, metrics)
+
+        yield on_step_of_bar, on_restart
+
+
+def _say_evaluation(screen: Screen, metrics: StepMetrics) -> None:
+    if metrics.evaluation:
+        values = "  ".join(f"{name} {value:.3f}" for name, value in metrics.evaluation.items())
+        screen.say(f"held out, after step {metrics.step + 1}: {values}")
 
 
 def _time_left(steps: int) -> Callable[[StepMetrics], str]:

@@ -134,6 +134,9 @@ class TrainingOptions(CheckpointOptions, Common):
     """For wsd: last steps, over which the learning rate falls; 0 is a tenth of all."""
     min_lr_factor: Annotated[float | None, usual("min_lr_factor", "X"), FRACTION] = None
     """Least learning rate of one that falls, as a share of --lr."""
+    evaluate_every: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 0
+    """Steps between evaluations on the held-out set that evaluation() of a Python file returns; 0 evaluates after the
+    last step only. Give it again with --resume."""
     seed: Annotated[int | None, usual("seed", "N"), SEED] = None
     """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None

@@ -11,7 +11,9 @@ from typing import Any, Literal, get_args
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
+from trainyard.job.run.best import EarlyStop, KeepBest
 from trainyard.job.run.step.data import Data
+from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.program.model import Model
 
 ModelSource = Callable[[], Model]
@@ -51,6 +53,9 @@ class TrainConfig:
         refused before it begins.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     num_threads : of each process; 0 divides the cores of the machine among its processes.
+    evaluate : on a held-out set while training.
+    early_stop : ends the run when evaluations get no better.
+    keep_best : checkpoints that stay beside ``keep``; with it every evaluation writes one.
     core_part : of the time of a core that each thread takes at most; below 1 a process rests after its steps, so that it
         is no faster alone than beside others with which it shares cores.
     """
@@ -75,6 +80,9 @@ class TrainConfig:
     pause: Path | None = None
     num_threads: int = 0
     core_part: float = 1.0
+    evaluate: Evaluation | None = None
+    early_stop: EarlyStop | None = None
+    keep_best: KeepBest | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
@@ -99,6 +107,10 @@ class TrainConfig:
             raise ValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
         if self.profile and self.log is None:
             raise ValueError("profile needs a folder for what is recorded: give log")
+        if self.evaluate is None and (self.early_stop or self.keep_best):
+            raise ValueError("early_stop and keep_best compare evaluations: give evaluate")
+        if self.keep_best and self.checkpoint is None:
+            raise ValueError("keep_best needs the folder of the checkpoints: give checkpoint")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"unknown device {self.device!r}; known: cpu, cuda")
         if self.on_nonfinite not in get_args(OnNonFinite):
@@ -158,6 +170,9 @@ class RankStep:
     wait_s: float = 0.0
     update_s: float = 0.0
     checkpoint_s: float = 0.0
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    evaluation_s: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,11 +190,14 @@ class StepMetrics:
     sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
     skipped : whether there was no update, because the loss or the gradient was not finite.
     learning_rate : of the last update, of the first group of parameters.
-    data_s, forward_backward_s, wait_s, update_s : of ``seconds``: reading the batch; computing forward and backward;
+    data_s, forward_backward_s, wait_s, update_s : of ``seconds``: waiting for the batch; computing forward and backward;
         waiting for other ranks; updating. On a GPU they are seconds of its host. Each of the rank where it is longest.
     checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
     mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
         above 1 because the devices do more than the peak that is known.
+    evaluation : loss and metrics by name on the held-out set after the step; empty where it was not evaluated.
+    evaluation_s : seconds that the evaluation took; they are not part of ``seconds``.
+    note : why the run ends early after this step; "" if it does not.
     """
 
     step: int
@@ -198,6 +216,9 @@ class StepMetrics:
     update_s: float = 0.0
     checkpoint_s: float = 0.0
     mfu: float | None = None
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    evaluation_s: float = 0.0
+    note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -223,6 +244,9 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         tuple(r.sent_bytes for r in reports),
         first.skipped,
         first.learning_rate,
+        evaluation=first.evaluation,
+        evaluation_s=first.evaluation_s,
+        note=first.note,
         **{name: max(getattr(r, name) for r in reports) for name in PARTS},
     )
 

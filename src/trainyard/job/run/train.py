@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,17 +15,13 @@ import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan
-from trainyard.job.run.checkpoint.folders import check_goes_on_as
 from trainyard.job.run.checkpoint.gather import load_written
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
-from trainyard.job.run.checkpoint.same_run import settings_of
+from trainyard.job.run.checkpoint.resumable import check_resumable
 from trainyard.job.run.checkpoint.saved import (
-    check_unused,
     complete_steps,
     newest_complete,
     path_of,
-    read_about,
-    saved_steps,
     started_again,
 )
 from trainyard.job.run.checkpoint.weights import load_tensors, load_weights
@@ -39,6 +35,7 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
+from trainyard.job.run.data_waits import DataWaits
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs, require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
@@ -46,10 +43,10 @@ from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.step_reports import gathered
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
-from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, rank_steps, set_up_device
 from trainyard.job.run.processes.worker_group import trained_file
-from trainyard.job.run.step.data import Data
-from trainyard.job.run.step.repeatable import check_goes_on, repeatable
+from trainyard.job.run.step.data_source import Source, as_data
+from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
 
@@ -59,7 +56,7 @@ T = TypeVar("T")
 def train(
     model: Model | ModelSource,
     plan: Plan,
-    data: Data,
+    data: Source,
     config: TrainConfig,
     on_step: Callable[[StepMetrics], None] = lambda _: None,
     on_restart: Callable[[Restart], None] = lambda _: None,
@@ -80,7 +77,7 @@ def train(
         weights stay tied, types and devices stay as they are, and what is on the meta device comes to the CPU. Under a
         launcher all ranks' modules have them. A function's module is not known here: ``load_weights(module,
         result.checkpoint)`` loads its values, as it does after a run that was interrupted.
-    data : batches of ``plan.num_rows`` rows.
+    data : batches of ``plan.num_rows`` rows: `Data`, a function ``data(step)``, a Dataset, a DataLoader; see `as_data`.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
     on_note : called with each of the result's notes as soon as it is known.
@@ -108,16 +105,54 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
-    require_logs(config.log_to)
-    join_slurm_step()
-    stop = StopRequest(is_launched())
-    recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
-    with handling_signals(stop), recorder.raising():
-        _train(WorkerInput(model, plan, repeatable(data, config.steps), config), recorder, stop)
-    return recorder.result()
+    run = Run(model, plan, data, config, on_step, on_restart, on_note)
+    for _ in run.steps():
+        pass
+    return run.result()
 
 
-def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
+class Run:
+    """A run whose steps the caller takes one after the other; arguments are those of `train`."""
+
+    def __init__(
+        self,
+        model: Model | ModelSource,
+        plan: Plan,
+        data: Source,
+        config: TrainConfig,
+        on_step: Callable[[StepMetrics], None] = lambda _: None,
+        on_restart: Callable[[Restart], None] = lambda _: None,
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._model, self._plan, self._data, self._config = model, plan, data, config
+        self._stop = StopRequest(is_launched())
+        self._recorder = _Recorder(plan, config, self._stop, on_step, on_restart, on_note)
+
+    def steps(self) -> Generator[StepMetrics]:
+        """Train, and yield every step when all ranks have done it; under a launcher in rank 0's process.
+
+        The processes go on while the caller looks at a step. If the caller closes the generator, as by leaving its loop,
+        the run ends after the step that its processes do, with a checkpoint in ``config.checkpoint``; without that, at
+        once.
+
+        Raises
+        ------
+        ValueError, TypeError, WorkerError, NonFiniteError, CheckpointError, DataError
+            As `train` does.
+        """
+        require_logs(self._config.log_to)
+        join_slurm_step()
+        with handling_signals(self._stop), self._recorder.raising():
+            data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
+            work = WorkerInput(self._model, self._plan, data, self._config)
+            yield from _train(work, self._recorder, self._stop)
+
+    def result(self) -> TrainResult:
+        """Return what the run came to, so far."""
+        return self._recorder.result()
+
+
+def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> Generator[StepMetrics]:
     config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
@@ -125,18 +160,18 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
         nullcontext(Path()) if is_launched() else shared_folder(work) as shared,
         _lock(config, int(os.environ["RANK"]) if is_launched() else 0) as lock,
     ):
-        _check_checkpoint(work)
+        check_resumable(work)
         if lock is not None and lock.note:
             recorder.note(lock.note)
         if is_launched():
             with only_for_user():
-                _train_under_launcher(work, recorder, _launched(), None)
+                yield from _steps_under_launcher(work, recorder, _launched(), None)
             return
         with _log_folder(config.log) as logs:
             recorder.open(logs)
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
-                supervise(work, shared, watcher, logs, lock, stop)
+                yield from supervise(work, shared, watcher, logs, lock, stop)
                 _load_trained(work, shared)
             finally:
                 recorder.close()
@@ -199,9 +234,10 @@ def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | N
     prepared : from ``prepare``, in the process that this one was forked from; None to prepare it here.
     """
     with _lock(work.config, launched.rank):
-        _check_checkpoint(work)
+        check_resumable(work)
         recorder = _Recorder(work.plan, work.config, StopRequest(), lambda _: None, lambda _: None, _print)
-        _train_under_launcher(work, recorder, launched, prepared)
+        for _ in _steps_under_launcher(work, recorder, launched, prepared):
+            pass
         return recorder.result()
 
 
@@ -210,19 +246,6 @@ def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
     """One process of a run holds its folder for all of them."""
     with locked(config.checkpoint) if config.checkpoint is not None and rank == 0 else nullcontext() as lock:
         yield lock
-
-
-def _check_checkpoint(work: WorkerInput) -> None:
-    """Check that the run may continue from its folder's newest checkpoint, if there is one."""
-    folder = work.config.checkpoint
-    if folder is not None and not work.config.resume and not started_again():
-        check_unused(folder)
-    if folder is None or not saved_steps(folder):
-        return
-    newest = newest_complete(folder)
-    check_goes_on_as(newest, settings_of(work.plan, work.config))
-    about = read_about(newest)
-    check_goes_on(work.data, about.step - 1, about.batch)
 
 
 @contextmanager
@@ -258,6 +281,7 @@ class _Recorder:
         self.metrics: Metrics | None = None
         self.logs: list[MetricLog] = []
         self.raised: BaseException | None = None
+        self.data_waits = DataWaits()
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
@@ -282,6 +306,8 @@ class _Recorder:
         except OSError as error:
             self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
         self.tell_of_stop()
+        for text in filter(None, (self.data_waits.note(metrics), metrics.note)):
+            self.note(text)
         self._tell(self._tell_step, metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
@@ -355,10 +381,10 @@ def _print(note: str) -> None:
         print(note, flush=True)
 
 
-def _train_under_launcher(
+def _steps_under_launcher(
     work: WorkerInput, recorder: _Recorder, launched: Launched, prepared: Prepared | None
-) -> None:
-    """Be one of the ranks that a launcher started."""
+) -> Generator[StepMetrics]:
+    """Be one of the ranks that a launcher started; rank 0 yields every step."""
     rank, num_ranks = launched.rank, launched.num_ranks
     work.plan.require_processes(num_ranks)
     device = set_up_device(work.config, launched.local_rank, launched.num_local_ranks)
@@ -380,12 +406,21 @@ def _train_under_launcher(
 
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
+    is_left = False
     try:
         model = work.model
         take = partial(load_tensors, model.module) if isinstance(model, Model) else None
-        train_rank(
+        for step in rank_steps(
             work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
-        )
+        ):
+            if rank == 0 and not is_left:
+                try:
+                    yield recorder.by_step[step]
+                except GeneratorExit:
+                    if not recorder.stop.can_save:
+                        raise
+                    is_left = True
+                    recorder.stop.ask()
     finally:
         recorder.close()
         if dist.is_initialized():

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainyard.job.run.best import Evaluated, KeepBest
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
 from trainyard.job.run.checkpoint.module_record import ModuleRecord
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
@@ -73,12 +74,21 @@ class Checkpointer:
     folder : made if it does not exist; on a file system that all ranks see.
     run : what the checkpoints say of it, and what those that are restored must say.
     keep : how many whole checkpoints stay.
+    keep_best : which stay beside them.
     """
 
-    def __init__(self, executor: Executor, folder: Path, run: RunFacts, keep: int = 2) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        folder: Path,
+        run: RunFacts,
+        keep: int = 2,
+        keep_best: KeepBest | None = None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
         self.executor, self.folder, self.run, self.keep = executor, folder.resolve(), run, keep
+        self.keep_best = keep_best
         make_private(self.folder)
         self.several = executor.plan.num_ranks > 1
         self.passed_over: set[int] = set()
@@ -97,13 +107,21 @@ class Checkpointer:
                 os.replace(left, final)
             _remove(left)
 
-    def save(self, step: int, batch: Mapping[str, int]) -> None:
+    def save(
+        self,
+        step: int,
+        batch: Mapping[str, int],
+        data: str = "",
+        evaluations: tuple[Evaluated, ...] = (),
+    ) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
 
         Parameters
         ----------
         step : steps done.
         batch : checksums of the last one's batch, which rank 0 writes.
+        data : position of the data after it, which rank 0 writes.
+        evaluations : of the run so far.
 
         Raises
         ------
@@ -122,6 +140,8 @@ class Checkpointer:
             self.run.identity.torch,
             executor.plan.to_text(),
             batch,
+            data,
+            evaluations,
             executor.optimizer.described,
             executor.optimizer.numbers(),
         )
@@ -201,17 +221,19 @@ class Checkpointer:
                 write_run(temporary, {**about_run, **_contents(shares)})
                 _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
-                self._remove_old()
+                self._remove_old(about.evaluations)
         except Exception as error:
             problem = error
         if problem is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         return problem
 
-    def _remove_old(self) -> None:
-        """Keep the newest; what was found damaged does not count among them, and goes, too."""
+    def _remove_old(self, evaluations: tuple[Evaluated, ...]) -> None:
+        """Keep the newest and the best; what was found damaged does not count among them, and goes, too."""
         whole = [step for step in saved_steps(self.folder) if step not in self.passed_over]
-        for step in (*whole[self.keep :], *self.passed_over):
+        there = [evaluated for evaluated in evaluations if evaluated[0] in whole]
+        best = [] if self.keep_best is None else self.keep_best.steps(there)
+        for step in (*(step for step in whole[self.keep :] if step not in best), *self.passed_over):
             _remove(path_of(self.folder, step))
         self.passed_over.intersection_update(saved_steps(self.folder))  # what could not be removed
 

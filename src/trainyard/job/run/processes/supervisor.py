@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +72,8 @@ def supervise(
     logs: Path,
     lock: FolderLock | None,
     stop: StopRequest,
-) -> None:
-    """Train with one process per rank, all of them stopped when this returns or raises.
+) -> Generator[StepMetrics]:
+    """Train with one process per rank, all of them stopped when this returns or raises; yield every step.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def supervise(
     with theirs:
         start(process)
     try:
-        _listen(ours, process, watcher, logs, work.config.heartbeat_s)
+        yield from _listen(ours, process, watcher, logs, work.config.heartbeat_s, stop)
     finally:
         # Closed, the pipe tells the process to stop its ranks and end.
         ours.close()
@@ -112,7 +112,10 @@ def supervise(
         process.join(5.0)
 
 
-def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
+def _listen(
+    pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float, stop: StopRequest
+) -> Generator[StepMetrics]:
+    is_left = False
     # While the ranks are prepared nothing is heard; from then on, often.
     suspended, num_heard = SuspensionDetector[str](heartbeat_s, _LOOK_S), 0
     while True:
@@ -132,6 +135,14 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
             num_heard += 1
         elif isinstance(message, StepMetrics):
             watcher.on_step(message)
+            if not is_left:
+                try:
+                    yield message
+                except GeneratorExit:
+                    if not stop.can_save:
+                        raise
+                    is_left = True
+                    stop.ask()
         elif isinstance(message, AllReady):
             watcher.on_ready(message.step, message.notes)
         elif isinstance(message, Restart):
@@ -151,6 +162,13 @@ def _advice(work: WorkerInput, error: Exception) -> str:
         return (
             f"the data cannot be sent to worker processes ({error}): give a function data(step) that is defined at the "
             "top level of a module, instead of a lambda or an inner function"
+        )
+    try:
+        pickle.dumps(work.config)
+    except Exception:
+        return (
+            f"the evaluation cannot be sent to worker processes ({error}): define its data, metrics and from_means at "
+            "the top level of a module, or give a function of one as its data"
         )
     return (
         f"the model cannot be sent to worker processes ({error}): lambdas, inner functions and classes, and "
