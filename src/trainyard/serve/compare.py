@@ -18,7 +18,7 @@ from trainyard.serve.request_timeline import RequestSteps, RequestTimeline, Time
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results, Served
 from trainyard.serve.router import Router, round_robin
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.summary import Summary
 
 __all__ = [
