@@ -25,6 +25,7 @@ from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
 from trainyard.reading import shown
+from trainyard.shown import Shown
 
 __all__ = ["WITHIN", "Bools", "Cluster", "Ints", "Node"]
 
@@ -34,8 +35,8 @@ WITHIN = 2
 """Overlap in `Cluster.partition_table` of a partition with a row that has all its nodes."""
 
 
-@dataclass(frozen=True)
-class Cluster:
+@dataclass(frozen=True, repr=False)
+class Cluster(Shown):
     """Nodes with devices, and the links between them.
 
     Devices are numbered through the nodes in order: a rank of level 1 is such a number. The route between two is

@@ -18,6 +18,7 @@ from trainyard.serve.planning.reasons import missed_objectives
 from trainyard.serve.planning.search import kind_of, pools_of, pools_text
 
 __all__ = [
+    "BOTTLENECK_COLUMNS",
     "bottleneck_rows",
     "bottleneck_title",
     "evidence",

@@ -13,6 +13,7 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.step.data import Data
 from trainyard.program.model import Model
+from trainyard.shown import Shown
 
 ModelSource = Callable[[], Model]
 """Builds the model; called in every process with the same random seed. ``partial(build, "gpt2", 8)`` is one."""
@@ -198,8 +199,8 @@ class Restart:
     seconds: float
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Shown):
     """Results of a run.
 
     Attributes

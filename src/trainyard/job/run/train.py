@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
+from trainyard.job.arguments import require_model, require_plan
 from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.folders import check_goes_on_as
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
@@ -47,6 +48,7 @@ from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
+from trainyard.reading.arguments import require_type
 
 T = TypeVar("T")
 
@@ -88,6 +90,8 @@ def train(
     ------
     ValueError
         If a launcher's variables do not say which rank this process is and where the ranks meet.
+    WrongTypeError
+        If an argument is of another type.
     TypeError
         If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
@@ -99,12 +103,24 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
+    _check_arguments(model, plan, data, config)
     join_slurm_step()
     stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
     with handling_signals(stop), recorder.raising():
         _train(WorkerInput(model, plan, repeatable(data, config.steps), config), recorder, stop)
     return recorder.result()
+
+
+def _check_arguments(model: object, plan: object, data: object, config: object) -> None:
+    """Refuse an argument of another type by its name."""
+    require_model(model, may_be_function=True)
+    require_plan(plan)
+    if not callable(getattr(data, "batch", None)):
+        require_type(
+            "data", data, (), "data with batch(step), such as FunctionData(FUNCTION) or FixedData(TENSORS)"
+        )
+    require_type("config", config, TrainConfig, "a TrainConfig, such as TrainConfig(steps=100)")
 
 
 def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> None:
