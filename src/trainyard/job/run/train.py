@@ -72,8 +72,8 @@ def train(
     Parameters
     ----------
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
-        processes, so functions in it must be defined at the top level of a module; and the calling script needs
-        ``if __name__ == "__main__":``.
+        processes, so functions in it must be defined at the top level of a module. What a notebook defines, or a script
+        without ``if __name__ == "__main__":``, goes by value, which needs the package cloudpickle.
     data : batches of ``plan.num_rows`` rows.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
