@@ -99,9 +99,9 @@ def _run(given: list[str]) -> int:
     from trainyard.cli.screen import Screen
 
     if VERBS[name].has_ranks:
-        from trainyard.job.run.processes.slurm_step import join_slurm_step
+        from trainyard.job.run.processes.launchers import join_launcher
 
-        join_slurm_step()
+        join_launcher()
     screen = Screen(options.json, is_silent())
     outcome = module.act(options, screen)
     screen.show(outcome)

@@ -38,9 +38,9 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
+from trainyard.job.run.processes.launchers import is_launched, join_launcher
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.rendezvous import launched_store
-from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -67,7 +67,7 @@ def train(
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
     ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``. Each task of a step of Slurm that
-    has several is a rank, too.
+    has several is a rank, too, and each process that ``mpirun`` or ``mpiexec`` started.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def train(
     Raises
     ------
     ValueError
-        If a launcher's variables do not say which rank this process is and where the ranks meet.
+        If a launcher's variables do not say which rank this process is and where the ranks meet; a missing one is named.
     WrongTypeError
         If an argument is of another type.
     TypeError
@@ -104,7 +104,7 @@ def train(
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     _check_arguments(model, plan, data, config)
-    join_slurm_step()
+    join_launcher()
     stop = StopRequest(is_launched())
     recorder = _Recorder(plan, config, stop, on_step, on_restart, on_note)
     with handling_signals(stop), recorder.raising():
