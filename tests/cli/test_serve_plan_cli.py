@@ -10,7 +10,7 @@ from refused_commands import check_refused
 from splits_of_tests import split_of
 
 from trainyard.cli import main as cli
-from trainyard.serve import deploy
+from trainyard.serve import api
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.placement_document import load_placement
@@ -49,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ) -> ServedModel:
         return split(tensor_parallel, pipeline_stages)
 
-    monkeypatch.setattr(deploy, "served_model", served_model)
+    monkeypatch.setattr(api, "served_model", served_model)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -131,7 +131,7 @@ def test_a_model_that_fits_nowhere_is_a_result(
     """As of `trainyard plan`: exit code 1, and a document that says so."""
     split = split_of(usable_bytes=1e9)
     monkeypatch.setattr(
-        deploy,
+        api,
         "served_model",
         lambda *_, tensor_parallel, pipeline_stages, **__: split(tensor_parallel, pipeline_stages),
     )

@@ -13,7 +13,7 @@ from splits_of_tests import split_of
 
 from trainyard.cli import main as cli
 from trainyard.progress import Progress
-from trainyard.serve import deploy
+from trainyard.serve import api
 from trainyard.serve.deployment import ServedModel
 
 # Long prompts keep decodes waiting beyond a short TPOT, unless these have replicas of their own.
@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ) -> ServedModel:
         return split(tensor_parallel, pipeline_stages)
 
-    monkeypatch.setattr(deploy, "served_model", served_model)
+    monkeypatch.setattr(api, "served_model", served_model)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

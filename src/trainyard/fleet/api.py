@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun, ranked_runs
-from trainyard.fleet.scheduler import CannotRun, Ignored, ignored_by, schedulers_of
+from trainyard.fleet.scheduler import CannotRun, Ignored, Scheduler, ignored_by, schedulers_of
 from trainyard.fleet.study import Study, study
 from trainyard.fleet.workload.drawn import LOAD, NUM_JOBS, WORKLOAD, Draw, draw_of, drawn_jobs
 from trainyard.fleet.workload.job import Job
@@ -205,7 +205,25 @@ def simulate(
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
-    recorded, prepared, runs = recorded_run(arrived, place), [], list[FleetRun]()
+    recorded = recorded_run(arrived, place)
+    runs = _simulated(schedulers, cannot, arrived, place, conditions, tell)
+    if not runs:
+        return FleetComparison(place, tuple(arrived), (), tuple(cannot), ())
+    ran = {run.policy for run in runs}
+    ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
+    runs += [recorded] if recorded is not None else []
+    return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
+
+
+def _simulated(
+    schedulers: Sequence[Scheduler],
+    cannot: list[CannotRun],
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    conditions: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> list[FleetRun]:
+    """The runs of the policies that can run so; the others are added to ``cannot``."""
 
     @contextmanager
     def refusal_is_noted(text: str) -> Iterator[None]:
@@ -216,19 +234,15 @@ def simulate(
         except FleetError as error:
             cannot.append(CannotRun(text, str(error)))
 
+    prepared, runs = [], list[FleetRun]()
     for scheduler in schedulers:
         with refusal_is_noted(scheduler.text):
-            prepared.append((scheduler.text, scheduler.prepared(arrived, place, **conditions)))
+            prepared.append((scheduler.text, scheduler.prepared(jobs, cluster, **conditions)))
     for text, run in prepared:
         tell(text)
         with refusal_is_noted(text):
             runs.append(run())
-    if not runs:
-        return FleetComparison(place, tuple(arrived), (), tuple(cannot), ())
-    ran = {run.policy for run in runs}
-    ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
-    runs += [recorded] if recorded is not None else []
-    return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
+    return runs
 
 
 def compare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -283,18 +284,14 @@ def plan(
     # Of the orders of admission, those that have to do with objectives.
     choices = catalog_choices(("shortest_prompt",)) if names is None else given_choices(names)
 
+    served = partial(
+        served_model, model, place, dtype=dtype, kernels=kernels, host_time=waits, block_tokens=block_tokens
+    )
+
     def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
         tell(f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}")
-        return served_model(
-            model,
-            place,
-            tensor_parallel=tensor_parallel,
-            pipeline_stages=pipeline_stages,
-            data_parallel=data_parallel,
-            dtype=dtype,
-            kernels=kernels,
-            host_time=waits,
-            block_tokens=block_tokens,
+        return served(
+            tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages, data_parallel=data_parallel
         )
 
     return plan_serving(

@@ -16,7 +16,10 @@ from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
+    from trainyard.fleet.api import FleetComparison
     from trainyard.fleet.records import FleetRun
+    from trainyard.fleet.workload.job import Job
+    from trainyard.hardware.cluster import Cluster
 
 __all__ = ["Options", "act"]
 
@@ -41,7 +44,7 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.compiling import compiling_is_said
-    from trainyard.fleet.api import none_ran, simulate
+    from trainyard.fleet.api import none_ran
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.records import ranked_runs
     from trainyard.fleet.scheduler import baseline_of
@@ -54,18 +57,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     baseline_of(options.policy, options.baseline)
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
-    with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as progress:
-        found = simulate(
-            jobs,
-            cluster,
-            options.policy,
-            placement=options.placement,
-            round_s=options.round,
-            strict=options.strict,
-            keep_spans=options.html is not None,
-            tell=lambda policy: progress(f"simulating {policy}", ""),
-            **options.conditions(options.seed),
-        )
+    with compiling_is_said(screen.say, "the simulator"):
+        found = _simulated(options, screen, jobs, cluster)
     runs, cannot, ignored = found.runs, found.cannot_run, found.ignored
     doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
     for warning in filter(None, doubts):
@@ -106,6 +99,24 @@ def act(options: Options, screen: Screen) -> Outcome:
         (*tables, *((losers,) if losers is not None else ()), *lines),
         "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {cluster.name}",
     )
+
+
+def _simulated(options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster) -> FleetComparison:
+    """The jobs under every policy, with progress on the screen."""
+    from trainyard.fleet.api import simulate
+
+    with screen.waiting("simulating") as progress:
+        return simulate(
+            jobs,
+            cluster,
+            options.policy,
+            placement=options.placement,
+            round_s=options.round,
+            strict=options.strict,
+            keep_spans=options.html is not None,
+            tell=lambda policy: progress(f"simulating {policy}", ""),
+            **options.conditions(options.seed),
+        )
 
 
 def _without_baseline(name: str) -> str:
