@@ -49,7 +49,7 @@ def texts() -> Iterator[tuple[str, str]]:
     """All text files of the repository but this one, and records, which say what once was."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
-        pytest.skip("this is no clone of the repository")
+        pytest.skip("needs a clone of the repository: git lists no files")
     for name in listed.stdout.split("\0"):
         path = ROOT / name
         if name and path.is_file() and not path.samefile(__file__) and "records" not in path.parts:

@@ -18,7 +18,7 @@ import pytest
 
 from trainyard.distribution import NAME, VERSION
 
-pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is missing: make install")
+pytest.importorskip("hatchling", reason="needs hatchling, to build the wheel: make install")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]

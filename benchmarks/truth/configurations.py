@@ -11,6 +11,15 @@ let no answer end early, and give means over all 10, of which the first ones com
 - genai-perf, started by aiconfigurator (`src/aiconfigurator/eval/benchmarks/genai_perf_runner.py` at commit 5e161875):
   all lengths are the given ones, and servers have their defaults.
 
+Clients of equal lengths stay in step in a simulation: SGLang computes all prompts before it decodes, so all answers end
+in one step, and the next prompts come together again. Every prompt then waits for half of all of them. On SGLang and one
+H200, the real clients drift apart. Examples are Llama-3.1-8B with prompts of 2,000, 4,000 and 8,000 tokens and answers of
+100 (rows 1628, 1642, 1650): TTFT of 361, 398 and 594 ms and TPOT of 36, 32 and 31 ms were measured. Predicted are TTFT of
+1,078, 1,152 and 1,281 ms and TPOT of 19 ms. If the first requests are spread over the time of one, predicted are TTFT of
+61, 92 and 116 ms and TPOT of 27 to 29 ms. Row 1612 (prompts of 1,000 tokens) was measured in step: TTFT of 1,612 ms. All
+prompts are different, so a cache of prefixes is not the cause. What lets clients drift is not known. So none drifts here,
+and the TTFT predicted for such rows is too long.
+
 That both publish means is what aiconfigurator's names of columns say (`silicon_ttft_avg`), not the table itself.
 """
 
@@ -19,7 +28,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -126,14 +135,16 @@ def read_row(row: dict[str, str]) -> Row | str:
 def scheduler(row: Row) -> BatchPolicy:
     """The server's scheduler, with its defaults on large GPUs or with what the scripts of InferenceX say.
 
-    vLLM, 0.11 to 0.19: 8,192 tokens and 1,024 requests (`vllm/engine/arg_utils.py`, API server, 70 GiB or more). SGLang:
-    chunks of 8,192 tokens, and of 16,384 from 160 GB on (`server_args.py`). TensorRT-LLM: 8,192 tokens.
+    vLLM, 0.11 to 0.19: 8,192 tokens and 1,024 requests for the API server on GPUs with 70 GiB or more but the A100, else
+    2,048 and 256 (`vllm/engine/arg_utils.py`: `_set_default_args`, in later versions `EngineArgs.get_batch_defaults`).
+    SGLang: chunks of 8,192 tokens, and of 16,384 from 160 GB on (`server_args.py`). TensorRT-LLM: 8,192 tokens.
     """
     if row.server == "vllm":
         return vllm(8192, 1024)
     if row.server == "sglang":
         chunk, prompts = _sglang_tokens(row)
-        return SGLang(chunk, prompts, receive_interval=_receive_interval(row))
+        most = _B200_FP8[row.tensor_parallel][0] if _is_b200_fp8(row) else SGLang.max_requests
+        return SGLang(chunk, prompts, most, receive_interval=_receive_interval(row))
     return TensorRTLLM(_trtllm_tokens(row))
 
 
@@ -144,6 +155,32 @@ def _sglang_tokens(row: Row) -> tuple[int, int]:
             return 32768, 32768
         return 8192, 8192
     return (8192 if row.device in ("H100", "H200") else 16384), 16384  # also dsr1_fp4_b200.sh
+
+
+_B200_FP8 = {4: (32, 0.95), 8: (128, 0.82)}
+"""Of `dsr1_fp8_b200.sh`, by devices: `--max-running-requests` and `--mem-fraction-static` (SemiAnalysisAI/InferenceX,
+`benchmarks/dsr1_fp8_b200.sh`, commit 1fc5d73c)."""
+
+
+def _is_b200_fp8(row: Row) -> bool:
+    """Whether a row is of SGLang as `dsr1_fp8_b200.sh` starts it."""
+    what = (row.server, row.model, row.device, row.dtype)
+    is_started_so = what == ("sglang", "deepseek-v3", "B200", "float8") and row.tensor_parallel in _B200_FP8
+    return is_started_so and row.is_inferencex
+
+
+def _cache_blocks(row: Row, model: ServedModel) -> int:
+    """Blocks of the server's cache, each as large as one of ours.
+
+    SGLang's share of the memory is of weights and cache together, with activations in the rest
+    (`_profile_available_bytes` of `python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py`, commit 4fa3482).
+    """
+    if not _is_b200_fp8(row):
+        return cache_blocks_of(model, BLOCK_TOKENS) * _cache_formats(row)
+    device, share = parse_cluster(f"1x1x{row.device}").devices[0], _B200_FP8[row.tensor_parallel][1]
+    model = replace(model, usable_bytes=int(share * device.usable_bytes))
+    cache_bytes = model.usable_bytes - model.weight_bytes
+    return cache_blocks_of(model, BLOCK_TOKENS, cache_bytes) * _cache_formats(row)
 
 
 def _receive_interval(row: Row) -> int:
@@ -225,7 +262,7 @@ def _config(name: str, kernels: Path) -> str:
 
 
 def _served(row: Row, model: ServedModel) -> list[Served]:
-    blocks = cache_blocks_of(model, BLOCK_TOKENS) * _cache_formats(row)
+    blocks = _cache_blocks(row, model)
     longest = min(model.context, blocks * BLOCK_TOKENS)
     place = Deployment(model, 1, blocks, longest, BLOCK_TOKENS)
     results = simulate_requests(requests_of(row), place.instances(scheduler(row)), model.step_time)

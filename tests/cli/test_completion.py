@@ -27,7 +27,7 @@ CASES = {
 def script(request, tmp_path, capsys):
     shell = request.param
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"needs {shell}: it is not on the PATH")
     assert cli.main(["completion", shell]) == 0
     path = tmp_path / "script"
     path.write_text(capsys.readouterr().out)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from distinct_results import Row, check_table, number, printed
 from rich.table import Table
+from shown_cells import Row, check_table, number, printed
 
 from trainyard.cli import doctor
 from trainyard.cli.fleet.compare import _title

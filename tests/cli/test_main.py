@@ -154,6 +154,16 @@ def test_importing_the_package_imports_no_torch():
     assert done.stdout.split() == ["False", "False"]
 
 
+def test_serve_run_refuses_an_unknown_policy_before_it_loads_torch():
+    code = (
+        "import sys; from trainyard.cli.main import main\n"
+        "print(main(['serve', 'run', 'gpt2', '--policy', 'vlm']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert "error: unknown policy 'vlm'; known: vllm" in done.stderr
+
+
 def test_unknown_verb_names_the_closest_first(capsys):
     code, out, err = run("simulte", capsys=capsys)
     assert code == 2

@@ -92,7 +92,7 @@ def test_values_are_written_as_the_command_line_reads_them(name, value, text):
     assert text_of_value(Options, name, value) == text
 
 
-@pytest.mark.parametrize("text", ["500ms", "30s", "10min", "1h", "1500ms", "8us", "90s"])
+@pytest.mark.parametrize("text", ["500ms", "30s", "10min", "1h", "1500ms", "8us", "31us", "90s"])
 def test_seconds_are_shown_as_they_are_given(text):
     assert seconds_as_given(parse_seconds(text)) == text
 

@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 from refused_commands import check_refused
-from splits_of_tests import split_of
+from splits_of_tests import serve_small_models, write_trace
 
 from trainyard.cli import main as cli
-from trainyard.serve import api
 from trainyard.serve.catalog import parse_policies
-from trainyard.serve.deployment import ServedModel
 from trainyard.serve.placement_document import load_placement
 
 DRAWN = (
-    "--rate",
-    "20",
-    "--num",
-    "80",
-    "--prompt-tokens",
-    "400",
-    "--output-tokens",
-    "40",
-    "--max-tokens",
-    "500",
-)
+    "--rate", "20", "--num", "80", "--prompt-tokens", "400", "--output-tokens", "40", "--max-tokens", "500",
+)  # fmt: skip
 WANTED = ("--ttft", "300ms", "--tpot", "20ms")
 PLAN = (
     "serve",
@@ -41,17 +30,7 @@ PLAN = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder, where the seconds of all models are those of a small one."""
-    split = split_of()
-
-    def served_model(
-        model: str, cluster: object, *, tensor_parallel: int, pipeline_stages: int, **more: object
-    ) -> ServedModel:
-        return split(tensor_parallel, pipeline_stages)
-
-    monkeypatch.setattr(api, "served_model", served_model)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return serve_small_models(monkeypatch, tmp_path)
 
 
 BAD = {
@@ -126,15 +105,10 @@ def test_objectives_that_cannot_be_met_are_told(small: Path, capsys: pytest.Capt
 
 
 def test_a_model_that_fits_nowhere_is_a_result(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of `trainyard plan`: exit code 1, and a document that says so."""
-    split = split_of(usable_bytes=1e9)
-    monkeypatch.setattr(
-        api,
-        "served_model",
-        lambda *_, tensor_parallel, pipeline_stages, **__: split(tensor_parallel, pipeline_stages),
-    )
+    """The exit code is 1, and a document says so, as for `trainyard plan`."""
+    serve_small_models(monkeypatch, small, usable_bytes=1e9)
     assert cli.main((*PLAN, *DRAWN, *WANTED, "--json")) == 1
     out, err = capsys.readouterr()
     assert json.loads(err)["error"].startswith(
@@ -146,8 +120,7 @@ def test_a_model_that_fits_nowhere_is_a_result(
 
 
 def test_a_trace_comes_at_the_rate(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [f"r{n},{10 * n},300,20" for n in range(40)]
-    (small / "r.csv").write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    write_trace(small / "r.csv", ((10 * n, 300, 20) for n in range(40)))
 
     def devices(*rate: str) -> int:
         assert cli.main((*PLAN, "--requests", "r.csv", *WANTED, "--json", *rate)) == 0

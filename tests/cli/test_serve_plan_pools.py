@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from splits_of_tests import split_of
+from splits_of_tests import serve_small_models
 
 from trainyard.cli import main as cli
 from trainyard.progress import Progress
-from trainyard.serve import api
-from trainyard.serve.deployment import ServedModel
 
 # Long prompts keep decodes waiting beyond a short TPOT, unless these have replicas of their own.
 LONG = (
@@ -34,17 +32,7 @@ PLAN = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder, where all models take the seconds of a small one that cannot be cut over devices."""
-    split = split_of(num_heads=1)
-
-    def served_model(
-        model: str, cluster: object, *, tensor_parallel: int, pipeline_stages: int, **more: object
-    ) -> ServedModel:
-        return split(tensor_parallel, pipeline_stages)
-
-    monkeypatch.setattr(api, "served_model", served_model)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return serve_small_models(monkeypatch, tmp_path, num_heads=1)
 
 
 def test_pools_are_named_and_drawn_and_not_saved(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

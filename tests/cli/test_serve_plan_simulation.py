@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from splits_of_tests import write_trace
 
 from trainyard.cli import main as cli
 
@@ -71,11 +72,9 @@ def test_tables_and_page_name_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_trace_at_a_rate_is_simulated_as_planned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace = tmp_path / "some requests.csv"
-    rows = [f"r{n},{10 * n + n % 3},300,20" for n in range(40)]
-    trace.write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    trace = write_trace(tmp_path / "some requests.csv", ((10 * n + n % 3, 300, 20) for n in range(40)))
     planned = found_by(
-        capsys, "serve", "plan", "gpt2-medium", "--cluster", "1x2xT4", "--requests", str(trace), "--rate", "40",
+        capsys, "serve", "plan", "gpt2-medium", "--cluster", "1x2xT4", "--requests", trace, "--rate", "40",
         "--policy", "sarathi(chunk_tokens=256)", "--block-tokens", "8", "--strict", "--e2e", "1s",
         "--router", "round_robin",
     )  # fmt: skip
@@ -88,11 +87,10 @@ def test_a_trace_at_a_rate_is_simulated_as_planned(
 
 
 def test_names_of_files_are_not_taken_for_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = tmp_path / "requests.csv.0"  # as logs that are kept for some days are named
-    rows = [f"r{n},{n / 10},200,8" for n in range(20)]
-    trace.write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    # as logs that are kept for some days are named
+    trace = write_trace(tmp_path / "requests.csv.0", ((n / 10, 200, 8) for n in range(20)))
     planned = found_by(
-        capsys, "serve", "plan", "gpt2", "--cluster", "1x1xA100-80G", "--requests", str(trace), "--rate", "10",
+        capsys, "serve", "plan", "gpt2", "--cluster", "1x1xA100-80G", "--requests", trace, "--rate", "10",
         "--policy", "vllm", "--e2e", "2s",
     )  # fmt: skip
     (run,) = simulated(capsys, planned)["runs"]
@@ -103,12 +101,12 @@ def test_separate_replicas_for_prompts_are_simulated_as_planned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Long prompts would keep decodes waiting for longer than their objective allows."""
-    trace = tmp_path / "long.csv"
-    rows = [f"r{n},{n + n % 3 / 2},{(500, 700, 900)[n % 3]},40" for n in range(60)]
-    trace.write_text("\n".join(["name,arrival_s,prompt_tokens,output_tokens", *rows]))
+    trace = write_trace(
+        tmp_path / "long.csv", ((n + n % 3 / 2, (500, 700, 900)[n % 3], 40) for n in range(60))
+    )
     planned = found_by(
         capsys, "serve", "plan", "gpt2-medium", "--cluster", "1x4xT4", "--policy", "vllm", "--rate", "15",
-        "--requests", str(trace), "--ttft", "600ms", "--tpot", "12ms",
+        "--requests", trace, "--ttft", "600ms", "--tpot", "12ms",
     )  # fmt: skip
     best = planned["best"]
     assert (best["num_replicas"], best["prefill_replicas"]) == (3, 2)

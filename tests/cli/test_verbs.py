@@ -197,7 +197,7 @@ def test_comparison_page_needs_nothing_and_escapes(contenders):
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here to draw the page with")
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set")
 def test_comparison_page_draws_in_a_browser(tmp_path):
     path = tmp_path / "page.html"
     path.write_text(comparison_page("title", CONTENDERS, {"best": "fast"}))

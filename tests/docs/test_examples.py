@@ -30,7 +30,7 @@ def test_examples_are_short_and_say_what_they_show(path):
 )
 def test_example(path, tmp_path):
     if path.stem.startswith("hugging_face"):
-        pytest.importorskip("transformers", reason="transformers is an optional dependency")
+        pytest.importorskip("transformers", reason="needs transformers: pip install 'trainyard-ml[server]'")
     done = run(f"{sys.executable} {path}", tmp_path, timeout_s=300)
     assert done.returncode == 0, done.stdout
     expected = (EXPECTED / f"{path.stem}.txt").read_text()

@@ -93,7 +93,8 @@ def test_make_run_trains_as_the_readme_and_the_example_show():
 
 
 @pytest.mark.skipif(
-    not (Path(sys.prefix) / "bin/activate").exists(), reason="this Python is of no environment"
+    not (Path(sys.prefix) / "bin/activate").exists(),
+    reason="needs a Python in a virtual environment: make install",
 )
 def test_the_readme_puts_the_command_on_the_path_before_it_shows_it(tmp_path):
     (tmp_path / ".venv").symlink_to(sys.prefix)

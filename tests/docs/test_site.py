@@ -19,7 +19,7 @@ _OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material", reason="needs mkdocs-material; `make install` installs it")
+    pytest.importorskip("material", reason="needs mkdocs-material: make install")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import finished
+from shared_data import needs_data
 
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.catalog import parse_policy
@@ -123,7 +123,7 @@ def test_together_is_as_apart(
         assert what_happened(simulate_fleet(cut, part, policy_of(policy), place=place)) == expected
 
 
-@pytest.mark.skipif(not CASE.exists(), reason="the shared cases are not here")
+@needs_data(CASE)
 def test_a_running_job_keeps_its_devices_before_a_longer_one() -> None:
     cluster, jobs = parse_cluster(str(CASE.with_suffix(".yaml"))), list(read_workload(CASE))
     done = finished(scheduler_of("srtf").simulate(jobs, cluster))

@@ -24,7 +24,7 @@ from trainyard.job.run.processes.worker import set_up_device
 from trainyard.processes import ProcessLimits
 
 FOUND = torch.cuda.device_count()
-needs_gpu = pytest.mark.skipif(not FOUND, reason="needs a GPU: PyTorch finds none on this machine")
+needs_gpu = pytest.mark.skipif(not FOUND, reason="needs a GPU: torch finds none")
 GIB = 2**30
 
 
@@ -43,7 +43,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, num_ranks: int, here: int) -> None
         monkeypatch.setenv(name, str(value))
 
 
-@pytest.mark.skipif(bool(FOUND), reason="this machine has a GPU")
+@pytest.mark.skipif(bool(FOUND), reason="needs a machine without GPUs")
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -241,7 +241,9 @@ def test_fused_attention_counts_as_its_products() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_hugging_face_models_are_captured_unchanged(name: str) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'trainyard-ml[server]'"
+    )
     if name == "gpt2":
         config = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=4)
         module = transformers.GPT2LMHeadModel(config)

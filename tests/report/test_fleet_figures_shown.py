@@ -9,20 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distinct_results import (
-    Distinct,
-    Row,
-    Shown,
-    check_cell,
-    check_table,
-    number,
-    printed,
-    seconds,
-    share,
-    tables_of,
-)
+from distinct_results import Distinct
 from made_fleet_runs import jct_s, made_runs, mean
 from page_figures import Figures, figures_of
+from shown_cells import Row, Shown, check_cell, check_table, number, printed, seconds, share, tables_of
 
 from trainyard.cli.fleet.run import _page, outcome_of
 from trainyard.fleet.records import FleetRun, Span

@@ -9,17 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distinct_results import (
-    Row,
-    check_table,
-    number,
-    printed,
-    ratio,
-    seconds,
-    share,
-    tables_of,
-)
 from made_fleet_runs import NAMES, jct_s, made_runs, mean
+from shown_cells import Row, check_table, number, printed, ratio, seconds, share, tables_of
 
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import CannotRun

@@ -7,7 +7,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from distinct_results import Row, check_facts, check_table, number, printed, seconds
+from shown_cells import Row, check_facts, check_table, number, printed, seconds
 
 from trainyard.report.serve_bench import bench_tables, write_results
 from trainyard.serve.requests.request import Request

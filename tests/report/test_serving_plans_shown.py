@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from deployments import STEP
-from distinct_results import (
-    Distinct,
+from distinct_results import Distinct
+from page_figures import figures_of
+from shown_cells import (
     Row,
     cards_of,
     check_facts,
@@ -21,7 +22,6 @@ from distinct_results import (
     share,
     tables_of,
 )
-from page_figures import figures_of
 
 from trainyard.report.serve_place import place_document, place_tables
 from trainyard.report.serve_place_page import serve_place_page
@@ -54,7 +54,7 @@ def trial(make: Distinct, replicas: int, tensor: int, stages: int, router: str) 
         name="small",
         plan=None,
         step_time=STEP,
-        described=(("attention", 13),),
+        described_kernels=(("attention", 13),),
         tensor_parallel=tensor,
         pipeline_stages=stages,
         data_parallel=1,

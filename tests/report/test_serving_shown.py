@@ -9,20 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distinct_results import (
-    Cell,
-    Distinct,
-    Row,
-    Shown,
-    check_table,
-    number,
-    printed,
-    ratio,
-    seconds,
-    share,
-    tables_of,
-)
+from distinct_results import Distinct
 from page_figures import figures_of
+from shown_cells import Cell, Row, Shown, check_table, number, printed, ratio, seconds, share, tables_of
 
 from trainyard.report.serve_league import run_document, serve_tables
 from trainyard.report.serve_page import serve_page

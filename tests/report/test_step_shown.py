@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distinct_results import (
+from distinct_results import Distinct
+from page_figures import figures_of
+from report_timelines import small_timeline
+from shown_cells import (
     Cell,
-    Distinct,
     Row,
     cards_of,
     check_cell,
@@ -23,8 +25,6 @@ from distinct_results import (
     share,
     tables_of,
 )
-from page_figures import figures_of
-from report_timelines import small_timeline
 
 from trainyard.cli.training import _body, _document, _said
 from trainyard.cost.ops import Sources

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distinct_results import (
-    Distinct,
-    Row,
-    check_facts,
-    check_table,
-    number,
-    printed,
-    seconds,
-    share,
-)
-from distinct_results import Of as Shown
+from distinct_results import Distinct
+from shown_cells import Of, Row, check_facts, check_table, memory, number, printed, seconds, share
 
 from trainyard.cli.fleet.profile import _entry, _table
 from trainyard.cli.fleet.status import _row
@@ -26,14 +17,6 @@ from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
 from trainyard.report.systems import LEVELS
 from trainyard.report.tables import device_table, machine_facts
-
-
-def rate(value: float, unit: str) -> Shown:
-    return Shown(value, unit)
-
-
-def memory(value: float) -> Shown:
-    return Shown(value, "bytes")
 
 
 def test_devices_have_their_memory_peaks_and_stream() -> None:
@@ -50,9 +33,9 @@ def test_devices_have_their_memory_peaks_and_stream() -> None:
         ("device", "one"),
         ("memory", memory(40 * 2**30)),
         ("for plans", memory(37 * 2**30)),
-        ("peak, 16 bit", rate(307e12, "flop/s")),
-        ("peak, float32", rate(19.5e12, "flop/s")),
-        ("memory stream", rate(2.04e12, "B/s")),
+        ("peak, 16 bit", Of(307e12, "flop/s")),
+        ("peak, float32", Of(19.5e12, "flop/s")),
+        ("memory stream", Of(2.04e12, "B/s")),
     ]
     check_table(printed(device_table((device,))), [row])
 
@@ -83,9 +66,9 @@ def test_a_machine_has_its_own_rates_and_times() -> None:
         ("cores", number(4)),
         ("memory", memory(17 * 2**30)),
         ("PyTorch", "2.9"),
-        ("matrix products, bfloat16", rate(4e10, "flop/s")),
-        ("matrix products, float32", rate(6e10, "flop/s")),
-        ("memory stream", rate(3.2e10, "B/s")),
+        ("matrix products, bfloat16", Of(4e10, "flop/s")),
+        ("matrix products, float32", Of(6e10, "flop/s")),
+        ("memory stream", Of(3.2e10, "B/s")),
         ("one small op", seconds(7e-6)),
         ("all-reduce of 1.00 KiB, 2 processes", seconds(83e-6)),
         ("all-reduce of 16.0 MiB, 2 processes", seconds(0.019)),

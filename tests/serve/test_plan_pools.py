@@ -8,10 +8,10 @@ import pytest
 from splits_of_tests import drawn, split_of
 
 from trainyard.serve.auto import tried
-from trainyard.serve.planning.fewest import fewest_pools
+from trainyard.serve.planning.fewest_replicas import smallest_pools
 from trainyard.serve.planning.objectives import Shortfall, results_if_met
 from trainyard.serve.planning.plan import plan_serving
-from trainyard.serve.planning.search import order_of, pools_of
+from trainyard.serve.planning.trials import order_of, pools_of
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy_choices import given_choices
 from trainyard.serve.results import Results
@@ -32,17 +32,17 @@ def test_pools_are_the_fewest_that_are_enough(need_prefill: int, need_decode: in
             return Shortfall.FIRST_TOKENS
         return Shortfall.FURTHER_TOKENS if decode < need_decode else (prefill, decode)
 
-    assert fewest_pools(judged, 9) == [(need_prefill, need_decode)]
+    assert smallest_pools(judged, 9) == [(need_prefill, need_decode)]
     assert len(asked) <= need_prefill + need_decode
     assert len(asked) == len(set(asked))
-    assert fewest_pools(judged, need_prefill + need_decode - 1) == []
+    assert smallest_pools(judged, need_prefill + need_decode - 1) == []
 
 
 def test_ratios_whose_shortfall_has_no_single_cause_are_all_tried() -> None:
     def judged(prefill: int, decode: int) -> tuple[int, int] | Shortfall:
         return (prefill, decode) if prefill * decode >= 6 else Shortfall.REQUESTS
 
-    assert fewest_pools(judged, 6) == [(2, 3), (3, 2)]
+    assert smallest_pools(judged, 6) == [(2, 3), (3, 2)]
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,12 @@ def test_the_objective_that_is_missed_is_named_with_the_factor_that_would_do() -
         plan
     )
     longer = [
-        with_objectives(each, ttft_s=1.0, tpot_s=0.001 * missed.factor * 1.0001) for each in drawn(60, 5.0)
+        with_objectives(each, ttft_s=1.0, tpot_s=0.001 * missed.needed_factor * 1.0001)
+        for each in drawn(60, 5.0)
     ]
     shorter = [
-        with_objectives(each, ttft_s=1.0, tpot_s=0.001 * missed.factor * 0.98) for each in drawn(60, 5.0)
+        with_objectives(each, ttft_s=1.0, tpot_s=0.001 * missed.needed_factor * 0.98)
+        for each in drawn(60, 5.0)
     ]
     place, policy = plan.deployment, plan.best.choice.policy
     router = router_of(plan.best.router)
@@ -89,7 +91,7 @@ def test_requests_that_are_refused_meet_no_objective() -> None:
     results = results_if_met(requests, place, vllm(), 0.5)
     assert isinstance(results, Results)
     (missed,) = missed_objectives(results, 0.9)
-    assert (missed.name, missed.share_met, missed.factor) == ("TTFT", 0.8, float("inf"))
+    assert (missed.name, missed.share_met, missed.needed_factor) == ("TTFT", 0.8, float("inf"))
     assert str(missed) == "TTFT is met by 80.0 % of the requests"
     assert results_if_met(requests, place, vllm(), 0.9) is Shortfall.REQUESTS
 

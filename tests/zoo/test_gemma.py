@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trainyard.reading import ReadingError
+from trainyard.serve.run.trained.zoo_weights import LLAMA_NAMES
 from trainyard.zoo import build
 from trainyard.zoo.gemma import Gemma, GemmaConfig, gemma_windows
 from trainyard.zoo.hugging_face import read_config
@@ -27,21 +28,10 @@ SMALL = GemmaConfig(
     windows=gemma_windows(7, 5),
 )
 NAMES = {
-    "tokens": "model.embed_tokens",
-    "norm": "model.norm",
-    "norm_1": "input_layernorm",
+    **LLAMA_NAMES,
     "after_attention": "post_attention_layernorm",
     "norm_2": "pre_feedforward_layernorm",
     "after_mlp": "post_feedforward_layernorm",
-    "attention.q": "self_attn.q_proj",
-    "attention.k": "self_attn.k_proj",
-    "attention.v": "self_attn.v_proj",
-    "attention.out": "self_attn.o_proj",
-    "attention.norm_q": "self_attn.q_norm",
-    "attention.norm_k": "self_attn.k_norm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
 }
 
 
@@ -77,7 +67,9 @@ def renamed(path: str) -> str:
 
 
 def test_logits_are_those_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'trainyard-ml[server]'"
+    )
     fields = hugging_face(SMALL)
     fields.pop("model_type")
     with torch.random.fork_rng():

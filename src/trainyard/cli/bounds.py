@@ -14,6 +14,7 @@ from trainyard.reading.limits import (
     MOST_ROWS,
     MOST_STEPS,
 )
+from trainyard.reading.quantities import seconds_as_given
 
 __all__ = [
     "BURSTINESS", "COUNT", "DEVICES", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT",
@@ -30,23 +31,25 @@ class Bounds:
     ----------
     least, most : both are allowed.
     or_never : whether infinity is, too.
-    unit : of both, such as ``s``; empty for plain numbers.
+    is_time : whether the values are seconds, which messages show with a unit.
     """
 
     least: float
     most: float
     or_never: bool = False
-    unit: str = ""
+    is_time: bool = False
 
     def allow(self, value: float) -> bool:
         """Return whether a value is allowed."""
         return self.least <= value <= self.most or (self.or_never and value == float("inf"))
 
     def __str__(self) -> str:
-        least, most = (
-            f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most)
-        )
-        return f"{least}{self.unit} to {most}{self.unit}{', or never' if self.or_never else ''}"
+        return f"{self._text(self.least)} to {self._text(self.most)}{', or never' if self.or_never else ''}"
+
+    def _text(self, value: float) -> str:
+        if self.is_time:
+            return seconds_as_given(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 ROWS = Bounds(1, MOST_ROWS)
@@ -57,12 +60,12 @@ PROCESSES = Bounds(1, 256)
 SEED = Bounds(0, 2**63 - 1)
 QUANTITY = Bounds(0.0, LARGEST_NUMBER)
 FRACTION = Bounds(0.0, 1.0)
-DURATION = Bounds(0.0, LONGEST_S, unit="s")
-PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S, unit="s")
-PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True, unit="s")
+DURATION = Bounds(0.0, LONGEST_S, is_time=True)
+PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S, is_time=True)
+PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True, is_time=True)
 JOBS = Bounds(1, 1_000_000)
 SEEDS = Bounds(2, 10_000)
-STALL = Bounds(1.0, LONGEST_S, or_never=True, unit="s")
+STALL = Bounds(1.0, LONGEST_S, or_never=True, is_time=True)
 LOAD = Bounds(0.001, 1000.0)
 PORT = Bounds(0, 65535)
 RATE = Bounds(1e-6, 1e6)
@@ -86,6 +89,6 @@ def check_bounds(options: Any) -> None:
             values = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(bounds, Bounds) and not all(map(bounds.allow, values)):
                 option = "--" + name.replace("_", "-")
-                given = f"{value:g}{bounds.unit}" if bounds.unit else " ".join(map(shown, values))
+                given = " ".join(map(seconds_as_given if bounds.is_time else shown, values))
                 what = "such numbers" if len(values) > 1 else "such a number"
                 raise ValueError(f"{option} {given}: allowed is {bounds}; give {what}")

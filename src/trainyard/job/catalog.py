@@ -67,6 +67,11 @@ class Entry:
         return self.factory.__module__
 
 
+_KORTHIKANTI = (
+    'Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, '
+    "arXiv 2205.05198"
+)
+
 CATALOG: tuple[Entry, ...] = (
     Entry(
         "data_parallel",
@@ -129,8 +134,7 @@ CATALOG: tuple[Entry, ...] = (
         "sequence_parallel",
         sequence_parallel,
         "The residual stream shared along the sequence",
-        'Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, '
-        "arXiv 2205.05198",
+        _KORTHIKANTI,
         "parallel",
         "exact",
         "tests/job/strategies/test_sequence_parallel.py",
@@ -141,8 +145,7 @@ CATALOG: tuple[Entry, ...] = (
         "selective_recompute",
         selective_recompute,
         "The core of attention is recomputed",
-        'Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, '
-        "arXiv 2205.05198",
+        _KORTHIKANTI,
         "memory",
         "exact",
         "tests/job/strategies/test_sequence_parallel.py",

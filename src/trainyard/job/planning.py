@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainyard.garbage import collecting_rarely
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import cluster_of
 from trainyard.job.arguments import require_model, require_optimizer, require_plan, require_strategies
@@ -175,7 +174,7 @@ def plan_task(
     started = time.perf_counter()
     named = parse_strategies(strategies)
     setting = make_setting(task, place, progress, all_devices)
-    with _collecting_rarely():
+    with collecting_rarely():
         progress("capturing the model", "")
         task.program(task.num_rows)
         progress(f"applying {strategies}", "")
@@ -185,24 +184,6 @@ def plan_task(
     seconds = time.perf_counter() - started
     chosen = _noted(chosen, task, simulation)
     return Planned(chosen, simulation, task, tuple(setting.runners_up), seconds)
-
-
-@contextmanager
-def _collecting_rarely() -> Iterator[None]:
-    """Within it, cycles of garbage are looked for only after many new objects.
-
-    Planning makes millions of objects that are nearly all kept (graphs refer to themselves everywhere), and looking
-    through them again and again takes a fifth of its time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(2_000_000, 20, 100)
-    try:
-        yield
-    finally:
-        # What was made is old now: the next collection need not look through all of it.
-        gc.freeze()
-        gc.unfreeze()
-        gc.set_threshold(*before)
 
 
 def make_setting(

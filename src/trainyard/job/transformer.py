@@ -109,13 +109,14 @@ _known_regions: WeakKeyDictionary[Program, dict[int, tuple[TensorParallelRegion,
 def _find_regions(program: Program, num_ranks: int) -> tuple[TensorParallelRegion, ...]:
     weights = weights_of(program)
     uses = _product_uses(program, weights)
+    places = {node: place for place, node in enumerate(program.graph.nodes)}
     found: list[TensorParallelRegion] = []
     taken: set[str] = set()
     for node in forward_ops(program):
         if _weight(node, weights) is None:
             continue
         try:
-            region = _Search(program, weights, uses, num_ranks).run(node)
+            region = _Search(program, weights, uses, num_ranks).run(node, places)
         except _NoRegionError:
             continue
         if not taken & set(region.placements):
@@ -151,15 +152,29 @@ class _Search:
         self, program: Program, weights: Mapping[fx.Node, str], uses: Mapping[str, int], num_ranks: int
     ) -> None:
         self.weights, self.uses, self.num_ranks = weights, uses, num_ranks
+        self.places: Mapping[fx.Node, int] = {}
+        self.row_place = 0
         self.inputs = {program.nodes[i.node] for i in program.inputs}
         self.columns: list[fx.Node] = []
         self.cut: dict[fx.Node, Placement] = {}
         self.placements: dict[str, Placement] = {}
 
-    def run(self, row: fx.Node) -> TensorParallelRegion:
+    def run(self, row: fx.Node, places: Mapping[fx.Node, int]) -> TensorParallelRegion:
+        """Find the region that ends with a row-parallel product.
+
+        Parameters
+        ----------
+        places : of all nodes in program order. An op after the product is not in the region.
+
+        Raises
+        ------
+        _NoRegionError
+            If there is none.
+        """
         at = _weight(row, self.weights)
         args = tensor_args(row)
         assert at is not None
+        self.places, self.row_place = places, places[row]
         activation = len(args) * 2 - 3 - at
         for choice in choices(axes_of(row), self.num_ranks):
             dims = axes_of(row).operands
@@ -191,6 +206,7 @@ class _Search:
             return
         if node in self.inputs or node.meta["phase"] != "forward":
             raise _NoRegionError
+        self._not_used_later(node)
         self.cut[node] = placement
         if node.target is operator.getitem:
             parent, index = node.args
@@ -237,6 +253,11 @@ class _Search:
             (node,) = tensor_args(node)
             placement = choice.operands[0]
         if self.placements.setdefault(path, placement) != placement:
+            raise _NoRegionError
+
+    def _not_used_later(self, node: fx.Node) -> None:
+        """End a search that `_used_nowhere_else` would refuse, before it follows the stream through all layers."""
+        if any(self.places[user] > self.row_place and _forward_users(user) for user in node.users):
             raise _NoRegionError
 
     def _used_nowhere_else(self, row: fx.Node) -> None:

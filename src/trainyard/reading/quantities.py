@@ -54,9 +54,11 @@ def bytes_as_given(num_bytes: float) -> str:
 
 
 def _as_given(value: float, units: Mapping[str, float], usual: str) -> str:
-    whole = [unit for unit, size in units.items() if value and (value / size).is_integer()]
+    # 15 digits hide the rounding of a division: 31e-6 / 1e-6 is not 31.
+    texts = {unit: f"{value / size:.15g}" for unit, size in units.items()}
+    whole = [unit for unit, text in texts.items() if value and text.isdecimal()]
     unit = max(whole, key=units.__getitem__, default=usual)
-    return f"{value / units[unit]:.15g}{unit}"
+    return f"{texts[unit]}{unit}"
 
 
 def _parsed(text: str, units: Mapping[str, float], what: str, example: str) -> float:

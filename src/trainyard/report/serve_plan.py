@@ -11,11 +11,16 @@ from rich.table import Table
 from trainyard.report.tables import facts_table, make_table
 from trainyard.report.units import count_text, percent_text, seconds_text
 from trainyard.serve.auto import Trial
-from trainyard.serve.deployment import Deployment
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
 from trainyard.serve.planning.reasons import missed_objectives
-from trainyard.serve.planning.search import kind_of, pools_of, pools_text
+from trainyard.serve.planning.trials import (
+    deployment_text,
+    devices_text,
+    first_of_kinds,
+    pools_of,
+    pools_text,
+)
 
 __all__ = [
     "BOTTLENECK_COLUMNS",
@@ -44,8 +49,8 @@ def verdict(plan: ServingPlan) -> str:
     wanted = percent_text(plan.share)
     if plan.is_met:
         return (
-            f"{_devices_text(place)}: {place}{_pools(plan.best)}, {plan.policy}; {met} of the requests meet their "
-            f"objectives (target {wanted})"
+            f"{devices_text(place.num_devices)}: {deployment_text(plan.best)}, {plan.policy}; {met} of the requests "
+            f"meet their objectives (target {wanted})"
         )
     results = plan.runs[0].results
     why = results.refused_all or "; ".join(map(str, missed_objectives(results, plan.share)))
@@ -57,18 +62,12 @@ def verdict(plan: ServingPlan) -> str:
     )
 
 
-def _pools(trial: Trial) -> str:
-    """The two kinds of replicas in parentheses, if there are two."""
-    pools = pools_of(trial)
-    return f" ({pools_text(pools)})" if pools is not None else ""
-
-
 def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
     """The deployment, as pairs of name and value."""
-    place, model = plan.deployment, plan.deployment.model
+    place, model, pools = plan.deployment, plan.deployment.model, pools_text(plan.best)
     return (
         ("devices", f"{place.num_devices}"),
-        ("replicas", f"{place.num_replicas}{_pools(plan.best)}"),
+        ("replicas", f"{place.num_replicas} ({pools})" if pools else f"{place.num_replicas}"),
         ("split per replica", model.split),
         ("policy", plan.policy),
         ("router", plan.best.router),
@@ -109,7 +108,8 @@ def bottleneck_title(plan: ServingPlan) -> str:
     summary = plan.closest.summary
     met = percent_text(summary.share_met) if summary is not None else "none"
     which = "with fewer devices:" if plan.is_met else "of"
-    return f"bottleneck {which} {place} ({_devices_text(place)}), where {met} of the requests meet their objectives"
+    devices = devices_text(place.num_devices)
+    return f"bottleneck {which} {place} ({devices}), where {met} of the requests meet their objectives"
 
 
 def bottleneck_rows(plan: ServingPlan) -> Rows:
@@ -171,7 +171,7 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
         "share": plan.share,
         "best": _trial_document(plan.best),
         "step_time_from": plan.deployment.model.source,
-        "described_kernels": dict(plan.deployment.model.described),
+        "described_kernels": dict(plan.deployment.model.described_kernels),
         "runners_up": [_trial_document(each) for each in plan.runners_up],
         "closest": None if plan.closest is None else _trial_document(plan.closest),
         "bottleneck": None if plan.bottleneck is None else plan.bottleneck.name,
@@ -184,28 +184,16 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
 
 def _shown(plan: ServingPlan) -> list[Trial]:
     """The plan, the best of every other split, and then the other runners-up."""
-    found: list[Trial] = [plan.best]
-    seen = {kind_of(plan.best)}
-    others = []
-    for each in plan.runners_up:
-        if kind_of(each) in seen:
-            others.append(each)
-        else:
-            seen.add(kind_of(each))
-            found.append(each)
-    return [*found, *others]
-
-
-def _devices_text(place: Deployment) -> str:
-    return count_text(place.num_devices, "device")
+    first = first_of_kinds((plan.best, *plan.runners_up))
+    return [*first, *(each for each in plan.runners_up if not any(each is one for one in first))]
 
 
 def _trial_row(trial: Trial) -> tuple[str, ...]:
-    place, summary = trial.deployment, trial.summary
+    place, summary, pools = trial.deployment, trial.summary, pools_text(trial)
     assert summary is not None
     return (
         f"{place.num_devices}",
-        f"{_replicas_text(trial)} x {place.model.split}",
+        f"{f'({pools})' if pools else place.num_replicas} x {place.model.split}",
         trial.policy,
         percent_text(summary.share_met),
         *(
@@ -214,11 +202,6 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         ),
         f"{summary.tokens_per_s:,.0f}",
     )
-
-
-def _replicas_text(trial: Trial) -> str:
-    pools = pools_of(trial)
-    return f"{trial.deployment.num_replicas}" if pools is None else f"({pools_text(pools)})"
 
 
 def _trial_document(trial: Trial) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from trainyard.serve.requests.drawn import (
 from trainyard.serve.requests.read import read_requests as read_trace
 from trainyard.serve.requests.request import MAX_TOKENS, TracedRequest
 from trainyard.serve.router import router_of
+from trainyard.serve.splits import MakeSplit
 from trainyard.serve.step_memory import largest_step
 from trainyard.shown import ShownOnPage
 
@@ -288,15 +289,9 @@ def plan(
         served_model, model, place, dtype=dtype, kernels=kernels, host_time=waits, block_tokens=block_tokens
     )
 
-    def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
-        tell(f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}")
-        return served(
-            tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages, data_parallel=data_parallel
-        )
-
     return plan_serving(
         _requests(requests),
-        split,
+        _telling(served, tell),
         place.num_devices,
         choices,
         node_size=len(place.nodes[0].devices),
@@ -306,6 +301,18 @@ def plan(
         max_model_len=max_model_len,
         tell=lambda what: tell(f"simulating {what}"),
     )
+
+
+def _telling(served: Callable[..., ServedModel], tell: Callable[[str], None]) -> MakeSplit:
+    """A function that makes the model of a split, and tells so."""
+
+    def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
+        tell(f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}")
+        return served(
+            tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages, data_parallel=data_parallel
+        )
+
+    return split
 
 
 def _requests(given: str | Path | Iterable[TracedRequest]) -> Any:

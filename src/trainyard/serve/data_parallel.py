@@ -8,7 +8,7 @@ served (DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainyard.serve.batch import Batch, Launch
 from trainyard.serve.errors import ServeError
@@ -44,6 +44,7 @@ class DataParallelInstance(Instance):
         self.policy, self.cache, self.max_model_len = ranks[0].policy, ranks[0].cache, ranks[0].max_model_len
         self.queues = _JoinedQueues([rank.queues for rank in ranks])
         self.refused, self.arriving, self.moves, self.num_expected = [], [], [], 0
+        self._stopping = None
 
     def arrive(self, state: RequestState) -> str:
         """A request comes; returns why it is refused, or nothing."""
@@ -75,7 +76,7 @@ class DataParallelInstance(Instance):
             "data-parallel ranks do not hand requests over; use a router whose routes are of one replica"
         )
 
-    def max_repeats(self, batch: Batch, most: int) -> int:
+    def max_repeats(self, batch: Batch, count_most: Callable[[], int]) -> int:
         """Every step is decided by itself."""
         return 1
 

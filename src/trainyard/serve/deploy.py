@@ -17,6 +17,7 @@ from trainyard.job.balance import repeated_blocks
 from trainyard.job.planning import load_model
 from trainyard.program.model import Model
 from trainyard.program.program import Program
+from trainyard.serve.costs.activation_memory import step_memory
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
 from trainyard.serve.costs.host_time import OVERLAPPED, HostTime
@@ -24,7 +25,6 @@ from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTim
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
-from trainyard.serve.costs.tensor_widths import step_memory
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError, check_context
 from trainyard.serve.step_memory import DEFAULT_STEP, StepSize
@@ -231,7 +231,7 @@ def served_model(
         max_loras,
         lora_bytes,
         memory,
-        source.described,
+        source.described_kernels,
     )
 
 

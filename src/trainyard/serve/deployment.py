@@ -41,7 +41,7 @@ class ServedModel:
         there, in no memory.
     lora_bytes : of an adapter on one device, the one that holds most.
     step_memory : from which `activation_bytes` of other steps follow, of each kind of device; empty if they do not.
-    described : kernels of a step whose times are predicted from the device's description, by kind.
+    described_kernels : kernels of a step whose times are predicted from the device's description, by kind.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ServedModel:
     max_loras: int | None = None
     lora_bytes: int = 0
     step_memory: tuple[StepMemory, ...] = ()
-    described: tuple[tuple[str, int], ...] = ()
+    described_kernels: tuple[tuple[str, int], ...] = ()
 
     def with_step(self, step: StepSize) -> ServedModel:
         """The same model, where activations of another largest step have room."""

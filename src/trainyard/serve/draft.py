@@ -285,6 +285,8 @@ class BatchDraft(WeightsDraft):
         -------
         Whether there are enough free blocks, and a slot for its adapter. If not, nothing changes.
         """
+        if num_tokens <= len(state.blocks) * self.block_tokens and not state.samples:
+            return True  # as most steps of a decode: the block of the token before has room
         num = max(0, self.blocks_of(num_tokens) - len(state.blocks))
         if self.num_new_blocks(state, num_tokens) > self.num_free:
             return False

@@ -67,7 +67,8 @@ class Instance:
         self.num_stages = num_stages
         require_at_least(self, 1, "num_stages")
         self.num_layers = num_layers if num_stages == 1 else None
-        if num_stages > 1 and isinstance(policy, StoppingPolicy):
+        self._stopping = policy if isinstance(policy, StoppingPolicy) else None
+        if num_stages > 1 and self._stopping is not None:
             raise ServeError("the policy stops steps, which pipeline stages do not; use one stage")
         room = cache.num_blocks * cache.block_tokens
         if max_model_len is not None:
@@ -155,10 +156,10 @@ class Instance:
 
     def stops_for(self, arrived: RequestState, batch: Batch) -> bool:
         """Whether the policy stops the step that runs for a request that arrives."""
-        if not isinstance(self.policy, StoppingPolicy):
+        if self._stopping is None:
             return False
         computed = [self.queues.running[item.request] for item in batch.items]
-        return self.policy.stops(arrived, computed, self._state)
+        return self._stopping.stops(arrived, computed, self._state)
 
     def stop(self, batch: Batch) -> Batch:
         """Stop a step, so that none of its items is computed; return what was carried out of its batch."""
@@ -200,17 +201,16 @@ class Instance:
             self.moves.append(request_move)
         return Batch(cache_ops=tuple(ops), weight_ops=tuple(weight_ops))
 
-    def max_repeats(self, batch: Batch, most: int) -> int:
+    def max_repeats(self, batch: Batch, count_most: Callable[[], int]) -> int:
         """How often in a row the policy would decide on the same batch, if no request arrives and none ends meanwhile.
 
         Parameters
         ----------
-        most : the largest answer.
+        count_most : returns the largest answer; called only where the batch may be repeated at all.
         """
         repeats, queues = self.policy.repeats, self.queues
         if (
-            most < 2
-            or self.num_stages > 1
+            self.num_stages > 1
             or repeats == "never"
             or batch.preempted
             or batch.weight_ops
@@ -228,7 +228,8 @@ class Instance:
             if stop - start > 1 or not state.decodes:
                 return 1
             room.append(len(state.blocks) * size - stop)
-        return _most_steps(np.array(room), size, self.cache.num_free, most)
+        most = count_most()
+        return _most_steps(np.array(room), size, self.cache.num_free, most) if most > 1 else 1
 
     def repeated(self, batch: Batch, num: int) -> Batch:
         """The batch, repeated so often in a row; the blocks for that are allocated."""

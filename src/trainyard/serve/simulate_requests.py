@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +129,9 @@ class _Simulation:
                 break
             self._now_s = next_s
             self._touched = set()
-            while self._agenda.next_s(self._end_s) <= next_s:
+            while end_s <= next_s:
                 self._end_step()
+                end_s = self._agenda.next_s(self._end_s)
             while self._moves and self._moves[0][0] <= next_s:
                 self._end_move()
             while self._arrivals.next_s <= next_s:
@@ -166,7 +168,7 @@ class _Simulation:
         if len(state.route) > 1:
             self.instances[state.route[-1]].num_expected += traced.request.num_samples
         most = state.max_num_tokens - traced.request.prompt_tokens
-        if most < min(traced.max_output_tokens, traced.request.max_tokens):
+        if most < traced.longest_answer_tokens:
             self.results.num_cut += 1
         for number, output_tokens in enumerate(traced.by_sample, state.number):
             self._output_tokens[number] = min(output_tokens, most)
@@ -217,8 +219,9 @@ class _Simulation:
             if before_s:  # the next step waits for that
                 free_s[0] = begins_s
             return False
-        most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
-        num = instance.max_repeats(batch, most)
+        num = (
+            instance.max_repeats(batch, partial(self._most_repeats, batch, instance)) if self._repeats else 1
+        )
         if num == 1:
             ends_s = np.array([self._through_stages(number, batch, before_s)])
         else:
@@ -358,10 +361,11 @@ class _Simulation:
         for child in self._arrivals.refused(request):
             self.results.refuse(child.traced.request, "continues a request that was refused")
 
-    def _least_left(self, batch: Batch, instance: Instance) -> int:
-        """The fewest tokens that a request of a batch will generate."""
+    def _most_repeats(self, batch: Batch, instance: Instance) -> int:
+        """The fewest tokens that a request of a batch will generate, up to the limit of repeats."""
         running = instance.queues.running
-        return min(self._output_tokens[n] - running[n].num_generated for n, _, _ in batch.items)
+        fewest = min(self._output_tokens[n] - running[n].num_generated for n, _, _ in batch.items)
+        return min(fewest, _MOST_REPEATS)
 
     def _generated(self, state: RequestState) -> tuple[int | None, bool]:
         self._num_preempted = 0

@@ -328,7 +328,7 @@ def shown(url: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here to open the page with")
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set")
 def test_the_page_shows_jobs(daemon: Running, steady: str, tmp_path: Path) -> None:
     daemon.ask("POST", "/jobs", {"name": "queued", **TRAINING, "num_devices": 2, "steps": 5}, ANN)
     while not daemon.wait("queued", "waiting", ANN)["reason"]:
@@ -345,7 +345,7 @@ def test_the_page_shows_jobs(daemon: Running, steady: str, tmp_path: Path) -> No
     assert re.search(r"<td>steady</td><td>runs on device [01]</td>", tables["history"])
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here to open the page with")
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set")
 def test_the_page_tells_nothing_without_a_token(daemon: Running, steady: str, tmp_path: Path) -> None:
     dom = shown(daemon.url, tmp_path)
     assert "a token is needed" in dom

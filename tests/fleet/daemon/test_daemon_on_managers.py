@@ -22,7 +22,7 @@ def test_on_slurm(tmp_path: Path, undisturbed: dict[int, float]) -> None:
 
 
 def test_on_ray(tmp_path: Path, undisturbed: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard-ml[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'trainyard-ml[ray]'")
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}

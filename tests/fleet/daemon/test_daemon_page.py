@@ -19,7 +19,9 @@ from trainyard.fleet.scheduler import scheduler_of
 from trainyard.hardware.parse import parse_cluster
 from trainyard.private import write_private
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set"
+)
 
 ANN = "ann-has-this-token"
 

@@ -1,4 +1,4 @@
-"""A backend that fails as it is told to, and says when a driver asks of it what no driver may ask."""
+"""A backend that fails when a test says so, and notes the rules that its driver breaks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ from trainyard.fleet.workload.job import Grant, Job
 DEVICES_PER_NODE = 2
 
 
+def _nodes(grant: Grant) -> set[int]:
+    return {device // DEVICES_PER_NODE for device in grant.devices}
+
+
 @dataclass
 class FaultyBackend:
-    """Keeps what a backend has to know of jobs, and nothing of a driver.
+    """Jobs as a backend knows them, without processes.
 
     Attributes
     ----------
     runs : devices of jobs that have processes.
+    started_on : devices on which each job was started last.
     steps : saved by each job.
     failed : how jobs ended or failed, until they leave or are started again; of some, processes are left.
     leaving : jobs that were told to leave and are still there; none if it `leaves_at_once`.
     silent : calls that are not answered now.
-    begun : jobs that were told to start, and not to leave since.
-    loses : jobs that lose nodes, which is to be said when they are told to leave.
+    begun : devices of jobs that were told to start, and not to leave since.
+    loses : jobs that a driver knows to have lost nodes; it has to say so when it tells them to leave.
     next_start : "own" if it fails by the fault of its job, "partial" if it does though processes are there, or "none".
     broken : rules that the driver has broken.
     sick : jobs that fail whenever they are started, and how.
     """
 
     runs: dict[str, Grant] = field(default_factory=dict)
+    started_on: dict[str, Grant] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     failed: dict[str, Progress] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
@@ -37,7 +43,7 @@ class FaultyBackend:
     lost: frozenset[int] = frozenset()
     told_lost: frozenset[int] = frozenset()
     silent: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
+    begun: dict[str, Grant] = field(default_factory=dict)
     loses: set[str] = field(default_factory=set)
     next_start: str = ""
     broken: list[str] = field(default_factory=list)
@@ -53,38 +59,43 @@ class FaultyBackend:
             self.broken.append(rule)
 
     def start(self, job: Job, grant: Grant) -> None:
-        self.begun.add(job.name)
+        self.begun[job.name] = grant
+        self.loses.discard(job.name)
         self._answer("start")
         self.require(job.name not in self.runs, f"{job.name} is not started while it runs or leaves")
         taken = {device for other in self.runs.values() for device in other.devices}
         self.require(taken.isdisjoint(grant.devices), f"{job.name} is not started on devices of another")
-        nodes = {device // DEVICES_PER_NODE for device in grant.devices}
-        self.require(self.told_lost.isdisjoint(nodes), f"{job.name} is not started on nodes that are lost")
+        self.require(
+            self.told_lost.isdisjoint(_nodes(grant)), f"{job.name} is not started on nodes that are lost"
+        )
         fails, self.next_start = self.next_start, ""
         if fails == "own":
             raise ValueError("no such model")
         if fails == "none":
             raise BackendError("the connection was closed before")
         self.failed.pop(job.name, None)
-        self.runs[job.name] = grant
+        self.runs[job.name] = self.started_on[job.name] = grant
         if job.name in self.sick:
             self.failed[job.name] = replace(self.sick[job.name], steps=self.steps.get(job.name, 0))
         if fails == "partial":
             raise BackendError("the connection was closed")
 
     def adopt(self, job: Job, grant: Grant) -> bool:
+        self._answer("adopt")
         return job.name in self.runs and job.name not in self.leaving
 
     def away(self) -> frozenset[int]:
         self._answer("away")
         self.told_lost = self.lost
+        self.loses |= {name for name, grant in self.begun.items() if not self.lost.isdisjoint(_nodes(grant))}
         return self.lost
 
     def leave(self, name: str, is_lost: bool = False) -> None:
         self._answer("leave")
         self.require(name in self.begun, f"{name} is told to leave only after it was started")
         self.require(is_lost == (name in self.loses), f"{name} is told whether it loses nodes")
-        self.begun.discard(name)
+        self.begun.pop(name, None)
+        self.loses.discard(name)
         if name in self.runs:
             self.leaving.add(name)
         if self.leaves_at_once:
@@ -102,7 +113,7 @@ class FaultyBackend:
         return name not in self.leaving
 
     def held(self, name: str) -> frozenset[int] | None:
-        return frozenset(self.runs[name].devices) if name in self.runs else None
+        return frozenset(self.started_on[name].devices) if name in self.started_on else None
 
     def progress(self, name: str) -> Progress:
         self._answer("progress")

@@ -50,8 +50,8 @@ GresTypes=gpu,slot
 def why_no_slurm() -> str | None:
     """Why there can be no Slurm cluster on this machine; None if there can."""
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
-        return f"{', '.join(missing)} missing: apt-get install slurm-wlm munge"
-    return None if os.geteuid() == 0 else "the daemons of Slurm are started as root here"
+        return f"needs {', '.join(missing)}: apt-get install slurm-wlm munge"
+    return None if os.geteuid() == 0 else "needs root, to start the daemons of Slurm"
 
 
 @contextmanager

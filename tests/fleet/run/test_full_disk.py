@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A small one."""
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", tmp_path], check=False)
     if made.returncode:
-        pytest.skip("needs to mount a file system")
+        pytest.skip("needs root, to mount a file system")
     try:
         yield tmp_path
     finally:

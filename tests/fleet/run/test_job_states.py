@@ -1,5 +1,4 @@
-"""Whatever fails, no device has two jobs, each job goes through its states in their order and ends once, and of what is
-over nothing is left.
+"""Whatever fails, no device has two jobs, jobs go through their states in order, and nothing is left of those that ended.
 
 Jobs, nodes, the backend and the scheduler itself fail in drawn orders; then all is well again, and the jobs have to end.
 """
@@ -21,6 +20,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.workload.job import Grant, Job
@@ -118,6 +118,7 @@ class Fleet(RuleBasedStateMachine):
         self.ends: dict[str, Happening] = {}
         self.grants: dict[str, Grant] = {}
         self.cancelled = set[str]()
+        self.unrestored = dict[str, Grant | None]()
         self.driver = self._driver()
         for shape in shapes:
             self._submit(*shape)
@@ -137,11 +138,8 @@ class Fleet(RuleBasedStateMachine):
         if event.what is Happening.FAILS:
             assert name in self.backend.untold, "it fails, and nobody said so"
         self.backend.untold.discard(name)
-        self.backend.loses.discard(name)
         if event.what is Happening.LOSES_NODE:
             self.backend.counts.pop(name, None)
-            if name not in self._late():
-                self.backend.loses.add(name)
         if self.states[name] == "runs":
             assert event.grant is not None
             self.grants[name] = event.grant
@@ -158,6 +156,7 @@ class Fleet(RuleBasedStateMachine):
     def _step(self, passed_s: float) -> None:
         self.now_s += passed_s
         self.backend.now_s = self.now_s
+        self._restore()
         self.driver.step(self.now_s)
 
     def _of(self, at: int) -> str | None:
@@ -216,7 +215,7 @@ class Fleet(RuleBasedStateMachine):
     def fail_next_start(self, fails: str) -> None:
         self.backend.next_start = fails
 
-    @rule(call=st.sampled_from(["start", "progress", "leave", "has_left", "away"]))
+    @rule(call=st.sampled_from(["start", "progress", "leave", "has_left", "away", "adopt"]))
     def fall_silent(self, call: str) -> None:
         self.backend.silent.add(call)
 
@@ -248,20 +247,36 @@ class Fleet(RuleBasedStateMachine):
     @rule()
     def start_scheduler_anew(self) -> None:
         """As after a crash: all that it has is what was told, and what the backend knows."""
-        silent, self.backend.silent = self.backend.silent, set()
-        self.driver, doomed = self._driver(), set(self.backend.doomed)
+        self.driver = self._driver()
         self.backend.loses.clear()
         self.backend.told_lost = frozenset()
         had, self.grants = self.grants, {}
-        for name in [name for name, state in self.states.items() if state != "over"]:
-            self.states[name] = "waits"
-            grant, steps = had.get(name), min(int(self.jobs[name].work) - 1, self.backend.steps.get(name, 0))
-            past = Past(grant, Done(steps, 1.0, 1.0), 0.0 if grant else math.nan, True)
-            self.driver.restore(self.jobs[name], self.now_s, past)
-        self.backend.silent = silent
+        # Those that had not come back to the scheduler before this one are still as they were.
+        self.unrestored |= {
+            name: had.get(name)
+            for name, state in self.states.items()
+            if state != "over" and name not in self.unrestored
+        }
+        self.states |= dict.fromkeys(self.unrestored, "waits")
         # What it finds failed is started again, and counts of failures begin anew.
-        self.backend.counts, self.backend.doomed = defaultdict(Failed), doomed
+        self.backend.counts = defaultdict(Failed)
         self._step(0.5)
+
+    def _restore(self) -> None:
+        """Restore jobs as a daemon does: those of which the backend does not answer are restored later."""
+        for name, grant in list(self.unrestored.items()):
+            job, steps = self.jobs[name], self.backend.steps.get(name, 0)
+            first_start_s = 0.0 if grant is not None or name in self.backend.started_on else math.nan
+            past = Past(grant, Done(min(int(job.work) - 1, steps), 1.0, 1.0), first_start_s, True)
+            counts, doomed = self.backend.counts.copy(), self.backend.doomed.copy()
+            try:
+                self.driver.restore(job, self.now_s, past)
+            except BackendError:
+                continue
+            finally:
+                # Of a failure that it is told of now, no driver hears a second time.
+                self.backend.counts, self.backend.doomed = counts, doomed
+            del self.unrestored[name]
 
     @invariant()
     def only_who_has_devices_runs(self) -> None:
@@ -270,10 +285,14 @@ class Fleet(RuleBasedStateMachine):
         ending = self.driver.ending
         assert running == {name: grant for name, grant in self.grants.items() if name not in ending}
         started = self.backend.runs.keys() - self.backend.leaving
-        unasked = self.driver._departures._untold.keys()
+        unasked = self.driver._departures._untold.keys() | self.unrestored.keys()
         assert started - unasked <= running.keys()
         devices = [device for grant in running.values() for device in grant.devices]
         assert len(devices) == len(set(devices))
+
+    @invariant()
+    def only_who_is_there_waits(self) -> None:
+        assert self.driver.waiting.keys() <= set(self.driver.names)
 
     @invariant()
     def only_who_failed_for_good_is_given_up(self) -> None:
@@ -289,7 +308,7 @@ class Fleet(RuleBasedStateMachine):
         self.backend.next_start = ""
         self.take_time_to_leave(True)
         most_looks = 20 * MOST_JOBS
-        while self.driver.names and (most_looks := most_looks - 1):
+        while (self.driver.names or self.unrestored) and (most_looks := most_looks - 1):
             self._step(100.0)  # longer than any failure is waited for
             free = 2 * DEVICES_PER_NODE - sum(len(grant.devices) for grant in self.grants.values())
             assert free < 3 or "waits" not in self.states.values(), "a job waits beside a node that is free"

@@ -39,7 +39,7 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training_job import training_job
 from trainyard.hardware.cluster import Cluster, Node
 
-ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard-ml[ray]'")
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'trainyard-ml[ray]'")
 # These need Ray to be imported, and it may be missing above.
 nodes = import_module("trainyard.fleet.run.ray_nodes")
 ray_backend = import_module("trainyard.fleet.run.ray_backend")

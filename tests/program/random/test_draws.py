@@ -88,7 +88,7 @@ def test_a_part_is_the_part_of_the_whole_also_by_arithmetic(distribution: Any, d
     assert torch.equal(later, whole[6:])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch finds none")
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_cuda_draws_the_numbers_of_the_cpu(distribution: Any) -> None:
     where = ([8, 33], RNG, distribution, 4, 0, 33, [8, 33], [0, 0])

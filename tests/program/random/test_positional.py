@@ -229,7 +229,7 @@ def test_runs_where_positions_are_large(first_row, salt):
     assert torch.equal(OP(*args), dropout_by_arithmetic(*args))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch finds none")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cuda_draws_the_masks_of_the_cpu(dtype):
     x = torch.randn(8, 33, 5).to(dtype)

@@ -229,7 +229,9 @@ def test_blocks_listed_by_hand_are_refused(mask: Any, whole: bool) -> None:
 
 
 def test_models_of_hugging_face_attend_so() -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'trainyard-ml[server]'"
+    )
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "head_dim": 4, "use_cache": False}
     heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 3}
 

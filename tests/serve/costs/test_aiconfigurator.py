@@ -14,7 +14,7 @@ from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
 from trainyard.serve.deploy import served_model
 from trainyard.serve.errors import ServeError
 
-pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet files")
+pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'trainyard-ml[kernels]'")
 _ATTENTION = Attention(32, 8, 128)
 _SHAPE = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
 _SHAPE |= {"kv_cache_dtype": "bfloat16"}
@@ -198,7 +198,7 @@ def test_what_no_table_has_is_described_and_counted(package):
         0,
         ((experts, 8),),
     )
-    assert kernels.described(graph) == {
+    assert kernels.num_described(graph) == {
         "product": 2, "attention": 3, "experts": 8, "collective": 1, "elementwise": 6
     }  # fmt: skip
 
@@ -222,12 +222,12 @@ def test_the_source_says_which_version_was_read_and_how_much_was_not_measured(pa
     assert older.source.startswith(
         "kernels of vllm (gemm 0.24.0, attention 0.24.0, comm 0.19.0) measured on "
     )
-    described = dict(newest.described)
+    described = dict(newest.described_kernels)
     assert (described["attention"], described["collective"]) == (32, 1)
     assert f"not measured but described: {sum(described.values())} kernels of a step (" in newest.source
     alone = served_model("llama3-8b", cluster)
     assert alone.source == "predicted from the description of H100"
-    assert "product" in dict(alone.described)
+    assert "product" in dict(alone.described_kernels)
 
 
 def test_tables_and_profiles_go_together(package, tmp_path):

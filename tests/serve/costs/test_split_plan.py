@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,6 +41,13 @@ def test_products_are_cut_by_columns_then_rows(gpt):
     for whole, cut in zip(gpt.params, part.params, strict=True):
         factor = 2 if any(is_like(path, whole.path) for path in plan.placements) else 1
         assert tensor_of(gpt.nodes[whole.node]).numel() == factor * tensor_of(part.nodes[cut.node]).numel()
+
+
+def test_plans_that_differ_in_stages_only_share_the_cut(gpt):
+    whole, staged = split_plan(gpt, tensor_parallel=2), split_plan(gpt, tensor_parallel=2, pipeline_stages=2)
+    assert tensor_shards(gpt, staged) is tensor_shards(gpt, whole)
+    for other in (split_plan(gpt, tensor_parallel=4), replace(whole, placements={})):
+        assert tensor_shards(gpt, other) is not tensor_shards(gpt, whole)
 
 
 def test_stages_have_as_many_layers_as_can_be(gpt):

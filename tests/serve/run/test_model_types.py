@@ -212,7 +212,7 @@ def test_every_type_of_transformers_is_exact_or_refused_by_name(model_type: str)
     try:
         config = AutoConfig.for_model(model_type)
     except Exception as error:
-        pytest.skip(f"no default configuration: {str(error)[:100]}")
+        pytest.skip(f"needs a default configuration of {model_type}: {str(error)[:100]}")
     try:
         said = check_small_model(kind_of(config)).why_not
     except ServeError as error:

@@ -35,7 +35,7 @@ GARBAGE = 1e30
 """A value that another request has left, finite as all that `FlexAttention.write` leaves."""
 
 on_a_gpu = pytest.param(
-    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch knows")
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch finds none")
 )
 
 

@@ -124,7 +124,7 @@ def _costs(options: Options) -> Costs:
 def _with_speeds(
     jobs: tuple[Job, ...], costs: Costs, backend: DirectoryBackend, measure: bool, screen: Screen
 ) -> tuple[tuple[Job, ...], Costs]:
-    """Jobs as fast as they are on a backend that is ready, and what starts cost there."""
+    """Return jobs with the speeds of a ready backend, and the costs of starts there."""
     from trainyard.fleet.run.measure import measured_alone
     from trainyard.fleet.workload.training_job import on_places
 

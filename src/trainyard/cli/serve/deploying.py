@@ -122,7 +122,7 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "usable_bytes": model.usable_bytes,
         "activation_bytes": model.activation_bytes,
         "step_time_from": model.source,
-        "described_kernels": dict(model.described),
+        "described_kernels": dict(model.described_kernels),
         "placement": [list(group.devices) for group in deployment.placement().groups],
         "plan": model.plan.to_text() if model.plan is not None else "",
     }

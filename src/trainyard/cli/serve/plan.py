@@ -163,7 +163,7 @@ def _outcome(
 def _save(plan: ServingPlan, screen: Screen, path: Path) -> str:
     """Write the placement of a plan; return why that cannot be, or ""."""
     from trainyard.serve.placement_document import placement_text
-    from trainyard.serve.planning.search import pools_of
+    from trainyard.serve.planning.trials import pools_of
 
     if plan.deployment.model.data_parallel > 1:
         return f"nothing is saved to {path}: a placement has no ranks that share experts"

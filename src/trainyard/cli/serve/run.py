@@ -78,16 +78,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.device != "cpu" and options.engine != "torch":
         raise ServeError(f"--engine {options.engine} has no --device; leave it out")
     models = _models(options)
+    options = replace(options, policy=options.chunked(options.policy))
+    _check_policy(options.policy)
     with needing_extra("serve run", "server"), screen.waiting("loading PyTorch and transformers"):
         import trainyard.serve.run.server.server  # noqa: F401
-    from trainyard.serve.catalog import parse_policies
-    from trainyard.serve.policy import check_no_oracle
-
-    options = replace(options, policy=options.chunked(options.policy))
-    policies = parse_policies(options.policy)
-    if len(policies) != 1:
-        raise ServeError(f"--policy {options.policy!r} names several; a server has one policy")
-    check_no_oracle(policies[0][1])
     server_options = _server_options(options)
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
@@ -97,6 +91,17 @@ def act(options: Options, screen: Screen) -> Outcome:
         if options.engine != "simulated":
             models = with_trained_models(models, options.model_file, Path(folder), screen.say, failed)
         return _served(options, models, server_options, screen, failed)
+
+
+def _check_policy(text: str) -> None:
+    """Refuse an unknown policy, several, and one that knows the lengths of outputs."""
+    from trainyard.serve.catalog import parse_policies
+    from trainyard.serve.policy import check_no_oracle
+
+    policies = parse_policies(text)
+    if len(policies) != 1:
+        raise ServeError(f"--policy {text!r} names several; a server has one policy")
+    check_no_oracle(policies[0][1])
 
 
 def _served(
@@ -210,7 +215,7 @@ def _server_options(options: Options) -> ServerOptions:
 
 
 def _models(options: Options) -> dict[str, str]:
-    """Folders of the models, or their names of the zoo, by the names that requests call them by."""
+    """Return folders of models, or their names of the zoo, by the names that requests call them by."""
     given: dict[str, str] = {}
     for text in options.models:
         before, _, after = text.partition("=")
@@ -238,7 +243,7 @@ def _engine_factories(
     folder: Path,
     failed: dict[str, str],
 ) -> Mapping[str, Sequence[EngineFactory]]:
-    """How each replica of each model is computed, by the name of the model."""
+    """Return the engines of the replicas of each model, by the name of the model."""
     if options.cluster is None:
         return local_engines(options, models, drawn, options.policy, placement, folder, failed)
     if options.placement is not None:
@@ -249,7 +254,7 @@ def _engine_factories(
 
 
 def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:
-    """Those of the models that are computed with random weights, for there is no folder."""
+    """Return the models of the zoo, which are computed with random weights, by the names that requests call them by."""
     if options.engine != "torch":
         return {}
     return {name: model for name, model in models.items() if not Path(model).exists()}

@@ -292,8 +292,6 @@ class Daemon:
             raise
         except Exception as error:
             if is_infrastructure_fault(error):
-                if record.grant is not None:
-                    self.driver.reserve(record.name, record.grant)
                 self._later(error)
             else:
                 self.driver.expel(record.name)

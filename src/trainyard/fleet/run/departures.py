@@ -1,8 +1,8 @@
-"""Jobs on their way out: told to leave their devices, which nobody else gets until they have; nobody waits for them."""
+"""Jobs on their way out: no other job gets their devices until they have left; the driver does not wait for that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.backend import Backend
@@ -17,7 +17,7 @@ class Departures:
 
     Parameters
     ----------
-    tell : hears what is final of a job once it has left.
+    tell : gets the last event of a job once the job has left.
 
     Attributes
     ----------
@@ -27,21 +27,21 @@ class Departures:
     def __init__(self, backend: Backend, tell: Callable[[Event], None]) -> None:
         self.backend, self.tell = backend, tell
         self.trouble = ""
-        # Devices of each; None where they are not known.
+        # Devices of each leaving job; None where they are not known.
         self._held: dict[str, frozenset[int] | None] = {}
-        # Those that the backend could not be told of yet, and whether they lost nodes.
+        # Leaving jobs that the backend could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
         self._final: dict[str, Event] = {}
-        # Devices of jobs of which it is not known whether they run.
-        self._reserved: dict[str, frozenset[int]] = {}
+        # Devices of jobs that may run or not; None where the devices are not known, either.
+        self._reserved: dict[str, frozenset[int] | None] = {}
 
     @property
     def ending(self) -> frozenset[str]:
-        """Jobs that are out for good, and of which something is left."""
+        """Jobs that have ended for good and have not left their devices yet."""
         return frozenset(self._final)
 
     def is_leaving(self, name: str) -> bool:
-        """Whether something is left of a job that was to leave."""
+        """Whether a job that was to leave has not left yet."""
         return name in self._held
 
     def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
@@ -49,40 +49,45 @@ class Departures:
 
         Parameters
         ----------
-        devices : that it has; None where they are not known.
-        is_lost : nodes of it may not answer any more.
+        devices : devices of the job; None where they are not known.
+        is_lost : whether nodes of the job may not answer any more.
         """
         self.release(name)
         self._held[name], self._untold[name] = devices, is_lost
         if self._has_left(name):
             del self._held[name]
 
-    def reserve(self, name: str, devices: frozenset[int]) -> None:
-        """Let nobody have devices that a job may have, until it is known again or leaves."""
+    def lose(self, devices: Set[int]) -> None:
+        """Note lost devices of jobs that could not be told to leave yet."""
+        for name in self._untold:
+            self._untold[name] |= not devices.isdisjoint(self._held[name] or ())
+
+    def reserve(self, name: str, devices: frozenset[int] | None) -> None:
+        """Reserve devices that a job may have, until the job is released or leaves; None is all devices."""
         self._reserved[name] = devices
 
     def release(self, name: str) -> None:
-        """Nothing is reserved for a job any more."""
+        """Reserve nothing for a job any more."""
         self._reserved.pop(name, None)
 
     def watch(self, name: str) -> None:
-        """Watch a job that a backend knows to be leaving, if any of it is left."""
+        """Keep others from the devices of a job that is leaving, unless it has left."""
         if not self.backend.has_left(name):
             self._held[name] = self.backend.held(name)
 
     def end(self, event: Event) -> None:
-        """Tell the last that is to be told of a job, once it has left."""
+        """Tell the last event of a job once the job has left."""
         self._final[event.job.name] = event
         self._tell_final()
 
     def look(self) -> None:
-        """See who has left."""
+        """Ask the backend which jobs have left, and tell their last events."""
         self.trouble = ""
         self._held = {name: devices for name, devices in self._held.items() if not self._has_left(name)}
         self._tell_final()
 
     def blocks(self, name: str, grant: Grant) -> bool:
-        """Whether a job cannot start on devices yet: it or who had them has not left."""
+        """Whether a job cannot start on devices yet: the job itself, or another that may have them, has not left."""
         every = (*self._held.values(), *self._reserved.values())
         return name in self._held or any(d is None or not d.isdisjoint(grant.devices) for d in every)
 
@@ -91,7 +96,7 @@ class Departures:
             self.tell(self._final.pop(name))
 
     def _has_left(self, name: str) -> bool:
-        """Whether a job has left; it is told to, if that was not possible before."""
+        """Whether a job has left; tell it to leave first if the backend could not be told before."""
         try:
             if name in self._untold:
                 self.backend.leave(name, self._untold[name])

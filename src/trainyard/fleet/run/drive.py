@@ -1,4 +1,4 @@
-"""Driving a backend by a policy: the loop of the simulator, with a clock on the wall and jobs that are real."""
+"""Drive a backend by a policy: the loop of the simulator, with real time and real jobs."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ POLL_S = 0.05
 
 
 class Driver:
-    """Brings about on a backend what a policy wants, whenever it is called.
+    """Carry out the decisions of a policy on a backend.
 
     Parameters
     ----------
-    tell : hears what happens to jobs before the backend does, but for cancelling, of which it hears when that is done.
-    cancelled : names the jobs that are not wanted any more; asked after each decision, which may take long, so that none
-        of these gets devices.
-    notes : where it is noted who had which devices when, and how jobs went; new ones of all of it by default.
+    tell : gets the events of jobs before the backend is told; the event of a cancelled job when the job has left.
+    cancelled : names the jobs that are not wanted any more. It is called after each decision, which may take long, so
+        that no such job gets devices.
+    notes : record of the devices that each job had, and of the progress of jobs; by default a new one that keeps all.
 
     Attributes
     ----------
-    running : what the backend has been told to run.
-    waiting : why jobs wait, by name, as of the last decision.
-    given_up : how jobs failed for good in the last step, by name.
-    trouble : what all jobs need and is not there now, such as space on the disk, so that they wait; "" if all is there.
-    trouble_since_s : when that began.
+    running : devices of the jobs that the backend runs or is to start, by row of the table.
+    waiting : reasons why jobs wait, by name, as of the last decision.
+    given_up : failures of the jobs that were given up in the last step, by name.
+    trouble : something that all jobs need and wait for, such as space on the disk; "" if nothing is missing.
+    trouble_since_s : time at which ``trouble`` began.
     """
 
     def __init__(
@@ -93,26 +93,26 @@ class Driver:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster as it is now."""
+        """Cluster without the nodes that are lost now."""
         return self.allocator.cluster
 
     @property
     def wake_s(self) -> float:
-        """Time at which the policy wants to decide next, if nothing happens before."""
+        """Time of the next decision, if nothing happens before."""
         return self.domains.wake_s
 
     @property
     def names(self) -> list[str]:
-        """Jobs that are neither ended nor refused."""
+        """Names of the jobs that have neither ended nor been refused."""
         return [self.table.job(row).name for row in self.table.active.tolist()]
 
     @property
     def ending(self) -> frozenset[str]:
-        """Jobs that are out for good, and of which something is left."""
+        """Names of the jobs that have ended for good and have not left their devices yet."""
         return self._departures.ending
 
     def done(self) -> dict[str, Done]:
-        """How far every job was at the last step, by name."""
+        """Return the progress of every job at the last step, by name."""
         return {self.table.job(row).name: self._done(row) for row in self.table.active.tolist()}
 
     def _done(self, row: int) -> Done:
@@ -122,17 +122,17 @@ class Driver:
         return Done(work, float(table.attained_s[row]), float(table.attained_device_s[row]), timings)
 
     def admitted(self) -> frozenset[str]:
-        """Jobs that were in a decision, which did not refuse them."""
+        """Return the names of the jobs that were in a decision and were not refused."""
         rows = self.table.active
         return frozenset(self.table.job(row).name for row in rows[self.table.was_admitted(rows)].tolist())
 
     def submit(self, job: Job, now_s: float) -> None:
-        """A job arrives.
+        """Add a job that arrives.
 
         Raises
         ------
         FleetError
-            If it is no training, or can never run here.
+            If the job is no training, or can never run here.
         """
         training_of(job)
         self.allocator.enter(job, now_s)
@@ -140,19 +140,14 @@ class Driver:
         self.tell(Event(now_s, job, Happening.ARRIVES))
 
     def restore(self, job: Job, now_s: float, past: Past) -> None:
-        """A job comes back that a driver before this one had; where it still runs, it goes on.
+        """Take over a job of an earlier driver; if the job still runs, it goes on.
 
-        One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the
-        job, and `expel` stops what may still run of it.
+        A job that was to leave its devices and was not told is stopped. If the backend raises an error, nothing is noted
+        of the job, and the devices that it may have are reserved until it is restored or `expel` has stopped it.
         """
         grant = past.grant if past.grant is not None and self._can_keep(job.name, past.grant) else None
-        # First what may fail, so that nothing is noted of a job that is not restored.
-        runs = self.backend.adopt(job, grant or Grant(()))
-        goes_on = grant is not None and (runs or self.backend.progress(job.name).ended)
-        if not runs:
-            self._departures.watch(job.name)
-        elif grant is None:
-            self._departures.leave(job.name, self.backend.held(job.name))
+        # The backend may fail: it is called first, so that nothing is noted of a job that is not restored.
+        kept = self._running.take_back(job, grant, past)
         self.allocator.enter(job, now_s)
         self._departures.release(job.name)
         row, table = int(self.table.active[-1]), self.table
@@ -162,30 +157,26 @@ class Driver:
             table.reports[row] = training_of(job).remembered(timings)
         table.left[row] = max(0.0, job.work - work)
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
-        if grant is not None and goes_on:
-            self.allocator.take_over(row, grant, now_s)
+        if kept is not None:
+            self.allocator.take_over(row, kept, now_s)
             if self.coordinator.rounds is not None:
                 self.coordinator.rounds.partners.resumed(row)
-            self.running[row] = grant
-            self.tell(Event(now_s, job, Happening.STAYS, grant))
+            self.running[row] = kept
+            self.tell(Event(now_s, job, Happening.STAYS, kept))
 
     def _can_keep(self, name: str, grant: Grant) -> bool:
-        """Whether a job may go on where it was: there are such devices, and nobody is to have them now."""
+        """Whether a job may go on where it was: its devices are in the cluster, and no other job has them."""
         given = {d for held in self.running.values() if name not in held.partners for d in held.devices}
         return max(grant.devices, default=0) < self.cluster.whole.num_devices and given.isdisjoint(
             grant.devices
         )
 
-    def reserve(self, name: str, grant: Grant) -> None:
-        """Let nobody have the devices of a job that cannot be restored now, until it is, or is expelled."""
-        self._departures.reserve(name, frozenset(grant.devices))
-
     def expel(self, name: str) -> None:
-        """Have a job leave that cannot come back; nobody else gets its devices until it `has_left`."""
+        """Have a job leave that is not restored; no other job gets its devices until it `has_left`."""
         self._departures.leave(name, self.backend.held(name))
 
     def has_left(self, name: str) -> bool:
-        """Whether nothing is left of a job that was to leave."""
+        """Whether a job that was to leave has left its devices."""
         return not self._departures.is_leaving(name)
 
     def cancel(self, name: str, now_s: float) -> None:
@@ -194,7 +185,7 @@ class Driver:
         Raises
         ------
         FleetError
-            If there is none of this name.
+            If no job of this name waits or runs.
         """
         row = next((r for r in self.table.active.tolist() if self.table.job(r).name == name), None)
         if row is None:
@@ -203,24 +194,25 @@ class Driver:
         self._end(row, Happening.CANCELLED, "", now_s)
 
     def _touch(self, row: int) -> None:
-        """Something happens to a job, so that the policy is to be asked; in rounds, it is when the next one begins."""
+        """Have the policy decide anew after a change of a job; in rounds, it decides when the next round begins."""
         if self.rounds is None:
             self.domains.touch(int(self.table.partition[row]))
 
     def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
-        """A job is out for good, which is told when nothing is left of it."""
+        """End a job for good; its last event is told when it has left its devices."""
         job, grant = self.table.job(row), self._running.drop(row)
         if self.table.grants[row] is not None:
             self.allocator.stop([row], now_s)
             self._part(row, now_s)
         self._running.forget_failures(row)
+        self.waiting.pop(job.name, None)
         self.allocator.forget(row, now_s)
         self._departures.end(Event(now_s, job, what, grant, why))
 
     def step(self, now_s: float) -> None:
-        """Take note of what jobs did; decide, if it is time to.
+        """Observe jobs and nodes; let the policy decide if a decision is due.
 
-        What goes wrong with a job fails that job; what all need and is not there is waited for, as ``trouble``.
+        A fault of a job fails the job. Something that all jobs need and that is missing is waited for, as ``trouble``.
         """
         before, self.trouble, self._running.trouble, self.given_up = self.trouble, "", "", {}
         self._observe(now_s)
@@ -241,7 +233,7 @@ class Driver:
             self.trouble_since_s = now_s
 
     def _look_at_nodes(self, now_s: float) -> None:
-        """Take note of nodes that are lost or back."""
+        """Read which nodes are lost or back, and take jobs off lost ones."""
         before = self.cluster.away
         try:
             away = self.backend.away()
@@ -251,7 +243,9 @@ class Driver:
         if away == before:
             return
         lost, alone = self.coordinator.change_nodes(away, now_s)
-        names = ", ".join(f"node {node}" for node in sorted(away - before))
+        gone = away - before
+        self._departures.lose({device for device, node in enumerate(self.cluster.node_of) if node in gone})
+        names = ", ".join(f"node {node}" for node in sorted(gone))
         for row in lost:
             self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
             self._running.forget_failures(row)  # they were the node's
@@ -267,7 +261,7 @@ class Driver:
                 self._part(row, now_s)
 
     def _observe(self, now_s: float) -> None:
-        """Take note of what the jobs did."""
+        """Read the progress of jobs, and part with those that ended or failed."""
         for row in list(self.running):
             job, progress = self.table.job(row), self._running.progress(row)
             if progress is None:
@@ -289,7 +283,7 @@ class Driver:
                 self._again(row, progress, now_s)
 
     def _again(self, row: int, progress: Progress, now_s: float) -> None:
-        """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
+        """Take the devices of a job that failed; the job waits like a preempted one, or is given up."""
         self._touch(row)
         if why := self._running.note_failure(row, progress, now_s, self.patience):
             self._give_up(row, why, now_s)
@@ -299,12 +293,12 @@ class Driver:
         self._part(row, now_s)
 
     def _give_up(self, row: int, why: str, now_s: float) -> None:
-        """A job that waits or runs has failed for good."""
+        """Give up a job that has failed for good."""
         self.given_up[self.table.job(row).name] = why
         self._end(row, Happening.GIVEN_UP, why, now_s)
 
     def _part(self, row: int, now_s: float) -> None:
-        """A job has left its devices; one that had them, too, has them for itself until the round ends."""
+        """Note that a job has left its devices; a job that shared them has them alone until the round ends."""
         self._note_alone(self.coordinator.left(row, now_s))
 
     def _note_alone(self, rows: list[int]) -> None:
@@ -348,7 +342,7 @@ class Driver:
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _note_waiting(self, domain: SchedulingDomain, why: dict[str, str]) -> None:
-        """Note why jobs of a domain wait; of others that holds what was said of them."""
+        """Note why jobs of a domain wait; reasons of other domains stay."""
         others = set(self.names).difference(self._names(domain))
         self.waiting = {name: text for name, text in self.waiting.items() if name in others} | why
 
@@ -368,7 +362,7 @@ class Driver:
         return allocation
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
-        """First everybody who must leaves, then the others come."""
+        """Have jobs leave that lose their devices, then start the others."""
         wanted = {row: grant for row in jobs if (grant := self.table.grants[row]) is not None}
         for row, grant in list(self.running.items()):
             if row in jobs and _place(wanted.get(row)) != _place(grant):
@@ -388,5 +382,5 @@ class Driver:
 
 
 def _place(grant: Grant | None) -> tuple[int, ...] | None:
-    """What a job is moved for: a training has one batch size, however it is asked to."""
+    """Return the devices of a job, whose change moves it; the batch size of a training does not change."""
     return None if grant is None else grant.devices

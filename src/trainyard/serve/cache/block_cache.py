@@ -118,10 +118,11 @@ class BlockCache:
 
     def free(self, blocks: Sequence[int]) -> None:
         """Let one request release blocks. Of those that become free, the first is allocated first."""
+        ref_counts, add, key_of = self._ref_counts, self._free.add, self._key_of.get
         for block in blocks:
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] == 0:
-                self._free.add(block, self._key_of.get(block))
+            ref_counts[block] -= 1
+            if ref_counts[block] == 0:
+                add(block, key_of(block))
 
     def register(self, block: int, key: Hashable) -> None:
         """Register a full block under its key, in place of any other block with the same key."""

@@ -33,6 +33,9 @@ class BlockKeys:
         keys, prefix = state.keys, state.request.prefix
         if len(keys) >= num_blocks:
             return keys[:num_blocks]
+        if prefix is None and not state.tokens:
+            keys += [(None, state.number, place) for place in range(len(keys), num_blocks)]
+            return keys[:num_blocks]
         owner = _owner(state.request)
         of_prompt: Sequence[Hashable] = prefix.keys if prefix is not None else ()
         if owner:

@@ -1,8 +1,8 @@
-"""What error to expect of simulated requests: how far measured servers were from what is predicted for them.
+"""The errors to expect of simulated requests: ratios of measured to predicted latencies of three servers.
 
-The ratios are those of the newest record of `benchmarks/serve_truth.py`, which compares means of closed loops of equal
-requests on three servers with their simulations, by server, kind of model and source of step times. Profiles of layers
-were compared with two runs of one server only, so the table has none of them.
+The ratios are those of the newest record of `benchmarks/serve_truth.py`. It compares closed loops of clients on three
+servers with their simulations, by server, kind of model and source of step times. The table has no rows for profiles of
+layers, which were compared with two runs of one server only.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Literal, NamedTuple
 __all__ = ["EXPECTED_ERRORS", "ExpectedError", "TimeSource", "expected_errors"]
 
 TimeSource = Literal["device", "kernels", "layers"]
-"""The description of a device, times of single kernels, or profiles of a model's layers."""
+"""The source of step times: the description of a device, times of single kernels, or profiles of a model's layers."""
 
 
 class ExpectedError(NamedTuple):
-    """What was measured, over what is predicted: of ten configurations, eight were within each pair of ratios.
+    """Ratios of measured to predicted latencies of one server: eight of ten configurations lie between each pair.
 
     Attributes
     ----------
-    server : whose scheduler is simulated: vllm, sglang or trtllm.
-    kind : of models, ``dense`` or ``mixture``.
-    source : of step times.
-    num : configurations that were measured.
-    ttft, tpot : ratios of the first and the last tenth; of the mean time to first token, and per output token.
+    server : the server, a batch policy of the catalog: vllm, sglang or trtllm.
+    kind : the kind of models, ``dense`` or ``mixture``.
+    source : the source of step times.
+    num : number of measured configurations.
+    ttft : the 10th and the 90th percentile of the ratio of mean times to first token.
+    tpot : the same of mean times per output token.
     """
 
     server: str
@@ -58,16 +59,23 @@ EXPECTED_ERRORS: tuple[ExpectedError, ...] = (
     ExpectedError("trtllm", "mixture", "device", 11, (1.59, 5.58), (0.69, 1.25)),
     ExpectedError("trtllm", "mixture", "kernels", 11, (1.02, 4.17), (0.57, 1.09)),
 )
-"""One for each server, kind of model and source of which there are at least five configurations."""
+"""The errors of each server, kind of model and source of step times with at least five measured configurations."""
 
 
 def expected_errors(policies: Iterable[str], has_experts: bool, source: TimeSource) -> list[ExpectedError]:
-    """The errors to expect of some policies, by their names; none of those that no measured server has."""
-    servers = dict.fromkeys(each.partition("+")[0].partition("(")[0].strip() for each in policies)
+    """List the errors to expect of some policies.
+
+    Parameters
+    ----------
+    policies : as users write them, such as ``vllm(max_requests=64) + vtc``. A policy that no measured server has adds
+        nothing.
+    has_experts : whether the model has a mixture of experts.
+    """
+    servers = dict.fromkeys(policy.partition("+")[0].partition("(")[0].strip() for policy in policies)
     kind = "mixture" if has_experts else "dense"
     return [
-        each
+        error
         for server in servers
-        for each in EXPECTED_ERRORS
-        if (each.server, each.kind, each.source) == (server, kind, source)
+        for error in EXPECTED_ERRORS
+        if (error.server, error.kind, error.source) == (server, kind, source)
     ]

@@ -1,17 +1,17 @@
-"""The time between steps in which the devices wait for the host: scheduling, inputs, sampled tokens, output.
+"""The time between two steps in which the devices wait for the host, which schedules and prepares inputs and outputs.
 
-A server that schedules a step while the one before runs leaves no such time, as long as the host is faster than the
-devices: vLLM since 0.14 by default (asynchronous scheduling), SGLang since 0.4 and TensorRT-LLM with its overlap
-scheduler. Older versions of vLLM did one after the other.
+A server that schedules a step while the one before runs leaves no such time, if the host is faster than the devices.
+vLLM does so by default since 0.14 (asynchronous scheduling), SGLang since 0.4, and TensorRT-LLM with its overlap
+scheduler. Older versions of vLLM schedule a step when the one before has ended.
 
 Periods of steps of vLLM 0.15.1 on H100 (inference-sim, `blis_vllm_steps`; only decodes) are longer than the sum of their
 kernels in aiconfigurator-core 0.12.0 by -0.4 to +0.3 ms for 8 to 96 requests of CodeLlama 34B on two devices (14.0 to
-16.7 ms), and by 0.2 to 1.4 ms for 8 to 64 requests of Llama 2 70B on four (16.2 to 19.2 ms). Nothing is fitted to them:
-`overlapped` adds nothing.
+16.7 ms), and by 0.2 to 1.4 ms for 8 to 64 requests of Llama 2 70B on four (16.2 to 19.2 ms). No time is fitted to these
+periods: `overlapped` adds nothing.
 
-Fidelity: a server that launches every kernel from Python (``enforce_eager``) is bound by the host within a step, which is
-left out; so is the time of a client's connection, of tokenizing and of streaming, in processes of their own. Published
-times are of the hosts and models that the sources name.
+Fidelity: a server that launches every kernel from Python (``enforce_eager``) waits for the host within a step, too, which
+is left out. So is the work of other processes: connections of clients, tokenizing and streaming. Published times are of
+the hosts and models that the sources name.
 
 References
 ----------
@@ -34,13 +34,19 @@ __all__ = ["HOST_TIMES", "OVERLAPPED", "HostTime", "host_time_of"]
 
 
 class HostTime(NamedTuple):
-    """Seconds between two steps in which the devices wait: of each step, and of each request in it."""
+    """Seconds between two steps in which the devices wait.
+
+    Attributes
+    ----------
+    step_s : after each step.
+    request_s : more for each request in it.
+    """
 
     step_s: float
     request_s: float
 
     def seconds(self, num_requests: int) -> float:
-        """After a step of so many requests."""
+        """Return the seconds after a step of ``num_requests`` requests."""
         return self.step_s + num_requests * self.request_s
 
     def __str__(self) -> str:
@@ -48,7 +54,7 @@ class HostTime(NamedTuple):
 
 
 OVERLAPPED = HostTime(0.0, 0.0)
-"""The host works while the devices do."""
+"""The host works while the devices compute."""
 
 HOST_TIMES = MappingProxyType(
     {
@@ -57,16 +63,21 @@ HOST_TIMES = MappingProxyType(
         "vllm-0.6": HostTime(0.0, 5.5e-3 / 256),
     }
 )
-"""Host times by server. Of vLLM 0.6 only a sum is published; it is taken as a time of each request."""
+"""Host times by server. For vLLM 0.6, only the time of a step of 256 requests is published; each request gets an equal
+part of it."""
 
 
 def host_time_of(text: str) -> HostTime:
-    """The host time of a server by its name, or seconds of a step and of each request, such as ``2ms+20us``.
+    """Read a host time.
+
+    Parameters
+    ----------
+    text : a key of `HOST_TIMES`, or seconds of a step and of each request in it, such as ``2ms+20us``.
 
     Raises
     ------
     ServeError
-        If it is neither.
+        If the text is neither.
     """
     if text in HOST_TIMES:
         return HOST_TIMES[text]

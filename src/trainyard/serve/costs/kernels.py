@@ -127,7 +127,7 @@ class StepGraph:
 
     @property
     def num_kernels(self) -> dict[str, int]:
-        """Kernels of a step of requests that decode, by kind."""
+        """Number of kernels of a step of decodes, by kind."""
         kinds = {
             "product": self.products,
             "attention": self.attention,
@@ -135,12 +135,12 @@ class StepGraph:
             "collective": (*self.all_reduces, *self.all_gathers),
             "elementwise": self.pointwise,
         }
-        found = {kind: sum(num for _, num in kernels) for kind, kernels in kinds.items()}
-        return {kind: num for kind, num in found.items() if num}
+        counts = {kind: sum(num for _, num in kernels) for kind, kernels in kinds.items()}
+        return {kind: num for kind, num in counts.items() if num}
 
     @property
-    def between_ranks(self) -> StepGraph:
-        """The collectives between data-parallel ranks: an all-gather of all tokens before each mixture, one after it."""
+    def data_parallel_collectives(self) -> StepGraph:
+        """Collectives between data-parallel ranks: an all-gather of all tokens before each mixture, and one after it."""
         num_layers = sum(num for _, num in self.experts)
         return StepGraph((), (), (), (), ((self.hidden, 2 * num_layers),), self.hidden, 0)
 
@@ -155,8 +155,8 @@ class StepGraph:
 class KernelTimes(Protocol):
     """Seconds of each kernel on one device, and of the collectives of a group."""
 
-    def described(self, graph: StepGraph) -> dict[str, int]:
-        """Kernels of a step of requests that decode whose times follow from the device's description, by kind."""
+    def num_described(self, graph: StepGraph) -> dict[str, int]:
+        """Count the kernels of a step of decodes, by kind, whose times follow from the device's description."""
         ...
 
     def product_s(self, num_rows: int, product: Product) -> float:
@@ -164,7 +164,7 @@ class KernelTimes(Protocol):
         ...
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """All matrix products of the experts of one layer."""
+        """Return the seconds of all matrix products of the experts of one layer."""
         ...
 
     def pointwise_s(self, num_elements: int) -> float:
@@ -180,12 +180,12 @@ class KernelTimes(Protocol):
         ...
 
     def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        """The gradients of `prompt_attention_s` of the same chunks.
+        """Return the seconds of the backward pass of the attention of `prompt_attention_s`.
 
         Raises
         ------
         ServeError
-            If they were not measured.
+            If backward passes were not measured.
         """
         ...
 

@@ -25,39 +25,39 @@ class StepCosts(Protocol):
     """The parts of a step's time."""
 
     def tokens_s(self, num: int) -> float:
-        """All kernels for so many tokens, without attention and experts."""
+        """Return the seconds of all kernels for ``num`` tokens, except attention and experts."""
         ...
 
     def experts_s(self, num: int) -> float:
-        """Experts of all mixtures, for so many tokens of all data-parallel ranks."""
+        """Return the seconds of the experts of all mixtures, for ``num`` tokens of all data-parallel ranks together."""
         ...
 
     def sequences_s(self, num: int) -> float:
-        """The kernels for the last tokens of so many sequences, such as the LM head."""
+        """Return the seconds of the kernels for the last tokens of ``num`` sequences, such as the LM head."""
         ...
 
     def attention_s(self, chunks: Sequence[tuple[int, int]], num: int, mean_tokens: Floats) -> Floats:
-        """Attention of all layers; one value for each of several steps.
+        """Return the seconds of attention of all layers, [step].
 
         Parameters
         ----------
         chunks : prefill chunks: tokens in the step, and cached tokens before them.
-        num : requests that decode.
-        mean_tokens : their mean sequence length, [step].
+        num : number of requests that decode.
+        mean_tokens : mean sequence length of these requests, [step].
         """
         ...
 
     def backward_s(self, chunks: Sequence[tuple[int, int]]) -> float:
-        """A backward pass of tokens through all layers, without experts.
+        """Return the seconds of a backward pass through all layers, without experts.
 
         Parameters
         ----------
-        chunks : tokens in the step, and those before them, which they attend to.
+        chunks : tokens in the step, and earlier tokens of the same sequence, to which they attend.
 
         Raises
         ------
         ServeError
-            If it was not measured.
+            If backward passes were not measured.
         """
         ...
 
@@ -69,7 +69,7 @@ class GraphCosts:
     ----------
     graph : the kernels that a device launches.
     kernels : the seconds of each.
-    sends : whether what it computes goes on to another pipeline stage.
+    sends : whether the results go on to another pipeline stage.
     between_ranks : seconds of collectives between data-parallel ranks; None if there is one rank.
     """
 
@@ -92,14 +92,14 @@ class GraphCosts:
         return seconds + self.dispatched_s(num)
 
     def dispatched_s(self, num: int) -> float:
-        """In which tokens of all ranks go to their experts and come back: all of them to all, and sums of parts back."""
+        """Return the seconds in which the tokens of all ranks go to their experts and come back."""
         if self.between_ranks is None:
             return 0.0
-        gathers = self.graph.between_ranks.all_gathers
+        gathers = self.graph.data_parallel_collectives.all_gathers
         return sum(count * self.between_ranks.all_gather_s(num * each) for each, count in gathers)
 
     def communication_s(self, num: int) -> float:
-        """Collectives, and the send to the next stage, for so many tokens."""
+        """Return the seconds of collectives and of the send to the next stage, for ``num`` tokens."""
         graph, kernels = self.graph, self.kernels
         seconds = sum(count * kernels.all_reduce_s(num * each) for each, count in graph.all_reduces)
         return seconds + kernels.send_s(num * graph.hidden) if self.sends else seconds
@@ -120,12 +120,13 @@ class GraphCosts:
         return seconds
 
     def backward_s(self, chunks: Sequence[tuple[int, int]]) -> float:
-        """Gradients to the inputs of all kernels, where weights are frozen (Miao et al., "FlexLLM", arXiv 2402.18789).
+        """Return the seconds of the gradients of all kernels' inputs; weights are frozen.
 
-        Of each matrix product that is one product with the transposed weights, of as many flops. Before that, the loss
-        needs the scores of all words for every token, which inference computes for the last ones only. Kernels that only
-        read and write, and collectives (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: one backward for each
-        forward), come once more. What the adapter itself computes is not counted, as it is not forward.
+        Each matrix product needs one more with the transposed weights, of as many flops (Miao et al., "FlexLLM", arXiv
+        2402.18789). The loss needs the scores of all words for every token, which inference computes for last tokens
+        only. Kernels that only read and write run once more, and so do collectives (Shoeybi et al., "Megatron-LM", arXiv
+        1909.08053, section 3: one backward for each forward). The adapter's own products are left out, as in the forward
+        pass.
         """
         attention_s = sum(
             count * self.kernels.backward_attention_s(shape, chunks) for shape, count in self.graph.attention
@@ -150,14 +151,14 @@ class GraphCosts:
 
 
 @dataclass
-class _Work:
-    """What a rank computes in a step.
+class RankWork:
+    """Work of one data-parallel rank in a step.
 
     Attributes
     ----------
-    chunks : of prompts: tokens in the step, and those before them that are in the cache.
-    num_decodes, num_cached : requests that decode, and the tokens of their sequences.
-    num_tokens, num_items : of all.
+    chunks : chunks of prompts: tokens in the step, and cached tokens before them.
+    num_decodes, num_cached : number of requests that decode, and of the tokens of their sequences.
+    num_tokens, num_items : number of all tokens of the step, and of all requests.
     """
 
     chunks: list[tuple[int, int]] = field(default_factory=list)
@@ -167,13 +168,29 @@ class _Work:
     num_items: int = 0
 
 
+def _work_of_ranks(items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> Collection[RankWork]:
+    by_rank: dict[int, RankWork] = {}
+    for number, start, stop in items:
+        state = requests[number]
+        if (work := by_rank.get(state.rank)) is None:
+            work = by_rank[state.rank] = RankWork()
+        work.num_items += 1
+        work.num_tokens += stop - start
+        if stop > state.num_prefill_tokens:
+            work.num_decodes += 1
+            work.num_cached += stop
+        else:
+            work.chunks.append((stop - start, start))
+    return by_rank.values()
+
+
 class ModelStepTime(CopyTimes):
     """The time of each step of a model.
 
     Parameters
     ----------
     costs : the parts of a step's time.
-    host : the time after every step in which the devices wait for the host.
+    host : time after every step in which the devices wait for the host.
     copies : the attributes of `CopyTimes`, by name.
     """
 
@@ -185,30 +202,21 @@ class ModelStepTime(CopyTimes):
         self._experts_s: dict[int, float] = {}
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a step; where there are data-parallel ranks, of the one that takes longest."""
-        by_rank: dict[int, _Work] = {}
-        for number, start, stop in items:
-            state = requests[number]
-            if (work := by_rank.get(state.rank)) is None:
-                work = by_rank[state.rank] = _Work()
-            work.num_items += 1
-            work.num_tokens += stop - start
-            if stop > state.num_prefill_tokens:
-                work.num_decodes += 1
-                work.num_cached += stop
-            else:
-                work.chunks.append((stop - start, start))
-        longest_s = max(map(self._rank_s, by_rank.values()))
-        return longest_s + self._experts_of(sum(work.num_tokens for work in by_rank.values()))
+        """Return the seconds of a step: of the slowest data-parallel rank, and of the experts of all ranks."""
+        return self.work_seconds(_work_of_ranks(items, requests))
+
+    def work_seconds(self, ranks: Collection[RankWork]) -> float:
+        """Return the seconds of a step from the work of each data-parallel rank."""
+        return max(map(self._rank_s, ranks)) + self._experts_of(sum(work.num_tokens for work in ranks))
 
     def stage_seconds(
         self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
     ) -> Floats:
-        """Of each of several stages, which have equal parts: what each has is not known here."""
+        """Return the seconds of each stage, [stage]: equal parts of a step, as their layers are not known here."""
         return np.full(num_stages, self.seconds(items, requests) / num_stages)
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
-        """Seconds of each of several steps in a row, in which all items decode."""
+        """Return the seconds of ``num`` steps in a row in which all items decode, [step]."""
         count = len(items)
         mean = (sum(item.stop for item in items) + np.arange(num, dtype=np.float64) * count) / count
         return (
@@ -216,7 +224,7 @@ class ModelStepTime(CopyTimes):
         )
 
     def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of the data-parallel rank that takes longest; gradients to the tokens of experts take as long as these."""
+        """Return the seconds of the slowest data-parallel rank, and of the experts, which take as long as forward."""
         by_rank: dict[int, list[tuple[int, int]]] = {}
         for number, start, stop in items:
             by_rank.setdefault(requests[number].rank, []).append((stop - start, start))
@@ -224,8 +232,8 @@ class ModelStepTime(CopyTimes):
         num_tokens = sum(num for chunks in by_rank.values() for num, _ in chunks)
         return longest_s + self._experts_of(num_tokens) + self.host.seconds(len(items))
 
-    def _rank_s(self, work: _Work) -> float:
-        """Of a rank, without experts."""
+    def _rank_s(self, work: RankWork) -> float:
+        """Return the seconds of a data-parallel rank, without experts."""
         mean = np.array([work.num_cached / max(work.num_decodes, 1)])
         attention_s = float(self.costs.attention_s(work.chunks, work.num_decodes, mean)[0])
         return attention_s + self._others_s(work.num_tokens, work.num_items)
@@ -239,21 +247,21 @@ class ModelStepTime(CopyTimes):
         if num_tokens not in self._tokens_s:
             self._tokens_s[num_tokens] = self.costs.tokens_s(num_tokens)
         if num_sequences not in self._sequences_s:
-            self._sequences_s[num_sequences] = self._after_tokens_s(num_sequences)
+            self._sequences_s[num_sequences] = self._last_tokens_s(num_sequences)
         return self._tokens_s[num_tokens] + self._sequences_s[num_sequences]
 
-    def _after_tokens_s(self, num_sequences: int) -> float:
-        """Of the kernels for last tokens, and of the host."""
+    def _last_tokens_s(self, num_sequences: int) -> float:
+        """Return the seconds of the kernels for last tokens, and of the host after them."""
         return self.costs.sequences_s(num_sequences) + self.host.seconds(num_sequences)
 
 
 class PipelineStepTime:
-    """The time of each step of a model in pipeline stages, of which each has its own layers.
+    """The time of each step of a model in pipeline stages, each with its own layers.
 
     Parameters
     ----------
-    stages : the step time of each, all with the same seconds for blocks and adapters. Stages that are alike may be one
-        object, whose time is computed once.
+    stages : the step time of each stage, all with equal seconds for blocks and adapters. Equal stages may be one object,
+        whose time is computed once.
     """
 
     def __init__(self, stages: Sequence[ModelStepTime]) -> None:
@@ -262,37 +270,38 @@ class PipelineStepTime:
         self._kind_of = np.array([kinds.index(each) for each in stages])
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a step, from the first stage to the last."""
+        """Return the seconds of a step, from the first stage to the last."""
         return float(self.stage_seconds(items, requests, len(self.stages)).sum())
 
     def stage_seconds(
         self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
     ) -> Floats:
-        """Of the layers of each stage; the first one looks up tokens, the last one has the LM head."""
+        """Return the seconds of each stage, [stage]; the first one looks up tokens, the last one has the LM head."""
         if num_stages != len(self.stages):
             raise ServeError(
                 f"the time of {num_stages} stages; this step time is of {len(self.stages)}; simulate as many"
             )
-        by_kind = np.array([each.seconds(items, requests) for each in self._kinds])
+        ranks = _work_of_ranks(items, requests)  # every stage computes the same items
+        by_kind = np.array([each.work_seconds(ranks) for each in self._kinds])
         return np.asarray(by_kind[self._kind_of])
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
-        """Of each of several steps in a row, from the first stage to the last."""
+        """Return the seconds of ``num`` steps in a row from the first stage to the last, [step]."""
         by_kind = np.array([each.decode_seconds(items, num) for each in self._kinds])
         return np.asarray(by_kind[self._kind_of].sum(axis=0))
 
     def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """From the last stage to the first one."""
+        """Return the seconds of a backward pass, from the last stage to the first."""
         return sum(stage.backward_seconds(items, requests) for stage in self.stages)
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:
-        """Of the copies of blocks, in any stage."""
+        """Return the seconds of copies of blocks, equal in all stages."""
         return self.stages[0].cache_seconds(ops)
 
     def move_seconds(self, num_blocks: int) -> float:
-        """Until so many blocks have come from another instance, to all stages at the same time."""
+        """Return the seconds in which ``num_blocks`` come from another instance, to all stages at the same time."""
         return self.stages[0].move_seconds(num_blocks)
 
     def weight_seconds(self, ops: Collection[WeightOp], num_layers: int | None) -> float:
-        """Of loading weights, in any stage."""
+        """Return the seconds of loading weights, equal in all stages."""
         return self.stages[0].weight_seconds(ops, num_layers)

@@ -10,9 +10,10 @@ A. Gray, "Getting Started with CUDA Graphs", NVIDIA technical blog, 2019: kernel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.serve.costs.collectives import NodeCollectives
 from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
+from trainyard.serve.costs.node_collectives import NodeCollectives
 from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
 
 Floats = NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, Floats)
 
 _BETWEEN_S = 0.5e-6  # two kernels of a recorded graph
 _ACTIVATION_BYTES = 2  # servers keep 16 bits between products, whatever the weights are in
@@ -51,19 +53,19 @@ class PredictedKernels:
     weight_bytes: float = 2.0
     cache_bytes: float = 2.0
 
-    @property
+    @cached_property
     def device(self) -> DeviceSpec:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
 
-    def described(self, graph: StepGraph) -> dict[str, int]:
+    def num_described(self, graph: StepGraph) -> dict[str, int]:
         return graph.num_kernels
 
     def product_s(self, num_rows: int, product: Product) -> float:
         return self._product_s(num_rows, product.width, product.columns, 1)
 
     def experts_s(self, num_tokens: int, experts: Experts) -> float:
-        """All matrix products of the experts, with random routing: the weights of each active expert are read once."""
+        """Return the seconds of experts with random routing, where the weights of each active expert are read once."""
         num_rows = num_tokens * experts.num_used / experts.num_devices
         touched = experts.mean_active(num_tokens)
         columns = experts.width * (2 if experts.is_gated else 1)
@@ -100,7 +102,10 @@ class PredictedKernels:
         return self._attended_s(attention, chunks, 1.0, num_bytes) + self._kept_s(attention, tokens)
 
     def backward_attention_s(self, attention: Attention, chunks: Sequence[tuple[int, int]]) -> float:
-        """Reads queries, results and their gradients, and keys and values; writes gradients of all that went in."""
+        """Return the seconds of a kernel that reads queries, keys, values, results and the gradient of the results.
+
+        The kernel writes the gradients of queries, keys and values.
+        """
         tokens, seen = sum(num for num, _ in chunks), _num_seen(attention, chunks)
         num_bytes = float(4 * tokens * attention.num_heads * attention.head_width * _ACTIVATION_BYTES)
         num_bytes += seen * attention.cached_per_token * (self.cache_bytes + 2 * _ACTIVATION_BYTES)
@@ -109,24 +114,35 @@ class PredictedKernels:
     def _attended_s(
         self, attention: Attention, chunks: Sequence[tuple[int, int]], passes: float, num_bytes: float
     ) -> float:
-        """Of a kernel that computes scores and sums of all pairs so many times, and reads and writes so many bytes."""
+        """Return the seconds of a kernel that computes scores and sums of all pairs ``passes`` times."""
         pairs = sum(attention.num_pairs(num, before) for num, before in chunks)
         flops = passes * 4.0 * attention.num_heads * attention.head_width * pairs
         computing_s = flops / self.device.matmul_flops_per_s(flops, "bfloat16") + _BETWEEN_S
         return max(computing_s, self._moved_s(num_bytes))
 
     def decode_attention_s(self, attention: Attention, num: int, mean_tokens: Floats) -> Floats:
-        seen = num * (np.minimum(mean_tokens, attention.window) if attention.window else mean_tokens)
+        if len(mean_tokens) > 1:
+            return self._decode_s(attention, num, mean_tokens, np.minimum, np.maximum)
+        # Of one step, plain numbers take a fraction of the time that arrays of one element take.
+        return np.array([self._decode_s(attention, num, float(mean_tokens[0]), min, max)])
+
+    def _decode_s(
+        self,
+        attention: Attention,
+        num: int,
+        mean_tokens: Seconds,
+        smaller: Callable[[Seconds, Any], Seconds],
+        larger: Callable[[Seconds, Seconds], Seconds],
+    ) -> Seconds:
+        seen = num * (smaller(mean_tokens, attention.window) if attention.window else mean_tokens)
         width = attention.latent + attention.rotary / 2 if attention.latent else attention.head_width
         num_bytes = seen * (attention.cached_per_token * self.cache_bytes)
         num_bytes += 2 * num * attention.num_heads * width * _ACTIVATION_BYTES
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
         # Keys and values are cut in parts, which are computed at once; a second kernel puts their results together.
-        moving_s = (num_bytes + 2 * efficiency.half_memory_bytes) / rate + 2 * _BETWEEN_S
-        flops_per_s = self.device.peak("bfloat16") * efficiency.max_matmul_fraction
-        computing_s = seen * attention.decode_flops_per_cached / flops_per_s
-        return np.maximum(moving_s, computing_s) + self._kept_s(attention, num)
+        half_bytes = self.device.efficiency.half_memory_bytes
+        moving_s = (num_bytes + 2 * half_bytes) / self._memory_bytes_per_s + 2 * _BETWEEN_S
+        computing_s = seen * attention.decode_flops_per_cached / self._attention_flops_per_s
+        return larger(moving_s, computing_s) + self._kept_s(attention, num)
 
     def all_reduce_s(self, num_elements: int) -> float:
         if self._in_node is not None:
@@ -140,11 +156,11 @@ class PredictedKernels:
 
     @cached_property
     def _in_node(self) -> NodeCollectives | None:
-        """Collectives of devices in one node; None for one device, and where only the links of the cluster are known."""
+        """Collectives within one node; None for one device, and where `trainyard.cost.collectives` gives the times."""
         if self.num_devices == 1:
             return None
-        found = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
-        return found if found.is_known else None
+        collectives = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
+        return collectives if collectives.is_known else None
 
     def send_s(self, num_elements: int) -> float:
         return self._collective_s("send", num_elements, (0, self.num_devices))
@@ -155,17 +171,23 @@ class PredictedKernels:
         return max(cost.seconds - self.device.collective_launch_s, cost.moving_s)
 
     def _kept_s(self, attention: Attention, num_tokens: int) -> float:
-        """Of the kernel that puts keys and values of tokens in the cache."""
+        """Return the seconds of the kernel that puts keys and values of tokens in the cache."""
         return self._moved_s(num_tokens * attention.cached_per_token * (_ACTIVATION_BYTES + self.cache_bytes))
 
     def _moved_s(self, num_bytes: float) -> float:
-        efficiency = self.device.efficiency
-        rate = self.device.memory_bandwidth_bytes_per_s * efficiency.max_memory_fraction
-        return (num_bytes + efficiency.half_memory_bytes) / rate + _BETWEEN_S
+        return (num_bytes + self.device.efficiency.half_memory_bytes) / self._memory_bytes_per_s + _BETWEEN_S
+
+    @cached_property
+    def _memory_bytes_per_s(self) -> float:
+        return self.device.memory_bandwidth_bytes_per_s * self.device.efficiency.max_memory_fraction
+
+    @cached_property
+    def _attention_flops_per_s(self) -> float:
+        return self.device.peak("bfloat16") * self.device.efficiency.max_matmul_fraction
 
 
 def _num_seen(attention: Attention, chunks: Sequence[tuple[int, int]]) -> int:
-    """Tokens whose keys and values chunks of prompts need."""
+    """Count the tokens whose keys and values chunks of prompts need."""
     return sum(
         num + (min(before, attention.window) if attention.window else before) for num, before in chunks
     )

@@ -28,33 +28,35 @@ from trainyard.serve.errors import ServeError
 __all__ = ["StepSource", "step_costs", "time_source"]
 
 
-_OF_LAYERS: dict[str, Any] = {"products": (), "attention": (), "experts": (), "pointwise": ()}
-"""What profiles of layers have instead of a graph's kernels: all but collectives."""
+_NO_LAYERS: dict[str, Any] = {"products": (), "attention": (), "experts": (), "pointwise": ()}
+"""Fields of a graph whose kernels are in profiles of layers, which have all but collectives."""
 
 
 class StepSource(NamedTuple):
-    """Where step times come from.
+    """The source of step times.
 
     Attributes
     ----------
-    text : in a few words.
-    described : kernels of a step whose times are predicted from the device's description, by kind.
+    text : a few words for people.
+    described_kernels : kernels of a step whose times are predicted from the device's description, by kind.
     """
 
     text: str
-    described: tuple[tuple[str, int], ...]
+    described_kernels: tuple[tuple[str, int], ...]
 
     @classmethod
     def of(
         cls, text: str, launched: Sequence[tuple[StepGraph, KernelTimes]], is_measured: bool
     ) -> StepSource:
-        """Say after a text about measured times how many kernels have none.
+        """Count the kernels that were not measured, and name them in the text.
 
         Parameters
         ----------
-        launched : what is launched, and the seconds of each kernel.
+        text : names the source.
+        launched : the kernels of a step, and the seconds of each.
+        is_measured : whether the source has measured times; a text about predicted ones stays as it is.
         """
-        described = _total(kernels.described(graph) for graph, kernels in launched)
+        described = _total(kernels.num_described(graph) for graph, kernels in launched)
         if is_measured and described:
             kinds = ", ".join(f"{num} {kind}" for kind, num in described.items())
             text += f"; not measured but described: {sum(described.values())} kernels of a step ({kinds})"
@@ -70,7 +72,7 @@ def step_costs(
     kernels: Path | None = None,
     data_parallel: int = 1,
 ) -> tuple[tuple[StepCosts, ...], StepSource]:
-    """The parts of a model's step time on each pipeline stage, and their source.
+    """Return the parts of a model's step time on each pipeline stage, and their source.
 
     Parameters
     ----------
@@ -105,61 +107,61 @@ def step_costs(
     costs = {kind: GraphCosts(kind[0], within, kind[1], between_ranks) for kind in dict.fromkeys(kinds)}
     launched = [(graph, within) for graph in graphs]
     if data_parallel > 1:
-        launched.append((graphs[0].between_ranks, between))
+        launched.append((graphs[0].data_parallel_collectives, between))
     families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
-    beside = "" if tables is None else _tables_text(tables, cluster, tensor_parallel, weights, families)
+    tables_text = "" if tables is None else _tables_text(tables, cluster, tensor_parallel, weights, families)
     if profile is None:
-        text = beside or f"predicted from the description of {device}"
-        return tuple(costs[kind] for kind in kinds), StepSource.of(text, launched, bool(beside))
+        text = tables_text or f"predicted from the description of {device}"
+        return tuple(costs[kind] for kind in kinds), StepSource.of(text, launched, tables is not None)
     _check_profile(profile.folder, len(graphs), weights)
-    meant = profile.named or _profiled(profile.folder, device, model)
-    layers = _layers(profile.folder, device, meant, tensor_parallel, data_parallel, costs[kinds[0]])
-    text = f"layers of {meant} measured on {device}, in {profile.folder}"
-    text = f"{text}; collectives: {beside}" if beside else text
-    collectives = [(replace(graph, **_OF_LAYERS), kernels) for graph, kernels in launched]
+    profiled_model = profile.named or _profiled(profile.folder, device, model)
+    layers = _layers(profile.folder, device, profiled_model, tensor_parallel, data_parallel, costs[kinds[0]])
+    text = f"layers of {profiled_model} measured on {device}, in {profile.folder}"
+    text = f"{text}; collectives: {tables_text}" if tables_text else text
+    collectives = [(replace(graph, **_NO_LAYERS), kernels) for graph, kernels in launched]
     return (layers,), StepSource.of(text, collectives, True)
 
 
 def _layers(
-    folder: Path, device: str, meant: str, tensor_parallel: int, data_parallel: int, others: GraphCosts
+    folder: Path, device: str, model: str, tensor_parallel: int, data_parallel: int, others: GraphCosts
 ) -> StepCosts:
-    """Measured layers of a model of a profile, with the collectives of another source."""
+    """Return the measured layers of a model of a profile, with the collectives of another source."""
     exchange = Exchange(others.communication_s, others.dispatched_s, data_parallel)
     num_layers = sum(num for _, num in others.graph.attention)
     mixture = next(((each.num_experts, each.num_used) for each, _ in others.graph.experts), (0, 0))
-    return read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+    return read_layer_profile(folder, device, model, tensor_parallel, num_layers, mixture, exchange)
 
 
 def _tables_text(
     tables: _Source, cluster: Cluster, num_devices: int, weights: str, families: Sequence[str]
 ) -> str:
-    """Say which versions of some tables are read."""
-    read = _measured(tables, cluster, num_devices, weights).versions(families)
-    return f"kernels of {read} measured on {cluster.devices[0].name}, in {tables.folder}"
+    """Name the versions of the tables that are read, for people."""
+    versions = _measured(tables, cluster, num_devices, weights).versions(families)
+    return f"kernels of {versions} measured on {cluster.devices[0].name}, in {tables.folder}"
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Sums by kind."""
+    """Add counts by kind."""
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
+    for count in counts:
+        total.update(count)
     return dict(total)
 
 
 def _predicted(cluster: Cluster, num_devices: int, weights: str) -> PredictedKernels:
-    """From the description of the devices of a tensor-parallel group."""
+    """Return the kernel times that follow from the description of the devices of a group."""
     form = FORMATS[weights]
     return PredictedKernels(cluster, num_devices, form.computed_in, form.num_bytes, form.cache_bytes)
 
 
 def _measured(tables: _Source, cluster: Cluster, num_devices: int, weights: str) -> AiconfiguratorKernels:
-    """From tables of kernels."""
+    """Return the kernel times of some tables."""
     device, others = cluster.devices[0].name, _predicted(cluster, num_devices, weights)
     return AiconfiguratorKernels(tables.folder, device, num_devices, weights, others, tables.named or "vllm")
 
 
 def _check_profile(folder: Path, num_stages: int, weights: str) -> None:
-    """Refuse what profiles of layers do not cover: pipelines, and weights that are not of 16 bits."""
+    """Refuse pipelines and weights that are not of 16 bits, which profiles of layers do not cover."""
     if num_stages > 1:
         raise ServeError(f"{folder} has profiles of layers, which do not cover pipelines; use --pp 1")
     if FORMATS[weights].num_bytes != 2:
@@ -171,7 +173,7 @@ def _check_profile(folder: Path, num_stages: int, weights: str) -> None:
 
 
 def _families(graphs: Sequence[StepGraph], num_devices: int) -> list[str]:
-    """Of the tables of kernels that a stage launches."""
+    """Name the families of tables that have the kernels of a step."""
     families = ["gemm", "attention"]
     if any(graph.experts for graph in graphs):
         families.append("moe")
@@ -179,14 +181,14 @@ def _families(graphs: Sequence[StepGraph], num_devices: int) -> list[str]:
 
 
 class _Source(NamedTuple):
-    """A folder of measured times, and which model or server of it is meant, if that is said."""
+    """A folder of measured times, and the model or server of it that the user named; "" for none."""
 
     folder: Path
     named: str
 
 
 def _sources(kernels: Path | None) -> tuple[_Source | None, _Source | None]:
-    """The folder of profiles of layers and that of tables of kernels, of those that are given."""
+    """Return the folder of profiles of layers, and the folder of tables of kernels; None where there is none."""
     found: dict[bool, _Source] = {}
     for text in str(kernels).split(",") if kernels is not None else ():
         source = _folder(Path(text))
@@ -201,12 +203,16 @@ def _sources(kernels: Path | None) -> tuple[_Source | None, _Source | None]:
 
 
 def time_source(kernels: Path | None) -> TimeSource:
-    """The source of step times that `step_costs` takes.
+    """Return the source of step times that `step_costs` takes.
+
+    Parameters
+    ----------
+    kernels : as `step_costs` reads it.
 
     Raises
     ------
     ServeError
-        If a folder is none, or there are two of one kind.
+        If a folder is not there, or two are of one kind.
     """
     profile, tables = _sources(kernels)
     if profile is not None:
@@ -215,7 +221,7 @@ def time_source(kernels: Path | None) -> TimeSource:
 
 
 def _folder(kernels: Path) -> _Source:
-    """A folder, and what is named after it."""
+    """Split a folder from the name after it."""
     text, _, named = str(kernels).partition(":")
     if kernels.is_dir():
         return _Source(kernels, "")
@@ -227,7 +233,7 @@ def _folder(kernels: Path) -> _Source:
 
 
 def _profiled(folder: Path, device: str, model: str) -> str:
-    """The name that a profile gives a model."""
+    """Find the name of a model in the profiles of a folder."""
     known = profiled_models(folder, device)
     if not known:
         raise ServeError(
@@ -244,5 +250,5 @@ def _profiled(folder: Path, device: str, model: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Of the last part of a model's name, with numbers apart: llama, 3, 8b."""
+    """Split the last part of a model's name into words and numbers: llama, 3, 8b."""
     return set(re.findall(r"\d+[a-z]?(?![a-z\d])|\d+|[a-z]+", name.lower().rpartition("/")[2]))

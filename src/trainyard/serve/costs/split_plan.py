@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from trainyard.job.balance import repeated_blocks
 from trainyard.job.lower.resolve import resolve
@@ -113,7 +114,17 @@ def tensor_shards(program: Program, plan: Plan) -> Sharded:
     """
     wanted = resolve(program, plan).placed_along(TENSOR)
     wanted = {entry.path: REPLICATE for entry in program.inputs} | wanted
-    return shard(program, Axis(TENSOR, plan.mesh.size(TENSOR)), wanted, sums_before_sending=True)
+    axis = Axis(TENSOR, plan.mesh.size(TENSOR))
+    known, key = _known_shards.setdefault(program, {}), (axis.size, frozenset(wanted.items()))
+    if key not in known:
+        known[key] = shard(program, axis, wanted, sums_before_sending=True)
+    return known[key]
+
+
+# Plans that differ in their stages only are cut alike on the tensor axis. Whoever has the result only reads it.
+_known_shards: WeakKeyDictionary[Program, dict[tuple[int, frozenset[tuple[str, Placement]]], Sharded]] = (
+    WeakKeyDictionary()
+)
 
 
 def _forward_only(num_stages: int) -> Schedule:

@@ -1,7 +1,7 @@
-"""Whether enough requests meet their objectives; a simulation stops once too many have missed them.
+"""Simulate requests until it is certain whether enough of them meet their objectives.
 
-A request has missed an objective as soon as its deadline is past, so a simulation stops long before the queue is empty.
-Nothing that comes later could change the answer.
+A request has missed an objective as soon as its deadline is past. Once too many requests have missed one, nothing that
+comes later could change the answer, and the simulation stops, mostly long before the queue is empty.
 """
 
 from __future__ import annotations
@@ -24,19 +24,30 @@ from trainyard.serve.results import Results, Served
 from trainyard.serve.router import Router, round_robin
 from trainyard.serve.simulate_requests import simulate_requests
 
-__all__ = ["Shortfall", "results_if_met"]
+__all__ = ["Shortfall", "most_missed", "reaches", "results_if_met"]
 
 _INF = float("inf")
-_LATE = 1 + 1e-9  # times a deadline: past this, a request is late however times are rounded
+_ROUNDING = 1e-9
+_LATE = 1 + _ROUNDING  # times a deadline: past this, a request is late however times are rounded
 
 
 class Shortfall(Enum):
-    """Why too few requests meet their objectives."""
+    """Reasons why too few requests meet their objectives."""
 
     FIRST_TOKENS = "too many first tokens are late"
     FURTHER_TOKENS = "too many further tokens are late"
     REQUESTS = "too many requests are late or refused"
     POLICY = "the policy cannot serve the requests"
+
+
+def reaches(share_met: float, share: float) -> bool:
+    """Return whether the share of requests that meet their objectives is the target share, but for rounding."""
+    return share_met >= share - _ROUNDING
+
+
+def most_missed(num_requests: int, share: float) -> int:
+    """Return how many requests may miss their objectives, so that the others are the target share."""
+    return num_requests - math.ceil(share * num_requests - _ROUNDING)
 
 
 def results_if_met(
@@ -55,10 +66,10 @@ def results_if_met(
     Parameters
     ----------
     share : target share of all requests, refused ones included.
-    names_cause : whether to go on until first tokens alone, or further tokens alone, are late too often, where that
-        happens at all.
+    names_cause : whether to go on until too many requests miss the same objective, if they ever do: the cause is then
+        `Shortfall.FIRST_TOKENS` or `Shortfall.FURTHER_TOKENS`.
     """
-    most = len(requests) - math.ceil(share * len(requests) - 1e-9)
+    most = most_missed(len(requests), share)
     missed = _Missed(requests, most, names_cause)
     instances = deployment.instances(policy, partial(_CountingInstance, missed))
     try:
@@ -71,7 +82,7 @@ def results_if_met(
 
 
 class _TooManyMissed(Exception):  # noqa: N818 - no error: nothing went wrong
-    """Whatever comes, too few requests meet their objectives."""
+    """Stop of a simulation: whatever comes, too few requests meet their objectives."""
 
     def __init__(self, shortfall: Shortfall) -> None:
         super().__init__(shortfall.value)
@@ -83,7 +94,7 @@ class _Missed:
 
     Parameters
     ----------
-    requests : all requests; of each, the simulation knows how many tokens it will have.
+    requests : all requests, with the tokens that each will have.
     most : requests that may miss their objectives.
     names_cause : see `results_if_met`.
     """
@@ -95,7 +106,7 @@ class _Missed:
 
     @property
     def num(self) -> int:
-        """Requests that have missed an objective."""
+        """Number of requests that have missed an objective."""
         return len(set[int]().union(*self._numbers.values()))
 
     def arrive(self, state: RequestState) -> None:
@@ -134,7 +145,7 @@ class _Missed:
                 self._add(kind, state)
 
     def _missed_by(self, state: RequestState, now_s: float) -> Shortfall | None:
-        """Which objective a request has missed that has not ended; None if it has missed none."""
+        """Return the objective that a running or waiting request has missed; None if it has missed none."""
         request = state.request
         first_s = state.first_token_s if state.num_generated else now_s
         if first_s - state.arrival_s > request.ttft_s * _LATE:
@@ -153,7 +164,7 @@ class _Missed:
             heapq.heappush(self._due, (max(due_s, now_s) * _LATE, state.number, state))
 
     def _decode_s(self, state: RequestState) -> float:
-        """Seconds that all tokens after the first one may take; infinite where there are several answers."""
+        """Return the seconds that all tokens after the first may take; infinite where there are several answers."""
         request = state.request
         if request.num_samples > 1 or request.trains:
             return _INF
@@ -173,7 +184,7 @@ class _Missed:
 
 
 class _CountingInstance(Instance):
-    """Counts requests that miss their objectives, as soon as that is certain."""
+    """Instance that counts the requests that miss their objectives, as soon as each is certain to."""
 
     def __init__(self, missed: _Missed, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

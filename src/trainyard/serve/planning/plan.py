@@ -1,12 +1,15 @@
 """Find the fewest devices on which a model meets the objectives of requests.
 
-1. Every split of the model is examined, fewest devices first. A split is ruled out if it does not fit, or if too many
-   requests miss their objectives even when each is served alone.
-2. For each split, the search finds the fewest replicas with which any of the policies meets the objectives. A split that
-   needs more devices than another is a runner-up: for it, the first policy that meets them is enough.
-3. The same with separate replicas for prompts and for decodes, as far as these take no more devices.
-4. Options of policies are changed one at a time: first where that may save a replica, at last to improve the plan.
-5. The bottleneck: among the deployments with fewer devices, the one that comes closest is simulated again, each time
+1. For each split of the model that fits, fewest devices first, the search finds the fewest replicas with which one policy
+   meets the objectives: the first policy that does.
+2. For each split, it finds the fewest replicas with which any of the policies meets them, on no more devices than the
+   best deployment so far.
+3. It does the same with separate replicas for prompts and for decodes.
+4. A split that needs more devices is a runner-up: for it, the first policy that meets the objectives is enough. If no
+   policy does, the split is ruled out, with the reason: too many requests miss their objectives even when each is served
+   alone, the KV cache is too small, or there are too few devices.
+5. Options of policies are changed one at a time: first where that may save a device, at last to improve the plan.
+6. The bottleneck: among the deployments with fewer devices, the one that comes closest is simulated again, each time
    with one part improved.
 
 A simulation stops as soon as too many requests have missed their objectives, or more than under the deployment with
@@ -18,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainyard.garbage import collecting_rarely
 from trainyard.serve.auto import PolicyChoice, Trial
 from trainyard.serve.compare import PolicyRun
 from trainyard.serve.deployment import Deployment
@@ -25,8 +29,9 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.planning.bottlenecks import Bottleneck, bottlenecks_of
 from trainyard.serve.planning.frontier import FrontierPoint, steady_states
 from trainyard.serve.planning.plan_search import PlanSearch
-from trainyard.serve.planning.reasons import check_context
-from trainyard.serve.planning.search import DeploymentSearch, kind_of
+from trainyard.serve.planning.reasons import check_request_lengths
+from trainyard.serve.planning.search import DeploymentSearch
+from trainyard.serve.planning.trials import first_of_kinds, largest_share_met
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.splits import ExcludedSplit, MakeSplit, no_split_error, possible_splits
 from trainyard.serve.summary import Summary
@@ -70,27 +75,24 @@ class ServingPlan(ShownOnPage):
 
     @property
     def deployment(self) -> Deployment:
-        """Of the plan."""
+        """Deployment of the plan."""
         return self.best.deployment
 
     @property
     def policy(self) -> str:
-        """Of the plan, as `trainyard.serve.catalog.parse_policies` reads it."""
+        """Policy of the plan, as `trainyard.serve.catalog.parse_policies` reads it."""
         return self.best.policy
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """The change of the closest deployment that helps most; None if none of them helps."""
-        reached = self.closest.summary if self.closest is not None else None
-        first = self.bottlenecks[0] if self.bottlenecks else None
-        helps = first is not None and first.slo_attainment > (
-            reached.share_met if reached is not None else 0.0
-        )
-        return first if helps else None
+        """Bottleneck of the closest deployment: the part whose improvement helps most; None if no improvement helps."""
+        reached = largest_share_met([self.closest] if self.closest is not None else [])
+        helpful = [each for each in self.bottlenecks[:1] if each.slo_attainment > reached]
+        return helpful[0] if helpful else None
 
     @property
     def summary(self) -> Summary:
-        """Of the plan."""
+        """Summary of the plan's run."""
         return self.runs[0].summary
 
 
@@ -131,26 +133,31 @@ def plan_serving(
         If there are no requests or no objectives, the model cannot be split, or too many requests exceed its context.
     """
     _check(requests, choices, share)
-    splits, excluded = possible_splits(
-        split, num_devices, node_size or num_devices, block_tokens=block_tokens, max_model_len=max_model_len
-    )
-    if not splits:
-        raise no_split_error(excluded)
-    check_context(requests, splits[0].model, share)
-    longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
-    search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
-    return _planned(PlanSearch(search, splits, excluded, with_pools=router is None), tell)
+    with collecting_rarely():
+        splits, excluded = possible_splits(
+            split,
+            num_devices,
+            node_size or num_devices,
+            block_tokens=block_tokens,
+            max_model_len=max_model_len,
+        )
+        if not splits:
+            raise no_split_error(excluded)
+        check_request_lengths(requests, splits[0].model, share)
+        longest = min(max_model_len or splits[0].model.context, splits[0].model.context)
+        search = DeploymentSearch(requests, choices, share, router or _ROUTER, longest, tell)
+        return _planned(PlanSearch(search, splits, excluded, with_pools=router is None), tell)
 
 
 def _planned(planning: PlanSearch, tell: Callable[[str], None]) -> ServingPlan:
-    """Search, then find what keeps fewer devices from the objectives."""
+    """Search for the plan and its runners-up, then for the bottleneck on fewer devices."""
     search = planning.search
     met = planning.met()
     is_met = met is not None
-    best, runners_up = met or (planning.closest_of_all(), ())
-    closest = planning.closest_below(best) if is_met else best
+    best, runners_up = met or (planning.closest_on_all_devices(), ())
+    closest = planning.closest_on_fewer_devices(best) if is_met else best
     tell(f"what keeps {closest or best} from the objectives")
-    shown = [best, *_first_of_kinds(best, runners_up)][:_NUM_RUNS]
+    shown = first_of_kinds((best, *runners_up))[:_NUM_RUNS]
     return ServingPlan(
         best,
         is_met,
@@ -172,12 +179,3 @@ def _check(requests: Sequence[TracedRequest], choices: Sequence[PolicyChoice], s
         raise ServeError(f"share {share}; allowed is a number above 0, up to 1")
     if not choices:
         raise ServeError("there is no policy to choose; give one")
-
-
-def _first_of_kinds(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
-    """The first trial of each split but that of the plan, with replicas that are alike and with two kinds of them."""
-    first: dict[tuple[str, bool], Trial] = {}
-    for each in trials:
-        if kind_of(each) != kind_of(best):
-            first.setdefault(kind_of(each), each)
-    return list(first.values())

@@ -1,4 +1,4 @@
-"""The steps of a search for a plan; see `trainyard.serve.planning.plan`."""
+"""Search for a plan in the steps that `trainyard.serve.planning.plan` numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 from trainyard.serve.auto import PolicyChoice, Trial
 from trainyard.serve.errors import ServeError
-from trainyard.serve.planning.fewest import fewest_in_pools, fewest_replicas, first_that_meets
-from trainyard.serve.planning.reasons import alone_text, cache_text
-from trainyard.serve.planning.search import DeploymentSearch, best_of, order_of
+from trainyard.serve.planning.fewest_replicas import (
+    fewest_prefill_decode,
+    fewest_replicas,
+    fewest_with_first_policy,
+)
+from trainyard.serve.planning.objectives import reaches
+from trainyard.serve.planning.reasons import served_alone_text, small_cache_text
+from trainyard.serve.planning.search import DeploymentSearch
+from trainyard.serve.planning.trials import best_trial, devices_text, order_of
 from trainyard.serve.splits import ExcludedSplit, PossibleSplit
 from trainyard.serve.summary import Summary
 
@@ -18,7 +24,15 @@ _MOST_COMPARED = 2  # times the devices of the plan so far; splits that need mor
 
 
 class PlanSearch:
-    """One search, and what it has found of each split."""
+    """Search among the splits of a model: the deployments found for each, and the splits ruled out.
+
+    Parameters
+    ----------
+    search : simulates the deployments.
+    splits : that fit, fewest devices first.
+    excluded : splits that do not fit.
+    with_pools : whether to try separate replicas for prompts and for decodes.
+    """
 
     def __init__(
         self,
@@ -35,42 +49,48 @@ class PlanSearch:
         self._possible = list[PossibleSplit]()
 
     def met(self) -> tuple[Trial, tuple[Trial, ...]] | None:
-        """The best plan and the runners-up; None if none meets the objectives."""
+        """Return the best deployment and the runners-up; None if none meets the objectives."""
         for split in self.splits:
-            self._scout(split)
+            self._bound_replicas(split)
         for split in self.splits:
-            self._look_at(split)
+            self._compare_policies(split)
         if self._with_pools:
-            self._look_at_pools()
+            self._compare_pools()
         for split in self.splits:
-            self._compare(split)
+            self._find_runner_up(split)
         if self._fewest_devices is None:
             return None
         while self._saves_devices():
             pass
         first, *others = self._ranked
-        best = self.search.polished(first)
+        best = self.search.best_near(first)
         return best, tuple(others)
 
-    def closest_of_all(self) -> Trial:
-        """With all devices, under which most requests meet their objectives."""
+    def closest_on_all_devices(self) -> Trial:
+        """Return the trial with as many replicas as fit under which most requests meet their objectives.
+
+        Raises
+        ------
+        ServeError
+            If no policy can serve the requests.
+        """
         search, first = self.search, self.search.choices[0]
-        best = search.best((split.deployment(split.max_replicas), first) for split in self.splits)
+        best = search.best_among((split.deployment(split.max_replicas), first) for split in self.splits)
         if best is not None:
-            best = search.best(((best.deployment, choice) for choice in search.choices[1:]), best)
+            best = search.best_among(((best.deployment, choice) for choice in search.choices[1:]), best)
         if best is None:
             failed = search.tried(self.splits[0].deployment(self.splits[0].max_replicas), first)
             raise ServeError(f"no policy can serve: {failed}: {failed.why}")
         return search.improved(best)
 
-    def closest_below(self, best: Trial) -> Trial | None:
-        """The best deployment with fewer devices than the plan, with as many replicas as fit; None if there is none."""
+    def closest_on_fewer_devices(self, best: Trial) -> Trial | None:
+        """Return the best trial on fewer devices than another, with as many replicas as fit; None if there is none."""
         num, smaller = best.deployment.num_devices, self._smaller(best.deployment.num_devices)
         nearest = [self._nearest_below(split, num) for split in smaller]
         if any(nearest):
-            return best_of(trial for trial in nearest if trial is not None)
+            return best_trial(trial for trial in nearest if trial is not None)
         places = [split.deployment(self._num_replicas(split, num - 1)) for split in smaller]
-        return self.search.best((place, best.choice) for place in places)
+        return self.search.best_among((place, best.choice) for place in places)
 
     @property
     def _ranked(self) -> list[Trial]:
@@ -84,38 +104,38 @@ class PlanSearch:
     def _fewest_devices(self) -> int | None:
         return self._ranked[0].deployment.num_devices if self._ranked else None
 
-    def _scout(self, split: PossibleSplit) -> None:
-        """Step 1: the fewest replicas with one policy, the first that met the objectives on any split.
+    def _bound_replicas(self, split: PossibleSplit) -> None:
+        """Step 1: find the fewest replicas with one policy, the first that met the objectives on any split.
 
-        What it finds bounds the replicas that are of use, before other policies are simulated.
+        They bound the replicas that are of use, before other policies are simulated.
         """
         fewest = self._fewest_devices
         most = self._num_replicas(split, fewest)
         likely = self._likely_choices if fewest is None else self._likely_choices[:1]
-        trial = first_that_meets(self.search, split, likely, 0, most)
+        trial = fewest_with_first_policy(self.search, split, likely, 0, most)
         if trial is not None:
             self._found[split] = (trial,)
 
-    def _look_at(self, split: PossibleSplit) -> None:
-        """Step 2: the fewest replicas with any policy, where these may be as few devices as the best so far."""
+    def _compare_policies(self, split: PossibleSplit) -> None:
+        """Step 2: find the fewest replicas with any policy, on no more devices than the best deployment so far."""
         most = self._num_replicas(split, self._fewest_devices)
         found = fewest_replicas(self.search, split, most) if most else ()
         if found:
             self._found[split] = found
 
-    def _look_at_pools(self) -> None:
-        """Step 3: prompts on some replicas, decodes on others, where these may be as few devices as the best so far."""
+    def _compare_pools(self) -> None:
+        """Step 3: find the fewest replicas with separate ones for prompts, on no more devices than the best so far."""
         for split in self.splits:
             if split.model.data_parallel > 1:  # its ranks do not hand requests over
                 continue
             most = self._num_replicas(split, self._fewest_devices)
             tied = [each for each in self._ranked if each.deployment.num_devices == self._fewest_devices]
-            found = fewest_in_pools(self.search, split, self._likely_choices, most, tied)
+            found = fewest_prefill_decode(self.search, split, self._likely_choices, most, tied)
             if found:
                 self._in_pools[split] = found
 
-    def _compare(self, split: PossibleSplit) -> None:
-        """Step 4: a split that takes more devices is a runner-up with the first policy that meets the objectives."""
+    def _find_runner_up(self, split: PossibleSplit) -> None:
+        """Step 4: find a runner-up on more devices, or rule the split out."""
         fewest, size = self._fewest_devices, split.model.num_devices
         tied = self._num_replicas(split, fewest)
         most = tied if fewest is None else self._num_replicas(split, _MOST_COMPARED * fewest)
@@ -129,7 +149,7 @@ class PlanSearch:
                 split, f"a replica takes {size} devices, more than {_MOST_COMPARED} times those of the plan"
             )
             return
-        trial = first_that_meets(self.search, split, self._likely_choices, tied, most)
+        trial = fewest_with_first_policy(self.search, split, self._likely_choices, tied, most)
         if trial is not None:
             self._found[split] = (trial,)
             self._possible.append(split)
@@ -142,35 +162,35 @@ class PlanSearch:
             self._possible.append(split)
 
     def _num_replicas(self, split: PossibleSplit, num_devices: int | None) -> int:
-        """Replicas for which there is room on so many devices, or on all."""
+        """Return the number of replicas for which there is room on so many devices, or on all."""
         num = split.max_replicas
         return num if num_devices is None else min(num, num_devices // split.model.num_devices)
 
     def _why_impossible(self, split: PossibleSplit) -> str:
-        """Why no number of replicas meets the objectives, or "" if some may."""
+        """Return why no number of replicas meets the objectives; "" if some may."""
         alone = self.search.alone(split)
         summary = Summary.of(alone, 1)
-        if summary.share_met < self.search.share - 1e-9:
-            return f"even if each request is served alone, {alone_text(alone, summary)}"
+        if not reaches(summary.share_met, self.search.share):
+            return f"even if each request is served alone, {served_alone_text(alone, summary)}"
         return ""
 
     def _why_unmet(self, split: PossibleSplit, most: int) -> str:
-        """Why no policy meets the objectives on so many replicas."""
-        if why := cache_text(self.search, split):
+        """Return why no policy meets the objectives on so many replicas."""
+        if why := small_cache_text(self.search, split):
             return why
-        num = most * split.model.num_devices
-        return f"fewer than {100 * self.search.share:.1f} % meet their objectives on {num} device{'s' * (num > 1)}"
+        devices = devices_text(most * split.model.num_devices)
+        return f"fewer than {100 * self.search.share:.1f} % meet their objectives on {devices}"
 
     @property
     def _likely_choices(self) -> list[PolicyChoice]:
-        """The policies, that of the best deployment so far first."""
+        """All policies, beginning with the one of the best deployment so far."""
         choices, ranked = list(self.search.choices), self._ranked
         if ranked:
             choices.sort(key=lambda each: each != ranked[0].choice)
         return choices
 
     def _saves_devices(self) -> bool:
-        """Step 5: whether changes of options meet the objectives on fewer devices than all else."""
+        """Step 5: change options on fewer devices than the best so far; return whether the objectives are then met."""
         fewest = self._fewest_devices
         assert fewest is not None
         for split in self._smaller(fewest):
@@ -181,17 +201,17 @@ class PlanSearch:
         return False
 
     def _nearest_below(self, split: PossibleSplit, num_devices: int) -> Trial | None:
-        """The best policy of those that met the objectives anywhere, on fewer devices; None if it is far from them."""
+        """Return the best trial on fewer devices of the policies that met the objectives; None if all are far from it."""
         num = self._num_replicas(split, num_devices - 1)
         if self._nearest.get(split, (0, None))[0] != num:
             trials = (*self._found.get(split, ()), *self._ranked)
             choices = {str(each.choice): each.choice for each in trials}
             places = ((split.deployment(num), choice) for choice in choices.values())
-            self._nearest[split] = num, self.search.best(places, at_least=self.search.share_far_from_met)
+            self._nearest[split] = num, self.search.best_among(places, at_least=self.search.least_tuned_share)
         return self._nearest[split][1]
 
     def _smaller(self, num_devices: int) -> list[PossibleSplit]:
-        """The splits of which a replica takes fewer devices."""
+        """Return the splits of which a replica takes fewer devices."""
         return [each for each in self._possible if each.model.num_devices < num_devices]
 
     def _rule_out(self, split: PossibleSplit, why: str) -> None:

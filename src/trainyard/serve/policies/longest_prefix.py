@@ -33,7 +33,7 @@ __all__ = ["LongestPrefix"]
 
 @dataclass
 class _Order:
-    """What holds for one batch.
+    """State of one batch.
 
     Attributes
     ----------

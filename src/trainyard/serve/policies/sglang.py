@@ -57,13 +57,14 @@ _FULL = "the tokens that the next request may need do not fit beside the estimat
 
 @dataclass
 class _Server:
-    """What the scheduler of one replica remembers.
+    """State of the scheduler of one replica.
 
     Attributes
     ----------
     admission : state of the order of admission.
-    share : of the tokens that running requests may still generate, at the last reset; the program's ``new_token_ratio``.
-    num_decays : steps of decodes since.
+    share : share of the tokens that running requests may still generate, at its last reset; ``new_token_ratio`` of the
+        program.
+    num_decays : steps of decodes since the last reset of the share.
     full_at : number of running requests when a request did not fit; 0 if it is not known that none fits.
     decoded : a request of the last step of decodes, and how many tokens it had generated before.
     num_unreceived : requests that came and are not received yet; the last ones of the queue.
@@ -80,12 +81,12 @@ class _Server:
 
     @property
     def new_token_share(self) -> float:
-        """The share now."""
+        """Share of the tokens that running requests may still generate, now."""
         decay = _FIRST_SHARE * (1 - _LEAST_SHARE) / _DECAY_STEPS
         return max(self.share - self.num_decays * decay, _FIRST_SHARE * _LEAST_SHARE)
 
     def reset(self, share: float) -> None:
-        """Begin with another share."""
+        """Set the share, and count decays from here."""
         self.share, self.num_decays = share, 0
 
     def follow(self, draft: BatchDraft, receive_interval: int) -> None:
@@ -108,12 +109,12 @@ class _Server:
 
 @dataclass
 class _Budget:
-    """What prompts of one step may still take.
+    """Tokens that prompts of one step may still take.
 
     Attributes
     ----------
-    chunk_tokens : computed tokens before the last prompt is cut; infinite if none is cut.
-    input_tokens : computed tokens.
+    chunk_tokens : computed tokens until the last prompt is cut; infinite if none is cut.
+    input_tokens : computed tokens until no further prompt is added.
     reserved_tokens : tokens of the cache that requests are estimated to need beside their blocks.
     """
 
@@ -126,7 +127,7 @@ class _Budget:
         return draft.num_free * draft.block_tokens - self.reserved_tokens
 
     def take(self, num_tokens: int) -> None:
-        """Compute so many tokens of a prompt."""
+        """Take ``num_tokens`` tokens of a prompt from the budget."""
         self.chunk_tokens -= num_tokens
         self.input_tokens -= num_tokens
 
@@ -263,7 +264,7 @@ class SGLang(AdmittingPolicy):
         return "spent"
 
     def _first_chunk(self, draft: BatchDraft, budget: _Budget, tokens: int) -> int:
-        """How many of so many tokens of a prompt are computed in this step; 0 or less if it waits for the next one."""
+        """Return how many tokens of a prompt this step computes; 0 or less if the prompt waits for the next step."""
         size = draft.block_tokens
         if not self.chunk_tokens:
             return 0 if draft.items and _ceil(tokens, size) >= budget.input_tokens else tokens
@@ -290,19 +291,19 @@ def _num_to_generate(state: RequestState) -> int:
 
 
 def _ceil(num_tokens: int, block_tokens: int) -> int:
-    """Tokens of the blocks of so many tokens."""
+    """Round a number of tokens up to whole blocks."""
     return -(-num_tokens // block_tokens) * block_tokens
 
 
 def _lacks_blocks(draft: BatchDraft, decoding: list[RequestState]) -> bool:
-    """Whether there are too few free blocks for the next token of each."""
+    """Whether there are too few free blocks for the next token of each request."""
     if draft.num_free >= len(decoding):
         return False
     return sum(draft.num_new_blocks(each, each.num_tokens) for each in decoding) > draft.num_free
 
 
 def _retract(draft: BatchDraft, state: _Server, decoding: list[RequestState]) -> list[RequestState]:
-    """Retract requests until the others can decode, but for one; returns these, in their order."""
+    """Retract requests until the others can decode; one is always left. Return the others, in their order."""
     order = sorted(decoding, key=lambda each: (-each.num_generated, each.request.prompt_tokens))
     while len(order) > 1 and _lacks_blocks(draft, order):
         draft.preempt(order.pop(), to_back=True)

@@ -105,7 +105,7 @@ class TensorRTLLM(AdmittingPolicy):
             room = room - blocks if self._guarantees else draft.num_free
 
     def _go_on(self, draft: BatchDraft, running: list[RequestState]) -> int:
-        """Let running requests decode, and begun prompts go on; returns the tokens that are left of the step."""
+        """Let running requests decode and begun prompts go on; return the tokens that are left of the step."""
         left = self.max_batch_tokens
         for each in sorted(running, key=lambda each: not each.decodes):
             if not each.blocks or left < 1:  # paused, or waiting for the next step
@@ -131,11 +131,11 @@ class TensorRTLLM(AdmittingPolicy):
         return False
 
     def _blocks(self, draft: BatchDraft, state: RequestState) -> int:
-        """Blocks that have to be free for a request; those that it finds in the cache are not counted less."""
+        """Count the blocks that have to be free for a request; its blocks in the cache are not subtracted."""
         return draft.blocks_of(state.max_num_tokens if self._guarantees else state.num_tokens)
 
     def _charged(self, draft: BatchDraft, state: RequestState) -> int:
-        """Tokens of a step that an admitted prompt takes."""
+        """Return the tokens of a step that an admitted prompt takes."""
         return state.num_in_step if self.chunked_prefill else state.num_tokens
 
     def _admit(self, draft: BatchDraft, state: RequestState, left: int, room: int) -> bool:
@@ -161,5 +161,5 @@ class TensorRTLLM(AdmittingPolicy):
 
 
 def _still_needed(draft: BatchDraft) -> int:
-    """Blocks that running requests may still need, beside those that they have."""
+    """Count the blocks that running requests may still need beside their own."""
     return sum(draft.blocks_of(each.max_num_tokens) - len(each.blocks) for each in draft.all_running)

@@ -31,8 +31,7 @@ from trainyard.serve.request_state import RequestState
 __all__ = ["VTC", "Predictor", "VirtualCounters"]
 
 Predictor = Literal["moving average", "oracle"]
-"""How long the output of a request is expected to be: as long as those of its client's last requests, in the mean; or
-exactly as long as it will be."""
+"""The predicted length of a request's output: the mean of its client's last requests, or the true length."""
 
 
 class _Admitted(NamedTuple):
@@ -51,9 +50,9 @@ class _Admitted(NamedTuple):
 
     @property
     def generated_tokens(self) -> int:
-        """Of all samples, or of the sequence that moved in.
+        """Number of generated tokens of all samples, or of the sequence that moved in.
 
-        Of a request that goes on at another instance, whose steps are not seen here, the others count when it ends.
+        Tokens that another instance generates for a request are not seen here, and count when the request ends.
         """
         request = self.request
         if self.moved_in or not (request.samples or len(request.route) > 1):
@@ -117,7 +116,7 @@ class VTC(AdmissionHooks):
 
     @property
     def reads_output_tokens(self) -> bool:
-        """Whether it has to know how long outputs will be; see `OracleAdmission`."""
+        """Whether the prediction is the true length of outputs; see `OracleAdmission`."""
         return self.predict == "oracle"
 
     def start(self) -> VirtualCounters:
@@ -132,7 +131,7 @@ class VTC(AdmissionHooks):
             self._move_in(draft, state)
 
     def next(self, draft: BatchDraft, state: VirtualCounters) -> RequestState | None:
-        """The first request of the client with the smallest counter (line 20); of equal ones, the client first seen."""
+        """Return the first request of the client with the smallest counter (line 20), the first seen of equal ones."""
         counter, seen = state.counter, state.seen
         client = min(
             (client for client, _ in draft.waiting_clients),
@@ -173,7 +172,7 @@ class VTC(AdmissionHooks):
             state.last = client
 
     def _go_on(self, sequence: RequestState, state: VirtualCounters) -> None:
-        """Charge what this instance will generate of a sequence; the one that computed its prompt charges all of it."""
+        """Charge the tokens that this instance generates of a sequence; the instance of its prompt charges all."""
         state.running.append(_Admitted(sequence, sequence.num_generated, moved_in=True))
 
     def _lift(self, client: str, others: list[str], state: VirtualCounters) -> None:
@@ -191,8 +190,8 @@ class VTC(AdmissionHooks):
     def _count_generated(self, state: VirtualCounters) -> None:
         """Charge each request for tokens beyond the predicted ones (line 30); in the end, give back missing ones.
 
-        What is charged for a request is found from all its tokens at once: so it is the same to the last bit however many
-        of them came since the last decision.
+        The charge of a request is computed from all its tokens at once, so that sums are the same to the last bit however
+        many tokens came since the last decision.
         """
         running = []
         for each in state.running:
@@ -211,7 +210,7 @@ class VTC(AdmissionHooks):
             state.counter[each.request.request.client] += self._service(each, beyond)
 
     def _predicted_tokens(self, request: RequestState, state: VirtualCounters) -> float:
-        """How many tokens all samples of a request are expected to generate."""
+        """Predict the number of tokens that all samples of a request generate."""
         if self.predict == "oracle":
             return request.output_tokens
         last = state.last_tokens.get(request.request.client)

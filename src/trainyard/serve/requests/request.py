@@ -176,6 +176,11 @@ class TracedRequest(NamedTuple):
 
     @property
     def max_output_tokens(self) -> int:
-        """Of the sample that has most."""
+        """Output tokens of the sample that has most."""
         given = self.output_tokens
         return max(given) if isinstance(given, tuple) else given
+
+    @property
+    def longest_answer_tokens(self) -> int:
+        """Output tokens of the sample that has most, as far as its client takes them."""
+        return min(self.max_output_tokens, self.request.max_tokens)

@@ -141,7 +141,7 @@ def test_a_secret_that_others_read_is_refused(tmp_path: Path, link: bool, mode: 
         read_text(named, check=require_private)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
 def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
     secret = tmp_path / "tokens"
     write_private(secret, "ann:12345678\n")

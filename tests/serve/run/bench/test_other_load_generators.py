@@ -58,7 +58,7 @@ def test_vllm_bench_serve(served, tmp_path, backend, path):
 def test_guidellm(served, tmp_path):
     guidellm = shutil.which("guidellm")
     if guidellm is None:
-        pytest.skip("guidellm is not on the PATH: install it in an environment of its own")
+        pytest.skip("needs guidellm on the PATH: install it in an environment of its own")
     url, folder = served
     options = ["--backend", f"kind=openai_http,target={url},model=tiny"]
     options += ["--profile", "kind=concurrent,streams=4", "--constraint", f"kind=max_requests,count={_NUM}"]

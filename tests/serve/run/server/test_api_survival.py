@@ -124,7 +124,9 @@ def test_who_reads_nothing_of_a_stream_for_long_is_let_go(tokenizer, monkeypatch
     assert len(engine.requests) == 1
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux: this system has no TCP_USER_TIMEOUT"
+)
 def test_who_reads_nothing_of_an_answer_for_long_is_let_go(monkeypatch):
     monkeypatch.setattr(server, "_MOST_UNREAD_MS", 200)
 

@@ -21,9 +21,7 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(
-        find_spec("lm_eval") is None, reason="lm_eval is not installed: pip install lm_eval[api]"
-    ),
+    pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval: pip install 'lm_eval[api]'"),
 ]
 
 _QUESTIONS = [

@@ -14,5 +14,5 @@ def vllm_python() -> Path:
     """Python of the environment with vLLM; the test is skipped where there is none."""
     python = _ROOT / ".venv-vllm" / "bin" / "python"
     if not python.exists():
-        pytest.skip("vLLM is not installed: make vllm")
+        pytest.skip("needs vLLM: make vllm")
     return python

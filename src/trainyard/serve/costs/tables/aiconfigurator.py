@@ -1,12 +1,12 @@
-"""Kernel times from the tables that come with aiconfigurator, read as data (`trainyard.serve.costs.tables.package`).
+"""Kernel times from the tables that come with aiconfigurator, which `trainyard.serve.costs.tables.device_tables` reads.
 
 An op that no table has is predicted from the device's description: kernels that only read and write, attention over
-latent vectors, a format or shape that was not measured, and products whose shape is more than twice beyond all that were
-measured. `AiconfiguratorKernels.described` counts them.
+latent vectors, formats and shapes that were not measured, and products with a size more than twice beyond all measured
+ones. `AiconfiguratorKernels.num_described` counts them.
 
 Experts have the times of tokens that a power law deals out (``power_law_1.2``, by default that of aiconfigurator 0.12.0,
-`sdk/models/moe.py`), where the tables have it. Tables with ``balanced`` give the tokens of a small batch to as many
-experts as there are: of 16 tokens with 8 of 128 experts each, real routing reaches about 80.
+`sdk/models/moe.py`), where the tables have it. Tables with ``balanced`` spread the tokens of a small batch over as many
+experts as there are: 16 tokens with 8 experts each reach all of 128 experts, where real routing reaches about 80.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.costs.kernels import Attention, Experts, KernelTimes, Product, StepGraph
+from trainyard.serve.costs.tables.device_tables import DeviceTables, Wanted, systems_folder, version_key
 from trainyard.serve.costs.tables.grid import Grid
-from trainyard.serve.costs.tables.package import DeviceTables, Wanted, systems_folder, version_key
 from trainyard.serve.errors import ServeError
 
 __all__ = ["AiconfiguratorKernels"]
@@ -41,7 +41,7 @@ _SYSTEMS = {
     "L40S": "l40s",
     "RTXPRO6000": "rtx_pro_6000_server",
 }
-"""Their names of devices, by ours."""
+"""Names of devices in aiconfigurator, by their names here."""
 
 _FORMATS = {"float16": "bfloat16", "bfloat16": "bfloat16", "float8": "fp8", "float4": "nvfp4"}
 _FORMATS_OF_EXPERTS = {
@@ -49,7 +49,7 @@ _FORMATS_OF_EXPERTS = {
     "float8": ("fp8", "fp8_block"),
     "float4": ("nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "int4_wo"),
 }
-"""Which of their formats ours may be; servers take the kernel that is the fastest."""
+"""Formats of expert kernels that hold such weights; servers take the fastest of them."""
 
 _TABLES = {
     "gemm": "gemm_perf",
@@ -57,13 +57,13 @@ _TABLES = {
     "moe": "moe_perf",
     "comm": "custom_allreduce_perf",
 }
-"""The table of each family by which its versions are known."""
+"""The table of each family whose folders are its versions."""
 
 _ROUTING = ("power_law_1.2", "power_law_1.01", "balanced")
-"""How tokens are dealt out to experts; the first that was measured."""
+"""Distributions of tokens over experts, in the order in which they are looked for."""
 
 _BEYOND = 2.0
-"""A product is not taken from the table if a size of it is more times above or below all measured ones."""
+"""A product is predicted if one of its sizes is more than this factor beyond all measured ones."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class AiconfiguratorKernels:
 
     Attributes
     ----------
-    folder : of the package, or its ``systems``.
-    device : its name.
-    num_devices : of a tensor-parallel group.
-    weights : how they are held, a key of `trainyard.serve.costs.formats.FORMATS`.
-    backend : the server whose kernels were measured: vllm, sglang or trtllm. Of each op the newest whole version that has
-        it; where a version follows (``vllm/0.19.0``), that one first, then those before it, then those after it.
-    others : seconds of what the tables do not have.
+    folder : folder of the package, or its ``systems``.
+    device : name of the device.
+    num_devices : devices of a tensor-parallel group.
+    weights : format of the weights, a key of `trainyard.serve.costs.formats.FORMATS`.
+    backend : the server whose kernels were measured: vllm, sglang or trtllm. Each op has the times of the newest whole
+        version that has it. Where a version is named (``vllm/0.19.0``), it comes first, then older ones, then newer ones.
+    others : seconds of kernels that the tables do not have.
 
     Raises
     ------
@@ -109,23 +109,27 @@ class AiconfiguratorKernels:
         return DeviceTables(systems_folder(self.folder) / "data" / _SYSTEMS[self.device], backend, version)
 
     def versions(self, families: Sequence[str]) -> str:
-        """The server, and which version of its tables is read first: ``vllm/0.24.0``; of each family, if they differ.
+        """Name the server and the version of its tables that is read first; by family, if versions differ.
 
         Parameters
         ----------
-        families : of tables, such as ``gemm``; those that are not there are left out.
+        families : families of tables, such as ``gemm``; a family without tables is left out.
+
+        Returns
+        -------
+        Such as ``vllm/0.24.0``, or ``vllm (gemm 0.24.0, comm 0.19.0)``.
         """
-        found = {
+        newest = {
             family: self._tables.paths(family, _TABLES[family])[0].parent.name
             for family in families
             if self._tables.folders(family, _TABLES[family])
         }
-        if len(set(found.values())) == 1:
-            return f"{self._tables.backend}/{next(iter(found.values()))}"
-        versions = ", ".join(f"{family} {version}" for family, version in found.items())
+        if len(set(newest.values())) == 1:
+            return f"{self._tables.backend}/{next(iter(newest.values()))}"
+        versions = ", ".join(f"{family} {version}" for family, version in newest.items())
         return f"{self._tables.backend} ({versions})"
 
-    def described(self, graph: StepGraph) -> dict[str, int]:
+    def num_described(self, graph: StepGraph) -> dict[str, int]:
         missing = replace(
             graph,
             products=tuple(each for each in graph.products if self._product_grid(each[0]) is None),
@@ -168,8 +172,8 @@ class AiconfiguratorKernels:
             return self.others.prompt_attention_s(attention, chunks)
         seconds = 0.0
         for num, before in chunks:
-            # Measured without a cache: of a prompt of both, the part after the first one. It reads all keys and values
-            # at least once, as a request that decodes does.
+            # Only prompts without a cache were measured. A chunk takes its share of the pairs of query and key of the
+            # whole prompt, and at least the time of a decode, which reads all keys and values once.
             whole = num + before
             part_s = grid(1, whole) * (1 - (before / whole) ** 2)
             read_s = self.decode_attention_s(attention, 1, np.array([whole]))[0] if before else 0.0
@@ -201,12 +205,12 @@ class AiconfiguratorKernels:
 
     @cached_property
     def _products(self) -> Grid | None:
-        """By columns, width and rows."""
+        """Seconds of products by columns, width and rows."""
         wanted: list[Wanted] = [("gemm_dtype", "=", _FORMATS[self.weights])]
         return self._tables.grid("gemm", "gemm_perf", ("n", "k", "m"), wanted)
 
     def _product_grid(self, product: Product) -> Grid | None:
-        """The products, if the shape of this one is near those that were measured."""
+        """Return the seconds of products; None if this shape is far from all that were measured."""
         grid = self._products
         if grid is None:
             return None
@@ -222,7 +226,7 @@ class AiconfiguratorKernels:
 
     @cached_property
     def _all_gathers(self) -> Grid | None:
-        """By elements of the whole result."""
+        """Seconds of all-gathers by elements of the whole result."""
         wanted: list[Wanted] = [
             ("op_name", "=", "all_gather"),
             ("nccl_dtype", "=", "half"),
@@ -235,11 +239,11 @@ class AiconfiguratorKernels:
         return {}
 
     def _prompts(self, attention: Attention) -> Grid | None:
-        """By prompts and their tokens."""
+        """Return the seconds of prompts by their number and tokens."""
         return self._attention("context", attention, ("batch_size", "isl"))
 
     def _decodes(self, attention: Attention) -> Grid | None:
-        """By requests and the tokens before the one that is computed."""
+        """Return the seconds of decodes by the number of requests, and the tokens before the one that is computed."""
         return self._attention("generation", attention, ("batch_size", "step"))
 
     def _attention(self, kind: str, attention: Attention, sizes: Sequence[str]) -> Grid | None:
@@ -258,7 +262,7 @@ class AiconfiguratorKernels:
         return self._known[kind, attention]
 
     def _expert_grid(self, experts: Experts) -> Grid | None:
-        """By tokens."""
+        """Return the seconds of experts by tokens."""
         is_dealt = experts.num_devices > 1
         wanted: list[Wanted] = [
             ("moe_dtype", "in", _FORMATS_OF_EXPERTS[self.weights]),
@@ -280,7 +284,7 @@ class AiconfiguratorKernels:
     def _measured(
         self, family: str, table: str, sizes: Sequence[str], wanted: Sequence[Wanted], backend: str = ""
     ) -> Grid | None:
-        """Of a table that may not be there."""
+        """Return the seconds of a table; None if the table is not there, or has no such rows."""
         if not self._tables.folders(family, table, backend):
             return None
         return self._tables.grid(family, table, sizes, wanted, backend)

@@ -10,7 +10,7 @@ from torch import Tensor
 from trainyard.zoo.gpt import GPTConfig
 from trainyard.zoo.llama import LlamaConfig
 
-__all__ = ["transformers_weights"]
+__all__ = ["LLAMA_NAMES", "transformers_weights"]
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)\.(weight|bias)")
 _GPT = {
@@ -25,7 +25,7 @@ _GPT = {
     "up": "mlp.c_fc",
     "down": "mlp.c_proj",
 }
-_LLAMA = {
+LLAMA_NAMES = {
     "tokens": "model.embed_tokens",
     "norm": "model.norm",
     "head": "lm_head",
@@ -42,6 +42,7 @@ _LLAMA = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+"""Names of transformers for the layers of a model like Llama, by the zoo's names."""
 
 
 def transformers_weights(config: GPTConfig | LlamaConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,7 +58,7 @@ def transformers_weights(config: GPTConfig | LlamaConfig, weights: Mapping[str, 
     dict
         Contiguous tensors. GPT-2 of transformers has its matrices of shape ``(in, out)``, and so they are here.
     """
-    names = _GPT if isinstance(config, GPTConfig) else _LLAMA
+    names = _GPT if isinstance(config, GPTConfig) else LLAMA_NAMES
     found = {}
     for path, tensor in weights.items():
         block = _BLOCK.fullmatch(path)

@@ -1,11 +1,11 @@
-"""The fewest replicas of a split that meet the objectives: all alike, or some for prompts and the others for decodes.
+"""Find the fewest replicas of a split that meet the objectives: all alike, or some for prompts and others for decodes.
 
 More replicas are assumed to be no worse than fewer. Where prompts and decodes have replicas of their own, neither waits
 for the other. So first tokens are assumed to depend on the replicas for prompts alone, and further tokens on those for
-decodes alone: if too many of one kind are late, more replicas of this kind are needed, whatever the others are. Zhong et
-al., "DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving", OSDI 2024,
-algorithm 1, finds both numbers apart for the same reason. Here a ratio counts only if it meets the objectives where both
-kinds are simulated together, with the transfer of the KV cache.
+decodes alone: if too many first tokens are late, more replicas for prompts are needed, whatever the number of the others.
+Zhong et al., "DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving", OSDI
+2024, algorithm 1, finds both numbers apart for the same reason. Here a ratio counts only if it meets the objectives where
+both kinds are simulated together, with the transfer of the KV cache.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from trainyard.serve.auto import PolicyChoice, Trial
 from trainyard.serve.planning.objectives import Shortfall
-from trainyard.serve.planning.search import DeploymentSearch, order_of
+from trainyard.serve.planning.search import DeploymentSearch
+from trainyard.serve.planning.trials import largest_share_met, order_of
 from trainyard.serve.router import PrefillDecode
 from trainyard.serve.splits import PossibleSplit
 
-__all__ = ["best_share", "fewest_in_pools", "fewest_pools", "fewest_replicas", "first_that_meets"]
+__all__ = ["fewest_prefill_decode", "fewest_replicas", "fewest_with_first_policy", "smallest_pools"]
 
 Found = TypeVar("Found")
 
@@ -28,7 +29,7 @@ Found = TypeVar("Found")
 def fewest_replicas(search: DeploymentSearch, split: PossibleSplit, most: int) -> tuple[Trial, ...]:
     """Return the trials that meet the objectives with the fewest replicas of a split, best first.
 
-    The first is the best of all policies. A policy is left out if it is no better than one before it.
+    The first trial has the best policy. Of the others, a policy has none if it is no better than one tried before it.
 
     Parameters
     ----------
@@ -37,25 +38,28 @@ def fewest_replicas(search: DeploymentSearch, split: PossibleSplit, most: int) -
     trials: list[Trial] = []
     for choice in search.choices:
         if not trials:
-            trial = first_that_meets(search, split, (choice,), 0, most)
+            trial = fewest_with_first_policy(search, split, (choice,), 0, most)
             trials = [trial] if trial is not None else []
             continue
         num = trials[0].deployment.num_replicas
         if num > 1 and (trial := search.met(split.deployment(num - 1), choice)) is not None:
             trials = [_between(search, split, choice, 0, trial)]
-        elif (trial := search.met(split.deployment(num), choice, at_least=best_share(trials))) is not None:
+        elif (
+            trial := search.met(split.deployment(num), choice, at_least=largest_share_met(trials))
+        ) is not None:
             trials.append(trial)
     return tuple(sorted(trials, key=order_of))
 
 
-def first_that_meets(
+def fewest_with_first_policy(
     search: DeploymentSearch, split: PossibleSplit, choices: Iterable[PolicyChoice], failed: int, most: int
 ) -> Trial | None:
     """Return the trial with the fewest replicas of the first policy that meets the objectives; None if none does.
 
     Parameters
     ----------
-    failed : replicas with which no policy meets them.
+    choices : policies, in the order in which they are tried.
+    failed : replicas with which no policy meets the objectives.
     most : replicas that are tried at most.
     """
     for choice in choices:
@@ -64,24 +68,24 @@ def first_that_meets(
     return None
 
 
-def fewest_in_pools(
+def fewest_prefill_decode(
     search: DeploymentSearch,
     split: PossibleSplit,
     choices: Iterable[PolicyChoice],
     most: int,
     tied: Sequence[Trial] = (),
 ) -> tuple[Trial, ...]:
-    """Return the trials that meet the objectives with the fewest replicas, some for prompts and the others for decodes.
+    """Return the trials that meet the objectives with the fewest replicas, some for prompts and others for decodes.
 
     Parameters
     ----------
     choices : policies that are tried, each on all replicas.
     most : replicas that are tried at most.
-    tied : trials of other splits. With as many devices as these, only a better deployment is of use.
+    tied : trials of other splits. A deployment on as many devices as one of them counts only if it is better.
     """
     trials: list[Trial] = []
     for choice in choices:
-        found = fewest_pools(partial(_judged, search, split, choice, (*tied, *trials)), most)
+        found = smallest_pools(partial(_simulated, search, split, choice, (*tied, *trials)), most)
         if found:
             num = found[0].deployment.num_replicas
             trials = [*(each for each in trials if each.deployment.num_replicas == num), *found]
@@ -89,14 +93,14 @@ def fewest_in_pools(
     return tuple(sorted(trials, key=order_of))
 
 
-def fewest_pools(judged: Callable[[int, int], Found | Shortfall], most: int) -> list[Found]:
-    """Return what meets the objectives with the fewest replicas in two pools; empty if nothing does.
+def smallest_pools(simulate: Callable[[int, int], Found | Shortfall], most: int) -> list[Found]:
+    """Return the results that meet the objectives with the fewest replicas in two pools; empty if none does.
 
     Parameters
     ----------
-    judged : takes the replicas for prompts and those for decodes; returns what was found, or why the objectives are not
-        met.
-    most : replicas of both that are tried at most.
+    simulate : takes the replicas for prompts and those for decodes; returns the result, or why too few requests meet
+        their objectives.
+    most : replicas of both pools together that are tried at most.
     """
     prefill = decode = 1  # fewer than these are too few, whatever the others are
     num = 2
@@ -105,7 +109,7 @@ def fewest_pools(judged: Callable[[int, int], Found | Shortfall], most: int) -> 
         for first in range(prefill, num):
             if first < prefill or num - first < decode:
                 continue
-            found = judged(first, num - first)
+            found = simulate(first, num - first)
             if found is Shortfall.FIRST_TOKENS:
                 prefill = max(prefill, first + 1)
             elif found is Shortfall.FURTHER_TOKENS:
@@ -118,7 +122,7 @@ def fewest_pools(judged: Callable[[int, int], Found | Shortfall], most: int) -> 
     return []
 
 
-def _judged(
+def _simulated(
     search: DeploymentSearch,
     split: PossibleSplit,
     choice: PolicyChoice,
@@ -126,16 +130,11 @@ def _judged(
     prefill: int,
     decode: int,
 ) -> Trial | Shortfall:
-    """Simulate a ratio; with as many devices as others that meet the objectives, only a better one matters."""
+    """Simulate a ratio; stop if it is no better than another deployment on as many devices."""
     place = split.deployment(prefill + decode)
     tied = [each for each in others if each.deployment.num_devices == place.num_devices]
-    share = max(search.share, best_share(tied))
-    return search.judged(place, choice, str(PrefillDecode(prefill)), share, names_cause=True)
-
-
-def best_share(trials: Iterable[Trial]) -> float:
-    """Return the largest share of requests that meet their objectives under any of some trials; 0 without any."""
-    return max((each.summary.share_met for each in trials if each.summary is not None), default=0.0)
+    share = max(search.share, largest_share_met(tied))
+    return search.simulate(place, choice, str(PrefillDecode(prefill)), share, names_cause=True)
 
 
 def _between(

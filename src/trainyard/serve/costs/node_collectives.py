@@ -6,14 +6,15 @@ bandwidth of a ring on the node's links is that of `trainyard.cost.collectives`;
 rate, which is one direction alone. In a ring every card sends and receives at once, and a CPU cuts what cards exchange
 into packets of 64 bytes: 63 % remain. Cards without peer-to-peer pass all data through memory of the host.
 
-Servers of devices that are fully connected by NVLink, or of two cards with peer-to-peer, read the partial sums of all
-others in one kernel, with a barrier before and after. The faster one of the two is taken, as thresholds of servers are
-tuned for it.
+Servers have an all-reduce of their own for devices that are fully connected by NVLink, and for two cards with
+peer-to-peer. In one kernel, each device reads the partial sums of all others, with a barrier before and after. Of this
+all-reduce and NCCL's, the faster one is taken: servers tune the size at which they change from one to the other.
 
 Fidelity: NCCL's trees, channels, and NVLink SHARP are left out. Groups over several nodes, measured machines and other
 links than NVLink and PCIe have the times of `trainyard.cost.collectives`. Whether cards reach each other depends on
-the host. Here GeForce cards do not, as their driver has no peer-to-peer; nor do one or two RTX PRO cards of a node,
-which are taken for a workstation whose slots are at the CPU. Nodes of more of them are servers, whose cards do.
+the host. Here GeForce cards do not, as their driver has no peer-to-peer. Nor do the RTX PRO cards of a node with one
+or two, which is taken for a workstation with all slots at the CPU. A node with more of them is taken for a server, whose
+cards reach each other.
 
 References
 ----------
@@ -38,7 +39,14 @@ __all__ = ["NodeCollectives"]
 
 
 class _Protocol(NamedTuple):
-    """A protocol of NCCL's ring: seconds of a call and of each step, and the share of the bandwidth that data gets."""
+    """A protocol of NCCL's ring.
+
+    Attributes
+    ----------
+    base_s, step_s : latency of a call, and of each step of the ring.
+    share : of the bandwidth of the links that data gets.
+    most_bytes_per_s : bytes per second that a device sends at most.
+    """
 
     base_s: float
     step_s: float
@@ -59,14 +67,15 @@ _PCIE = (
     _Protocol(8.4e-6, 5.7e-6, _PCIE_SHARE),
 )
 _HOST_SHARE, _HOST_STEP_S = 0.243 / 0.80, 7e-6
-"""Through memory of the host, of the all-reduce of two RTX PRO 6000 (aiconfigurator-core 0.12.0, `comm/vllm/0.19.0`):
-15.3 GB/s of the 63 GB/s of PCIe 5.0 at 1 GiB, and 20.5 us at 16 KiB, of which 6.6 us are not in its two steps. That
-table is of a machine with two cards; the newer one (0.24.0) is of one with eight, which has peer-to-peer.
+"""Bandwidth and latency through memory of the host, from measurements of an all-reduce of two RTX PRO 6000.
+
+aiconfigurator-core 0.12.0, `comm/vllm/0.19.0`: 15.3 GB/s of the 63 GB/s of PCIe 5.0 at 1 GiB, and 20.5 us at 16 KiB, of
+which 6.6 us are not in its two steps. This table was measured on a machine with two cards. The newer one (0.24.0) was
+measured on a machine with eight, which has peer-to-peer.
 """
 _HOST = (_Protocol(6.6e-6, _HOST_STEP_S, _HOST_SHARE),)
-_MOST_OF_WORKSTATION = 2  # cards
-_BARRIER_S = 0.6e-6  # a flag across NVLink, as one step of LL; across PCIe, 1 us
-_MOST_OF_ONE_KERNEL = 8
+_MOST_WORKSTATION_CARDS = 2
+_MOST_ONE_KERNEL_DEVICES = 8
 _PROBE_BYTES = 2.0**30
 
 
@@ -87,21 +96,21 @@ class NodeCollectives:
 
     @property
     def is_known(self) -> bool:
-        """Whether the group is in one node, on links that NCCL's constants are about."""
+        """Whether the group is in one node, on NVLink or PCIe, and the cluster was not measured."""
         last_node = int(self.cluster.node_of[self.num_devices - 1])
         return self.cluster.profile is None and last_node == 0 and bool(self._protocols)
 
     def all_reduce_s(self, num_bytes: float) -> float:
-        """Seconds of an all-reduce of so many bytes on each device."""
+        """Return the seconds of an all-reduce of ``num_bytes`` on each device."""
         return min([self._ring_s(num_bytes, 2), *self._one_kernel_s(num_bytes)])
 
     def all_gather_s(self, num_bytes: float) -> float:
-        """Seconds of an all-gather to so many bytes on each device."""
+        """Return the seconds of an all-gather whose result has ``num_bytes`` on each device."""
         return self._ring_s(num_bytes, 1)
 
     @cached_property
     def _s_per_byte(self) -> float:
-        """Of an all-gather on a ring of these links, by the bytes of its result."""
+        """Seconds per byte of the result of an all-gather, on a ring of these links."""
         costs = collective_costs(self.cluster, "all_gather", range(self.num_devices), _PROBE_BYTES)
         return next(cost.moving_s for cost in costs if cost.algorithm == "ring") / _PROBE_BYTES
 
@@ -124,26 +133,27 @@ class NodeCollectives:
     @property
     def _passes_host(self) -> bool:
         name, size = self.cluster.devices[0].name, len(self.cluster.nodes[0].devices)
-        return name.startswith("RTX") and (not name.startswith("RTXPRO") or size <= _MOST_OF_WORKSTATION)
+        return name.startswith("RTX") and (not name.startswith("RTXPRO") or size <= _MOST_WORKSTATION_CARDS)
 
     def _ring_s(self, num_bytes: float, rounds: int) -> float:
-        """Of a ring that all data goes round once (all-gather) or twice (all-reduce)."""
+        """Return the seconds of a ring collective; data goes round once in an all-gather, twice in an all-reduce."""
         num_steps = rounds * (self.num_devices - 1)
         sent_bytes = num_steps / self.num_devices * num_bytes
 
-        def seconds(each: _Protocol) -> float:
-            moving_s = rounds * self._s_per_byte * num_bytes / each.share
-            return each.base_s + num_steps * each.step_s + max(moving_s, sent_bytes / each.most_bytes_per_s)
+        def seconds(protocol: _Protocol) -> float:
+            moving_s = rounds * self._s_per_byte * num_bytes / protocol.share
+            moving_s = max(moving_s, sent_bytes / protocol.most_bytes_per_s)
+            return protocol.base_s + num_steps * protocol.step_s + moving_s
 
         return min(map(seconds, self._protocols))
 
     def _one_kernel_s(self, num_bytes: float) -> Iterator[float]:
-        """Of the servers' own all-reduce in one stage and in two; nothing where it cannot be used."""
+        """Yield the seconds of the servers' own all-reduce in one stage, then in two; none where servers use NCCL."""
         size, is_connected = self.num_devices, self._is_nvlink and "switch" in self._links
-        if size > _MOST_OF_ONE_KERNEL or (not is_connected and (size > 2 or self._passes_host)):
+        if size > _MOST_ONE_KERNEL_DEVICES or (not is_connected and (size > 2 or self._passes_host)):
             return
         s_per_byte = self._s_per_byte * size / (size - 1)
         s_per_byte /= 1.0 if self._is_nvlink else _PCIE_SHARE
-        barrier_s = _BARRIER_S if self._is_nvlink else 1.0e-6
+        barrier_s = self._protocols[0].step_s  # of LL: a barrier is a flag, too
         yield self.kernel_s + 2 * barrier_s + (size - 1) * num_bytes * s_per_byte
         yield self.kernel_s + 3 * barrier_s + 2 * (size - 1) / size * num_bytes * s_per_byte

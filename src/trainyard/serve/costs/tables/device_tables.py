@@ -1,4 +1,4 @@
-"""The Parquet tables of an installed aiconfigurator: where they are, which version of each is read, and their rows.
+"""The Parquet tables of an installed aiconfigurator: their folders, the version of each that is read, and their rows.
 
 A table is ``systems/data/SYSTEM/FAMILY/BACKEND/VERSION/NAME_perf.parquet``, with a row for each measured kernel and its
 latency in milliseconds. Nothing of the package is imported.
@@ -16,16 +16,17 @@ from trainyard.distribution import install_command
 from trainyard.serve.costs.tables.grid import Grid, points_of
 from trainyard.serve.errors import ServeError
 
-__all__ = ["DeviceTables", "Wanted", "systems_folder"]
+__all__ = ["DeviceTables", "Wanted", "systems_folder", "version_key"]
 
 Wanted = tuple[str, str, Any]
-"""A column, how it is compared, and with what; a list of values is a tuple here."""
+"""A filter of rows: column, comparison ("=" or "in"), and the value; the values of "in" are a tuple."""
 
 _MS = 1e-3
 _NO_WINDOW: Wanted = ("window_size", "=", 0)
 _NOT_MEASURED = {"latency", "power", "framework", "version", "device", "op_name", "kernel_source"}
-"""Columns that say what a measurement gave or where it was made, not what was measured."""
-_WHOLE = 0.5  # of the values of each column that any version has
+"""Columns about the result and the circumstances of a measurement, not its subject."""
+_WHOLE_SHARE = 0.5
+"""A version is whole if each column has at least this share of the values of the version with the most."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class DeviceTables:
     """The tables of one device and one server.
 
     Each op is read from the newest whole version of its table that has it. A version is whole if, in every column that
-    describes what was measured (formats, shapes, splits, numbers of tokens), it has at least half as many different
+    describes the measured kernel (formats, shapes, splits, numbers of tokens), it has at least half as many different
     values as the version with the most. Versions that are not whole come after all whole ones.
 
     Attributes
     ----------
     root : the folder of the device's tables.
-    backend, version : the server; a version that is named comes first, then older ones, then newer ones.
+    backend : the server.
+    version : the version of the server that is read first, then older ones, then newer ones; "" for the newest first.
     """
 
     root: Path
@@ -47,13 +49,13 @@ class DeviceTables:
     version: str = ""
 
     def folders(self, family: str, table: str, backend: str = "") -> list[Path]:
-        """Folders of versions that have a table, the oldest first."""
+        """List the folders of versions that have a table, the oldest first."""
         folder = self.root / family / (backend or self.backend)
-        found = (path for path in folder.glob("*") if (path / f"{table}.parquet").exists())
-        return sorted(found, key=version_key)
+        versions = (path for path in folder.glob("*") if (path / f"{table}.parquet").exists())
+        return sorted(versions, key=version_key)
 
     def paths(self, family: str, table: str, backend: str = "") -> list[Path]:
-        """Files of a table, in the order in which an op is looked for.
+        """List the files of a table, in the order in which an op is looked for.
 
         Raises
         ------
@@ -82,7 +84,13 @@ class DeviceTables:
     def grid(
         self, family: str, table: str, sizes: Sequence[str], wanted: Sequence[Wanted], backend: str = ""
     ) -> Grid | None:
-        """Seconds by some columns, of the rows that are wanted; None where no version has any.
+        """Return the seconds of the wanted rows by some columns; None where no version has such rows.
+
+        Parameters
+        ----------
+        family, table, backend : of the table; by default the server's own.
+        sizes : columns of the grid.
+        wanted : filters of rows.
 
         Raises
         ------
@@ -90,18 +98,18 @@ class DeviceTables:
             If no version has the table.
         """
         for path in self.paths(family, table, backend):
-            if (found := _grid(path, tuple(sizes), tuple(wanted))) is not None:
-                return found
+            if (grid := _grid(path, tuple(sizes), tuple(wanted))) is not None:
+                return grid
         return None
 
 
 def systems_folder(folder: Path) -> Path:
-    """Where the tables are, in the folder of the package or in that itself.
+    """Find the folder ``systems``: the given folder itself, or a part of the package.
 
     Raises
     ------
     ServeError
-        If they are not there.
+        If it is not there.
     """
     for each in (folder, folder / "systems", folder / "aiconfigurator_core" / "systems"):
         if (each / "data").is_dir():
@@ -112,13 +120,19 @@ def systems_folder(folder: Path) -> Path:
 
 
 def version_key(path: Path) -> tuple[tuple[int, str], ...]:
-    """A sort key of a version's folder: numbers in its parts compare as numbers, candidates come before releases."""
+    """Return a sort key of a version's folder: parts compare as numbers, and candidates come before releases."""
     parts = path.name.replace("rc", ".-1.").split(".")
     return tuple((int(part), "") if part.lstrip("-").isdigit() else (0, part) for part in parts)
 
 
 def _whole_first(paths: Sequence[Path], files: Sequence[Path]) -> list[Path]:
-    """The same files, those that are whole among all versions first."""
+    """Sort files of a table: whole versions come first, in the given order.
+
+    Parameters
+    ----------
+    paths : the files to sort.
+    files : the table in all versions.
+    """
     if len(files) == 1:
         return list(paths)
     most: dict[str, int] = {}
@@ -127,14 +141,14 @@ def _whole_first(paths: Sequence[Path], files: Sequence[Path]) -> list[Path]:
             most[column] = max(num, most.get(column, 0))
 
     def is_partial(path: Path) -> bool:
-        return any(num < _WHOLE * most[column] for column, num in _num_values(path).items())
+        return any(num < _WHOLE_SHARE * most[column] for column, num in _num_values(path).items())
 
     return sorted(paths, key=is_partial)
 
 
 @lru_cache(maxsize=256)
 def _num_values(path: Path) -> Mapping[str, int]:
-    """How many different values each column has that describes what was measured."""
+    """Count the different values of each column that describes the measured kernel."""
     parquet = _parquet()
     names = [name for name in parquet.read_schema(path).names if name not in _NOT_MEASURED]
     table = parquet.read_table(path, columns=names)
@@ -143,7 +157,7 @@ def _num_values(path: Path) -> Mapping[str, int]:
 
 @lru_cache(maxsize=512)
 def _grid(path: Path, sizes: tuple[str, ...], wanted: tuple[Wanted, ...]) -> Grid | None:
-    """Seconds by some columns, of the rows that are wanted; None if there are none, or a column is not there."""
+    """Return the seconds of the wanted rows by some columns; None if there are none, or a column is missing."""
     columns = _columns(path, (*sizes, "latency"), wanted)
     if not columns or not len(columns[0]):
         return None
@@ -152,12 +166,12 @@ def _grid(path: Path, sizes: tuple[str, ...], wanted: tuple[Wanted, ...]) -> Gri
 
 
 def _columns(path: Path, names: Sequence[str], wanted: Sequence[Wanted]) -> list[list[float]]:
-    """Numbers in some columns, of the rows that are wanted; empty if a column is not there."""
+    """Return the numbers in some columns of the wanted rows; no columns if one of them is missing."""
     parquet = _parquet()
-    there = set(parquet.read_schema(path).names)
-    # Tables of devices on which no attention with a window was measured have no column for it.
-    wanted = [each for each in wanted if each[0] in there or each != _NO_WINDOW]
-    if not there.issuperset((*names, *(name for name, _, _ in wanted))):
+    known = set(parquet.read_schema(path).names)
+    # Where no attention with a window was measured, a table has no column for it.
+    wanted = [each for each in wanted if each[0] in known or each != _NO_WINDOW]
+    if not known.issuperset((*names, *(name for name, _, _ in wanted))):
         return []
     filters = [(name, sign, list(value) if sign == "in" else value) for name, sign, value in wanted]
     table = parquet.read_table(path, columns=list(names), filters=filters)
