@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
+from trainyard.cli.config_file import ConfigOptions, config_text
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
@@ -18,6 +19,7 @@ from trainyard.cli.step_options import PRECISION
 from trainyard.cli.training import optimizer_config, train_and_report
 from trainyard.cli.training_device import most_gpus, require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions, usual
+from trainyard.job.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     from trainyard.hardware import Cluster
@@ -28,7 +30,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(TrainingOptions, ConfigOptions):
     """Plan for this machine, say why, and train: a model by name, or a Python file with model() and its data."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -52,6 +54,17 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
+    if is_launched() and options.processes not in (None, num_launched()):
+        raise ValueError(
+            f"--processes {options.processes}: the launcher started {num_launched()} processes; leave the option out, or "
+            "start as many"
+        )
+    run = saved_run(options)
+    keeps_plan = run is not None and run.goes_on_under_its_plan(options)
+    given, options = options, settled(options, run, screen.say)
+    config = config_text(options, OptimizerConfig(options.optimizer or OptimizerConfig.name).unused_options())
+    if options.print_config:
+        return Outcome({"config": config}, (config.rstrip(),))
     with screen.waiting("loading PyTorch"):
         from trainyard.cli.own_optimizer import check_given
         from trainyard.cli.sources import file_data, file_model
@@ -61,14 +74,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
-    if is_launched() and options.processes not in (None, num_launched()):
-        raise ValueError(
-            f"--processes {options.processes}: the launcher started {num_launched()} processes; leave the option out, or "
-            "start as many"
-        )
-    run = saved_run(options)
-    keeps_plan = run is not None and run.goes_on_under_its_plan(options)
-    given, options = options, settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
     require_logs(options.log_to)
@@ -92,7 +97,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
     command = f"trainyard train {quote(options.model)}"
-    return train_and_report(command, options.model, plan, simulation, data, options, screen, run)
+    return train_and_report(command, options.model, plan, simulation, data, options, screen, run, config)
 
 
 def _as_before(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.config_file import CONFIG_NAME
 from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
@@ -20,6 +21,7 @@ from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_profiling import ProfiledRun, profiled
 from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.private import make_private, write_private
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def train_and_report(
     options: TrainingOptions,
     screen: Screen,
     run: SavedRun | None,
+    written: str = "",
 ) -> Outcome:
     """Train under a plan, show the loss falling, and put what was predicted beside what was measured.
 
@@ -57,6 +60,7 @@ def train_and_report(
     simulation : of the plan on this machine; None on a rank that does not speak.
     own_data : of a model that is a file, if that has any.
     run : that goes on, if one does.
+    written : options that the run uses, for a file in its folder; none if empty.
     """
     from trainyard.cli.sources import data_of, file_evaluation, model_source
     from trainyard.job.run.train import train
@@ -77,7 +81,8 @@ def train_and_report(
         reporting_resume_command(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
     ):
-        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
+        noted = _writing(folder / CONFIG_NAME, written, on_step) if written else on_step
+        result = train(model_source(spec, plan.num_rows), plan, data, config, noted, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
     document = {
@@ -91,6 +96,21 @@ def train_and_report(
     ran = ProfiledRun(spec, plan, simulation, config.optimizer, config.device, config.log, folder)
     found, shown = profiled(ran, screen)
     return Outcome({**document, **found}, (*body, *shown))
+
+
+def _writing(path: Path, text: str, on_step: Callable[[StepMetrics], None]) -> Callable[[StepMetrics], None]:
+    """Write a file at the first step, when the folder is the run's own; then as ``on_step`` alone."""
+    is_first = True
+
+    def write(metrics: StepMetrics) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            make_private(path.parent)
+            write_private(path, text)
+        on_step(metrics)
+
+    return write
 
 
 def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:

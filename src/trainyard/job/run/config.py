@@ -15,6 +15,7 @@ from trainyard.job.run.best import EarlyStop, KeepBest
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.program.model import Model
+from trainyard.shown import Shown
 
 ModelSource = Callable[[], Model]
 """Builds the model; called in every process with the same random seed. ``partial(build, "gpt2", 8)`` is one."""
@@ -267,8 +268,8 @@ class Restart:
     seconds: float
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Shown):
     """Results of a run.
 
     Attributes

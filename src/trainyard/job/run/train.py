@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
+from trainyard.job.arguments import require_model, require_plan
 from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.gather import load_written
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
@@ -36,10 +37,10 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data_waits import DataWaits
+from trainyard.job.run.processes.launchers import is_launched, join_launcher
 from trainyard.job.run.processes.logs import Metrics
 from trainyard.job.run.processes.metric_logs import MetricLog, flat_metrics, open_logs, require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
-from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.step_reports import gathered
 from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
@@ -49,6 +50,7 @@ from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
+from trainyard.reading.arguments import require_type
 
 T = TypeVar("T")
 
@@ -67,16 +69,17 @@ def train(
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
     ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``. Each task of a step of Slurm that
-    has several is a rank, too.
+    has several is a rank, too, and each process that ``mpirun`` or ``mpiexec`` started.
 
     Parameters
     ----------
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
-        processes, so functions in it must be defined at the top level of a module; and the calling script needs
-        ``if __name__ == "__main__":``. The module of a `Model` has its trained values when this returns, in place: tied
-        weights stay tied, types and devices stay as they are, and what is on the meta device comes to the CPU. Under a
-        launcher all ranks' modules have them. A function's module is not known here: ``load_weights(module,
-        result.checkpoint)`` loads its values, as it does after a run that was interrupted.
+        processes, so functions in it must be defined at the top level of a module. What a notebook defines, or a script
+        without ``if __name__ == "__main__":``, goes by value, which needs the package cloudpickle. The module of a
+        `Model` has its trained values when this returns, in place: tied weights stay tied, types and devices stay as
+        they are, and what is on the meta device comes to the CPU. Under a launcher all ranks' modules have them. A
+        function's module is not known here: ``load_weights(module, result.checkpoint)`` loads its values, as it does
+        after a run that was interrupted.
     data : batches of ``plan.num_rows`` rows: `Data`, a function ``data(step)``, a Dataset, a DataLoader; see `as_data`.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
@@ -93,7 +96,9 @@ def train(
     ------
     ValueError
         If a log needs what is not installed, or a launcher's variables do not say which rank this process is and where
-        the ranks meet.
+        the ranks meet; a missing one is named.
+    WrongTypeError
+        If an argument is of another type.
     TypeError
         If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
@@ -124,6 +129,7 @@ class Run:
         on_restart: Callable[[Restart], None] = lambda _: None,
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        _check_arguments(model, plan, config)
         self._model, self._plan, self._data, self._config = model, plan, data, config
         self._stop = StopRequest(is_launched())
         self._recorder = _Recorder(plan, config, self._stop, on_step, on_restart, on_note)
@@ -141,7 +147,7 @@ class Run:
             As `train` does.
         """
         require_logs(self._config.log_to)
-        join_slurm_step()
+        join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
             data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
             work = WorkerInput(self._model, self._plan, data, self._config)
@@ -150,6 +156,13 @@ class Run:
     def result(self) -> TrainResult:
         """Return what the run came to, so far."""
         return self._recorder.result()
+
+
+def _check_arguments(model: object, plan: object, config: object) -> None:
+    """Refuse an argument of another type by its name."""
+    require_model(model, may_be_function=True)
+    require_plan(plan)
+    require_type("config", config, TrainConfig, "a TrainConfig, such as TrainConfig(steps=100)")
 
 
 def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> Generator[StepMetrics]:
