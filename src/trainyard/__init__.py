@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainyard.job.planning import simulate as simulate
     from trainyard.job.run.best import EarlyStop as EarlyStop
     from trainyard.job.run.best import KeepBest as KeepBest
+    from trainyard.job.run.config import InitFrom as InitFrom
     from trainyard.job.run.step.evaluation import Evaluation as Evaluation
     from trainyard.job.run.train import train as train
     from trainyard.job.simulate import Simulation as Simulation
@@ -47,6 +48,7 @@ _HOME = MappingProxyType(
         "EarlyStop": "trainyard.job.run.best",
         "Evaluation": "trainyard.job.run.step.evaluation",
         "Infeasible": "trainyard.job.planning",
+        "InitFrom": "trainyard.job.run.config",
         "KeepBest": "trainyard.job.run.best",
         "Model": "trainyard.program.model",
         "Plan": "trainyard.job.plan",
@@ -74,6 +76,7 @@ __all__ = [
     "EarlyStop",
     "Evaluation",
     "Infeasible",
+    "InitFrom",
     "KeepBest",
     "Model",
     "Plan",
