@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trainyard.job.run.best import KeepBest as KeepBest
     from trainyard.job.run.checkpoint.weights import load_weights as load_weights
     from trainyard.job.run.checkpoint.weights import read_weights as read_weights
+    from trainyard.job.run.config import InitFrom as InitFrom
     from trainyard.job.run.config import StepMetrics as StepMetrics
     from trainyard.job.run.config import TrainConfig as TrainConfig
     from trainyard.job.run.config import TrainResult as TrainResult
@@ -75,6 +76,7 @@ _HOME = MappingProxyType(
         "FunctionData": "trainyard.job.run.step.data",
         "HardwareError": "trainyard.hardware.errors",
         "Infeasible": "trainyard.job.planning",
+        "InitFrom": "trainyard.job.run.config",
         "KeepBest": "trainyard.job.run.best",
         "Model": "trainyard.program.model",
         "NonFiniteError": "trainyard.job.run.errors",
@@ -122,6 +124,7 @@ __all__ = [
     "FunctionData",
     "HardwareError",
     "Infeasible",
+    "InitFrom",
     "KeepBest",
     "Model",
     "NonFiniteError",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.local import cluster_of_profile, local_profile
@@ -18,7 +19,7 @@ from trainyard.job.planning import Planned
 from trainyard.job.planning import plan as make_plan
 from trainyard.job.run.checkpoint.folders import read_whole
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
-from trainyard.job.run.config import ModelSource, StepMetrics, TrainConfig, TrainResult
+from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
@@ -58,6 +59,7 @@ class Trainer:
     evaluate : on a held-out set: an `Evaluation`, or its data alone, which is then evaluated after the last step.
     callbacks : each is called with the `StepMetrics` of every step. `StopTraining` ends the run.
     checkpoint : folder of checkpoints.
+    init_from : weights to begin with: `InitFrom`, or what that takes.
     options : further fields of `TrainConfig`, such as ``seed``, ``resume``, ``early_stop``, ``keep_best``.
 
     Attributes
@@ -87,6 +89,7 @@ class Trainer:
         evaluate: Evaluation | Source | None = None,
         callbacks: Iterable[Callable[[StepMetrics], None]] = (),
         checkpoint: Path | str | None = None,
+        init_from: InitFrom | Mapping[str, Tensor] | Path | str | None = None,
         **options: Any,
     ) -> None:
         given = [
@@ -104,6 +107,7 @@ class Trainer:
             optimizer or OptimizerConfig(),
             None if checkpoint is None else Path(checkpoint),
             evaluate=evaluate,
+            init_from=_init_from(init_from),
             **options,
         )
         self.result: TrainResult | None = None
@@ -208,3 +212,9 @@ class Trainer:
         return evaluate_batches(model, batches, evaluation, torch.device("cpu"), self.plan.dtype).means(
             evaluation
         )
+
+
+def _init_from(given: InitFrom | Mapping[str, Tensor] | Path | str | None) -> InitFrom | None:
+    if given is None or isinstance(given, InitFrom):
+        return given
+    return InitFrom(Path(given) if isinstance(given, str) else given)

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torch import Tensor
+
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.best import EarlyStop, KeepBest
@@ -22,6 +24,20 @@ ModelSource = Callable[[], Model]
 
 
 OnNonFinite = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, eq=False)
+class InitFrom:
+    """Weights with which a run begins, in the place of the model's own; the optimizer begins anew.
+
+    Attributes
+    ----------
+    weights : a folder of checkpoints or one of them, a ``.safetensors`` file, a file of a state dict, or tensors by name.
+    rename : beginnings of names in ``weights``, and what stands in their place in the model.
+    """
+
+    weights: Path | Mapping[str, Tensor]
+    rename: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ class TrainConfig:
     evaluate : on a held-out set while training.
     early_stop : ends the run when evaluations get no better.
     keep_best : checkpoints that stay beside ``keep``; with it every evaluation writes one.
+    init_from : weights to begin with, for fine-tuning; a resumed run has those of its checkpoint.
     core_part : of the time of a core that each thread takes at most; below 1 a process rests after its steps, so that it
         is no faster alone than beside others with which it shares cores.
     """
@@ -84,6 +101,7 @@ class TrainConfig:
     evaluate: Evaluation | None = None
     early_stop: EarlyStop | None = None
     keep_best: KeepBest | None = None
+    init_from: InitFrom | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):

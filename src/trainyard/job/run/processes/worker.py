@@ -21,6 +21,7 @@ from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
+from trainyard.job.run.checkpoint.initial_weights import initialized
 from trainyard.job.run.checkpoint.module_record import module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
@@ -70,6 +71,7 @@ class Prepared:
     held : those values that the model had when it was built, and constants.
     identity : of the model, for checkpoints.
     model : itself, as it was built.
+    note : of weights from elsewhere; "" if there are none.
     """
 
     lowered: Lowered
@@ -77,6 +79,7 @@ class Prepared:
     held: Mapping[str, torch.Tensor]
     identity: ModelIdentity
     model: Model
+    note: str = ""
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -122,11 +125,15 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     program = task.program(plan.rows_per_microbatch)
     check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
+    loaded, note = dict[str, torch.Tensor](), ""
+    if work.config.init_from is not None:
+        values, loaded, note = initialized(values, model, work.config.init_from)
     _load_kernels(program, values)
     identity = identity_of(task.program(plan.num_rows))
     lowered = lower(program, plan, task.optimizer)
     verify(lowered)
-    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity, model)
+    held = {**held_values(model), **loaded, **program.constants}
+    return Prepared(lowered, values, held, identity, model, note)
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -192,7 +199,9 @@ def rank_steps(
     first = 0 if about is None else about.step
     reader = _open_data(work, executor, about, is_newest=not notes)
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
-    report(Ready(rank, first, tuple(filter(None, (*notes, reader.note, evaluations.stop_reason)))))
+    note = "" if about is not None else prepared.note
+    notes += [note, reader.note, evaluations.stop_reason]
+    report(Ready(rank, first, tuple(filter(None, notes))))
     pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     with closing(reader):
         for step in () if evaluations.stop_reason else range(first, config.steps):
