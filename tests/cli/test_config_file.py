@@ -45,6 +45,11 @@ def test_what_is_printed_can_be_given_back(printed):
     sgd = printed(FILE.replace("betas: [0.9, 0.95]", "optimizer: sgd\nmomentum: 0.5"))
     assert printed(sgd) == sgd
     assert "betas" not in yaml.safe_load(sgd)
+    lists = printed(f"{FILE}no_decay: [1d, '**.bias']\nlr_scale: head.**=10,tail=2\nlog_to: [csv]\n")
+    assert printed(lists) == lists
+    read = yaml.safe_load(lists)
+    assert read["no_decay"] == ["1d", "**.bias"]
+    assert (read["lr_scale"], read["log_to"]) == (["head.**=10", "tail=2"], ["csv"])
     never = printed("model: examples/own.py\nstall: never\ncheckpoint: a folder\n")
     assert printed(never) == never
 

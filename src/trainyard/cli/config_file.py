@@ -76,17 +76,30 @@ def config_text(options: Any, without: Collection[str] = ()) -> str:
     without : fields that are left out.
     """
     kind = type(options)
-    names = [name for name in map(_name, options_of(kind)) if name not in (*_NOT_IN_FILES, *without)]
-    values = {name: _plain_value(kind, name, getattr(options, name)) for name in names}
+    known = {_name(each): each for each in options_of(kind)}
+    values = {
+        name: _plain_value(kind, name, getattr(options, name), _is_joined(each))
+        for name, each in known.items()
+        if name not in (*_NOT_IN_FILES, *without)
+    }
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
 
-def _plain_value(kind: type, name: str, value: Any) -> Any:
+def _is_joined(option: OptionHelp) -> bool:
+    """Return whether an option has one word on the command line, in which several values are joined by commas."""
+    return " " not in option.metavar
+
+
+def _plain_value(kind: type, name: str, value: Any, is_joined: bool) -> Any:
     """A value as YAML has it; a quantity is text with its unit."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, tuple):
-        return list(value)
+        return (
+            [each for each in text_of_value(kind, name, value).split(",") if each]
+            if is_joined
+            else list(value)
+        )
     text = text_of_value(kind, name, value)
     return value if isinstance(value, int | float) and text == str(value) else text
 
@@ -127,12 +140,12 @@ def _words(section: Section, key: str, option: OptionHelp) -> tuple[str, ...]:
     values = list(value) if isinstance(value, list) else [value]
     if not all(isinstance(each, str) for each in values):
         raise section.error(key, "a value, or a list of values")
-    if value == "":
+    if value in ("", []):
         return ()
     if option.is_positional:
         return tuple(values)
     if option.metavar:
-        return (option.flag, *values)
+        return (option.flag, *([",".join(values)] if _is_joined(option) else values))
     if value not in _FLAGS:
         raise section.error(key, "true or false")
     return (option.flag,) if _FLAGS[value] else ()

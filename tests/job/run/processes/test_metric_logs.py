@@ -115,8 +115,14 @@ def test_what_is_not_installed_is_refused_before_anything_is_done(name, tmp_path
     message = f"the log '{name}' needs the package {name}, which is not installed: pip install 'trainyard-ml[{name}]'"
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+    model = whole_module.model()
     with pytest.raises(ValueError, match="needs the package"):
-        train(whole_module.model, None, whole_module.DATA, TrainConfig(1, log=tmp_path, log_to=(name,)))
+        train(
+            model,
+            whole_module.plan(Task(model)),
+            whole_module.DATA,
+            TrainConfig(1, log=tmp_path, log_to=(name,)),
+        )
 
 
 def test_unknown_logs_and_logs_without_a_folder_are_refused():

@@ -36,39 +36,65 @@ class MetricLog(Protocol):
         """No more follows."""
 
 
+_EVALUATED = "evaluation/"
+
+
 def flat_metrics(entry: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of a step as numbers by name.
 
     Parameters
     ----------
-    entry : from ``StepMetrics.as_dict``. Losses get their own names, without ``loss:``, unless two are alike; of a number
-        for each rank, the largest is taken; what is not known (None) is left out.
+    entry : from ``StepMetrics.as_dict``. Losses get their own names, without ``loss:``, unless two are alike. Values of
+        an evaluation get ``evaluation/`` before theirs. Of a number for each rank, the largest is taken. What is not
+        known (None) and text are left out.
     """
     losses: Mapping[str, float] = entry["losses"]
     short = [name.partition(":")[2] or name for name in losses]
     is_clear = len(set(short)) == len(short) and not set(short) & entry.keys()
     flat = {"step": entry["step"], **dict(zip(short if is_clear else losses, losses.values(), strict=True))}
     for name, value in entry.items():
-        if name in ("step", "losses") or value is None:
+        if name == "evaluation":
+            flat |= {f"{_EVALUATED}{key}": number for key, number in value.items()}
+        elif name in ("step", "losses") or value is None or isinstance(value, str):
             continue
-        flat[name] = max(value) if isinstance(value, list | tuple) else float(value)
+        else:
+            flat[name] = max(value) if isinstance(value, list | tuple) else float(value)
     return flat
 
 
 class CsvLog:
-    """``metrics.csv``: a line of names, and a line for each step.
-
-    When it has grown over a size, or another run begins or has other names, it becomes ``metrics.1.csv``.
-    """
+    """``metrics.csv`` has a line of names and a line for each step, ``evaluations.csv`` one for each evaluation."""
 
     def __init__(self, folder: Path, goes_on: bool, most_bytes: int = MOST_BYTES) -> None:
         make_private(folder)
-        self._path, self._goes_on, self._most_bytes = folder / "metrics.csv", goes_on, most_bytes
+        self._steps = _CsvFile(folder / "metrics.csv", goes_on, most_bytes)
+        self._evaluations = _CsvFile(folder / "evaluations.csv", goes_on, most_bytes)
+
+    def write(self, values: Mapping[str, float]) -> None:
+        """Add a line."""
+        evaluated = {name: value for name, value in values.items() if name.startswith(_EVALUATED)}
+        self._steps.write({name: value for name, value in values.items() if name not in evaluated})
+        if evaluated:
+            self._evaluations.write({"step": values["step"], **evaluated})
+
+    def close(self) -> None:
+        """No more follows."""
+        self._steps.close()
+        self._evaluations.close()
+
+
+class _CsvFile:
+    """A line of names, and lines of values.
+
+    When it has grown over a size, or another run begins or has other names, it gets a number: ``metrics.1.csv``.
+    """
+
+    def __init__(self, path: Path, goes_on: bool, most_bytes: int) -> None:
+        self._path, self._goes_on, self._most_bytes = path, goes_on, most_bytes
         self._names: tuple[str, ...] = ()
         self._file: RollingFile | None = None
 
     def write(self, values: Mapping[str, float]) -> None:
-        """Add a line."""
         if self._file is None or tuple(values) != self._names:
             self.close()
             self._names = tuple(values)
@@ -78,7 +104,6 @@ class CsvLog:
         self._file.write(_csv_line(list(values.values())))
 
     def close(self) -> None:
-        """No more follows."""
         if self._file is not None:
             self._file.close()
 

@@ -114,7 +114,11 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
             "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
         )
     model = work.build()
-    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
+    optimizer = work.config.optimizer
+    if task is None:
+        task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
+    elif task.optimizer != optimizer:
+        task = replace(task, optimizer=optimizer)
     if work.config.checkpoint is not None:
         one_bytes = checkpoint_bytes(model.module, task.optimizer)
         best = work.config.keep_best
