@@ -303,7 +303,7 @@ def _run(folder: Path, steps: int, make: Any, resume: bool = False, **sizes: Any
         (muon_and_adam, {"pipeline": 2}, {}),
         pytest.param(ADAFACTOR, {"data": 2}, {"pipeline": 2}, marks=pytest.mark.slow),
         pytest.param(torch.optim.NAdam, {}, {"data": 2, "zero": 1}, marks=pytest.mark.slow),
-        pytest.param(ShortMomentum, {"data": 2, "zero": 1}, {}, marks=pytest.mark.slow),
+        pytest.param(partial(ShortMomentum, lr=0.5), {}, {}, marks=pytest.mark.slow),
     ],
     ids=["groups", "Muon", "Adafactor", "NAdam", "bfloat16"],
 )
