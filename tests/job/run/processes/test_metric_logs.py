@@ -61,6 +61,7 @@ def test_every_step_has_a_line_of_csv_also_after_a_resumption(tmp_path):
         assert float(row["loss"]) == m.losses["loss:loss"]
         assert m.mfu == pytest.approx(1e-9 / m.seconds)
         assert float(row["mfu"]) == m.mfu
+        assert min(m.data_s, m.forward_backward_s, m.wait_s, m.update_s) >= 0
         assert m.data_s + m.forward_backward_s + m.wait_s + m.update_s <= m.seconds
     assert metrics[1].checkpoint_s > 0 == metrics[0].checkpoint_s
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

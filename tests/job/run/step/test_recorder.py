@@ -5,6 +5,7 @@ from itertools import pairwise
 import plans
 import pytest
 import torch
+from torch import fx
 
 from trainyard.cost.ops import Roofline
 from trainyard.hardware.parse import parse_cluster
@@ -86,3 +87,28 @@ def test_processes_write_what_they_recorded_and_it_is_compared_with_the_predicti
 def test_recording_needs_a_folder():
     with pytest.raises(ValueError, match="profile needs a folder for what is recorded: give log"):
         plans.config(1, profile=True)
+
+
+_ORDER = []
+
+
+def _compute(name):
+    _ORDER.append(name)
+
+
+class _Noting(StepRecorder):
+    def tick(self, routine, op):
+        _ORDER.append((routine, op))
+
+
+def test_an_op_is_noted_when_it_has_ended():
+    graph = fx.Graph()
+    for name in ("first", "second"):
+        graph.create_node("call_function", _compute, (name,), name=name)
+    graph.output(None)
+    watched = fx.GraphModule(torch.nn.Module(), graph)
+    _Noting(torch.device("cpu")).watch(watched, "0F")
+    watched.recompile()
+    _ORDER.clear()
+    watched()
+    assert _ORDER == ["first", ("0F", "first"), "second", ("0F", "second")]

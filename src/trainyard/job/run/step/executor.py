@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,9 +49,9 @@ class StepResult:
     losses: Mapping[str, float]
     grad_norm: float
     is_finite: bool
-    forward_backward_s: float
-    wait_s: float
-    update_s: float
+    forward_backward_s: float = field(compare=False)
+    wait_s: float = field(compare=False)
+    update_s: float = field(compare=False)
 
 
 class Executor:
