@@ -18,7 +18,7 @@ from trainyard.reading import visible
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
-    "--processes --strategies --rows --dtype --statistics --momentum",
+    "--processes --strategies --rows --dtype --statistics --momentum --config --print-config",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
