@@ -4,6 +4,7 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trainyard as ty
@@ -15,7 +16,7 @@ TRACE = Path(__file__).parents[2] / "examples" / "fleet" / "jobs.csv"
 
 @pytest.fixture(scope="module")
 def comparison():
-    return ty.fleet.simulate(TRACE, "4x4", ["srtf", "fifo"])
+    return ty.fleet.simulate(TRACE, "4x4", ["fifo", "srtf"])
 
 
 def said_by_command(capsys, *arguments):
@@ -25,12 +26,14 @@ def said_by_command(capsys, *arguments):
 
 def test_simulations_are_those_of_the_command_line(comparison, capsys):
     told = said_by_command(
-        capsys, "simulate", "--trace", str(TRACE), "--cluster", "4x4", "--policy", "srtf,fifo"
+        capsys, "simulate", "--trace", str(TRACE), "--cluster", "4x4", "--policy", "fifo,srtf"
     )
     rows = comparison.rows()
     assert [row["policy"] for row in rows] == [run["policy"] for run in told["runs"]] == ["srtf", "fifo"]
     for row, run in zip(rows, told["runs"], strict=True):
         assert {name: run[name] for name in row} == row
+    assert [run.policy for run in comparison.runs] == ["fifo", "srtf"]  # as they were named
+    assert rows[0]["median_completion_s"] == np.median(comparison["srtf"].completion_s)
     assert comparison.best is comparison["srtf"]
     assert comparison["fifo"].mean_completion_s > comparison["srtf"].mean_completion_s
 
@@ -41,6 +44,9 @@ def test_studies_are_those_of_the_command_line(capsys):
     study = ty.fleet.compare("4x4", ["fifo", "srtf"], num_jobs=30, load=0.9, seeds=2, deadlines=(0.5, 1.5))
     means = {standing.policy: standing.completion_s.mean for standing in study.standings}
     assert means == {each["policy"]: each["completion_s"]["mean"] for each in told["policies"]}
+    missed = {standing.policy: standing.num_missed.mean for standing in study.standings}
+    assert missed == {each["policy"]: each["num_missed"]["mean"] for each in told["policies"]}
+    assert min(missed.values()) > 0  # of the deadlines that were drawn
     drawn = ty.fleet.compare("4x4", "fifo", TRACE, seeds=1)
     assert drawn.standings[0].completion_s.mean not in means.values()
 

@@ -59,5 +59,6 @@ def test_an_unknown_strategy_is_refused_before_others_are_planned():
     ],
 )  # fmt: skip
 def test_errors_have_one_base(error, kind):
+    assert issubclass(ty.TrainyardError, Exception)
     assert issubclass(error, ty.TrainyardError)
     assert issubclass(error, kind)

@@ -61,6 +61,11 @@ def configured(asked: Mapping[str, Any], spec: str | None) -> OptimizerConfig:
     return OptimizerConfig(**{**used, **own})
 
 
+def options_of_file(spec: str | None) -> tuple[str, ...]:
+    """Name the options of a verb about which the functions of a Python file decide."""
+    return tuple("optimizer" if name == "name" else name for name in _said_by(_functions(spec)))
+
+
 def check_given(given: Any, spec: str | None) -> None:
     """Refuse options that the functions of a Python file would leave without effect.
 
@@ -73,9 +78,7 @@ def check_given(given: Any, spec: str | None) -> None:
     ValueError
         Names the option and the function.
     """
-    own = _functions(spec)
-    options = {"optimizer" if name == "name" else name: name for name in _said_by(own)}
-    asked = [option for option in options if getattr(given, option, None) is not None]
+    asked = [option for option in options_of_file(spec) if getattr(given, option, None) is not None]
     if asked:
         function = _SCHEDULE if asked[0] == _SCHEDULE else _OPTIMIZER
         raise ValueError(

@@ -16,10 +16,9 @@ from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_options import PRECISION
-from trainyard.cli.training import optimizer_config, train_and_report
+from trainyard.cli.training import optimizer_config, train_and_report, unused_options
 from trainyard.cli.training_device import most_gpus, require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions, usual
-from trainyard.job.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     from trainyard.hardware import Cluster
@@ -62,11 +61,11 @@ def act(options: Options, screen: Screen) -> Outcome:
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
     given, options = options, settled(options, run, screen.say)
-    config = config_text(options, OptimizerConfig(options.optimizer or OptimizerConfig.name).unused_options())
     if options.print_config:
+        config = config_text(options, unused_options(options.optimizer))
         return Outcome({"config": config}, (config.rstrip(),))
     with screen.waiting("loading PyTorch"):
-        from trainyard.cli.own_optimizer import check_given
+        from trainyard.cli.own_optimizer import check_given, options_of_file
         from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.job.run.processes.metric_logs import require_logs
@@ -83,6 +82,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         data = file_data(options.model, options.steps or 0, rows, options.seed or 0)
     check_given(given, options.model)
     screen.say(f"optimizer {optimizer_config(options, options.model)}")
+    config = config_text(options, (*unused_options(options.optimizer), *options_of_file(options.model)))
     found = None
     if not is_silent():
         try:

@@ -21,6 +21,7 @@ from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_profiling import ProfiledRun, profiled
 from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.config import BUILT_IN, BY_NAME
 from trainyard.private import make_private, write_private
 from trainyard.report.units import bytes_text, seconds_text
 
@@ -124,6 +125,13 @@ def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
 
     asked = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
     return configured({"name": options.optimizer or OptimizerConfig.name, **asked}, spec)
+
+
+def unused_options(optimizer: str | None) -> tuple[str, ...]:
+    """Name the options that an optimizer by its name leaves without effect; of a Python file's own, also its name."""
+    if optimizer is None or optimizer in BY_NAME:
+        return OptimizerConfig(optimizer or OptimizerConfig.name).unused_options()
+    return ("optimizer", *BUILT_IN)
 
 
 def train_config(

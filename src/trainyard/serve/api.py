@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import cluster_of
+from trainyard.progress import Progress, no_progress
 from trainyard.reading.arguments import joined_names, require_type
 from trainyard.reading.left_out import warn_of_rows
 from trainyard.serve.catalog import parse_policies
@@ -255,7 +256,7 @@ def plan(
     dtype: str = "bfloat16",
     block_tokens: int = 16,
     max_model_len: int | None = None,
-    tell: Callable[[str], None] = lambda what: None,
+    progress: Progress = no_progress,
 ) -> ServingPlan:
     """Find the fewest devices on which a model meets the objectives of requests, as ``trainyard serve plan`` does.
 
@@ -268,7 +269,7 @@ def plan(
     policies : to choose among; by default all are tried.
     router, kernels, host_time, dtype, block_tokens, max_model_len : as of `trainyard.serve.deploy.deploy` and
         `plan_serving`.
-    tell : called with what is done next.
+    progress : called with what is done next.
 
     Raises
     ------
@@ -291,7 +292,7 @@ def plan(
 
     return plan_serving(
         _requests(requests),
-        _telling(served, tell),
+        _telling(served, progress),
         place.num_devices,
         choices,
         node_size=len(place.nodes[0].devices),
@@ -299,15 +300,16 @@ def plan(
         router=router,
         block_tokens=block_tokens,
         max_model_len=max_model_len,
-        tell=lambda what: tell(f"simulating {what}"),
+        tell=partial(progress, "simulating"),
     )
 
 
-def _telling(served: Callable[..., ServedModel], tell: Callable[[str], None]) -> MakeSplit:
+def _telling(served: Callable[..., ServedModel], progress: Progress) -> MakeSplit:
     """A function that makes the model of a split, and tells so."""
 
     def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
-        tell(f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}")
+        what = split_text(tensor_parallel, pipeline_stages, data_parallel)
+        progress("planning", f"splitting the model: {what}")
         return served(
             tensor_parallel=tensor_parallel, pipeline_stages=pipeline_stages, data_parallel=data_parallel
         )

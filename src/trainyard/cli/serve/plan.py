@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,7 +111,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                 dtype=options.dtype,
                 block_tokens=options.block_tokens,
                 max_model_len=options.max_model_len,
-                tell=partial(progress, "planning"),
+                progress=progress,
             )
         except DoesNotFitError as error:
             return Outcome(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trainyard.cost.ops import BufferOp
 
-__all__ = ["LrSchedule", "OptimizerConfig", "OptimizerFactory", "name_of"]
+__all__ = ["BUILT_IN", "BY_NAME", "LrSchedule", "OptimizerConfig", "OptimizerFactory", "name_of"]
 
 LrSchedule = Literal["constant", "linear", "cosine", "wsd"]
 OptimizerFactory = Callable[[list[tuple[str, Any]]], "torch.optim.Optimizer | list[torch.optim.Optimizer]"]
@@ -77,7 +77,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.make is not None:
             self._check_own()
-        elif self.name not in ("adamw", "sgd"):
+        elif self.name not in BY_NAME:
             raise ValueError(
                 f"unknown optimizer {self.name!r}; known: adamw, sgd; any other is given as a class or a function (make)"
             )
@@ -117,7 +117,7 @@ class OptimizerConfig:
                 f"make is a class of optimizers or a function that returns an optimizer of params, got a "
                 f"{type(self.make).__name__}, which has its parameters already; give its class or such a function"
             )
-        changed = [f.name for f in fields(self) if f.name in _BUILT_IN and getattr(self, f.name) != f.default]
+        changed = [f.name for f in fields(self) if f.name in BUILT_IN and getattr(self, f.name) != f.default]
         if changed:
             raise ValueError(
                 f"{changed[0]} is of adamw and sgd; the optimizer that {name_of(self.make)} makes has its own: say "
@@ -174,7 +174,7 @@ class OptimizerConfig:
     def unused_options(self) -> tuple[str, ...]:
         """Name the fields that only other optimizers have."""
         if self.make is not None:
-            return _BUILT_IN
+            return BUILT_IN
         return ("betas", "eps") if self.name == "sgd" else ("momentum",)
 
     def settings(self) -> dict[str, Any]:
@@ -278,7 +278,9 @@ EMA = "ema"
 """Names the moving average of parameters in checkpoints."""
 OWN_STATE = "state."
 """Begins the names of what a user's optimizer keeps, in checkpoints."""
-_BUILT_IN = ("lr", "betas", "eps", "momentum", "weight_decay", "no_decay", "lr_scale")
+BUILT_IN = ("lr", "betas", "eps", "momentum", "weight_decay", "no_decay", "lr_scale")
+"""Options of the optimizers that are chosen by name; a user's own has its own."""
+BY_NAME = ("adamw", "sgd")
 _ALWAYS_SAID = ("lr", "warmup_steps", "betas", "eps", "momentum", "weight_decay", "clip_norm")
 _TRIED_STEPS = 20
 _OF_OWN = ("make", "traits")
