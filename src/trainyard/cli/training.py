@@ -129,8 +129,9 @@ def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
 
 def unused_options(optimizer: str | None) -> tuple[str, ...]:
     """Name the options that an optimizer by its name leaves without effect; of a Python file's own, also its name."""
-    if optimizer is None or optimizer in BY_NAME:
-        return OptimizerConfig(optimizer or OptimizerConfig.name).unused_options()
+    name: Any = optimizer or OptimizerConfig.name
+    if name in BY_NAME:
+        return OptimizerConfig(name).unused_options()
     return ("optimizer", *BUILT_IN)
 
 
