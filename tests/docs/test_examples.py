@@ -9,7 +9,10 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TAKE_LONG = ("compare_strategies", "plan_for_another_cluster")
 EXPECTED = ROOT / "tests" / "docs" / "expected"
 SCRIPTS = [
-    path for path in EXAMPLES if path.parent.name == "examples" and "def data(" not in path.read_text()
+    path
+    for path in EXAMPLES
+    if path.parent.name == "examples"
+    and not any(f"def {name}(" in path.read_text() for name in ("data", "loader"))
 ]
 
 
@@ -45,7 +48,7 @@ def test_the_file_for_training_has_a_model_and_the_same_data_for_the_same_step()
 
     path = str(ROOT / "examples" / "gpt_on_python_source.py")
     rows = load_model(path).batch["tokens"].shape[0]
-    data, said = data_of(path, rows, file_data(path, num_steps=1))
+    data, said = data_of(path, rows, file_data(path, 1, rows, 0))
     assert said.startswith("data(step)")
     first, again, next_one = data.batch(0), data.batch(0), data.batch(1)
     assert set(first) == {"batch.tokens", "batch.targets"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.processes.worker import Prepared, Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
+from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -65,15 +65,14 @@ def run(
     folder: Path | None,
     steps: int,
     resume: bool = False,
-    batch: Callable[[int], dict[str, torch.Tensor]] = batch,
+    data: Source = batch,
     **options: Any,
 ) -> tuple[Ready, list[RankStep]]:
     """Train; returns what the rank said when it was ready, and of every step."""
     known, prepared = _prepared()
     asked = {"optimizer": OPTIMIZER, "checkpoint": folder, **options}
-    work = WorkerInput(
-        known.model, known.plan, FunctionData(batch), TrainConfig(steps, resume=resume, **asked)
-    )
+    config = TrainConfig(steps, resume=resume, **asked)
+    work = WorkerInput(known.model, known.plan, as_data(data, ROWS, config.seed), config)
     prepared = replace(prepared, lowered=replace(prepared.lowered, optimizer=work.config.optimizer))
     said: list[Any] = []
     train_rank(work, prepared, 0, torch.device("cpu"), said.append, resume)

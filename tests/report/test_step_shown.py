@@ -363,6 +363,13 @@ def test_a_document_of_a_training_has_each_number_in_its_field() -> None:
         "peak_memory_bytes": (29 * 2**20, 53 * 2**20),
         "sent_bytes": (61 * 2**20, 47 * 2**20),
         "skipped": True,
+        "learning_rate": 0.0,
+        "data_s": 0.0,
+        "forward_backward_s": 0.0,
+        "wait_s": 0.0,
+        "update_s": 0.0,
+        "checkpoint_s": 0.0,
+        "mfu": None,
     }
     assert found == {
         "prediction": simulation_document(SIMULATED),

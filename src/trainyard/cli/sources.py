@@ -13,6 +13,8 @@ from torch import Tensor
 
 from trainyard.job.planning import load_model
 from trainyard.job.run.step.data import DataError, FixedData, by_path, example_data
+from trainyard.job.run.step.data_source import LazyData, as_data
+from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
 from trainyard.user_file import is_file, loaded_file
@@ -22,7 +24,18 @@ if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
     from trainyard.job.run.step.data import Data
 
-__all__ = ["FileData", "data_of", "file_data", "file_model", "model_source"]
+__all__ = [
+    "FileData",
+    "data_function",
+    "data_of",
+    "file_data",
+    "file_evaluation",
+    "file_model",
+    "model_source",
+]
+
+DATA_FUNCTIONS = {"data": "data(step)", "dataset": "dataset()", "loader": "loader()"}
+"""Functions of a Python file, one of which returns what is trained on."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +51,17 @@ class FileData:
 
     def batch(self, step: int) -> Mapping[str, Tensor]:
         """The tensors of a step by path."""
-        function = _function(self.path)
+        function = _function(self.path, "data")
         if function is None:
             raise DataError(f"{self.path} has no function `data(step)`")
         return by_path(function(step))
 
 
-def _function(path: str) -> Callable[[int], Any] | None:
-    """The file's ``data``; the file is run if it was not yet."""
+def _function(path: str, name: str) -> Callable[..., Any] | None:
+    """A function of a file; the file is run if it was not yet."""
     if loaded_file(path) is None:
         load_model_file(path)
-    found = getattr(loaded_file(path), "data", None)
+    found = getattr(loaded_file(path), name, None)
     return found if callable(found) else None
 
 
@@ -67,18 +80,77 @@ def file_model(spec: str, seed: int) -> Model | None:
     return load_model(spec)
 
 
-def file_data(spec: str, num_steps: int) -> Data | None:
-    """The ``data(step)`` of a Python file, found to be a function of the step; None if there is no such function.
+def file_data(spec: str, num_steps: int, num_rows: int, seed: int) -> Data | None:
+    """The data of a Python file, found to be a function of the step; None if the file has none.
+
+    Parameters
+    ----------
+    num_rows : of a step.
+    seed : of the order of rows, where the file does not say it.
 
     Raises
     ------
     DataError
-        If the function returns something else when it is asked again.
+        If a function returns something else when it is asked again, or the file has several functions of data.
     """
     if not is_file(spec):
         return None
     path = str(Path(spec).resolve())
-    return repeatable(FileData(path), num_steps) if _function(path) is not None else None
+    name = data_function(path)
+    if name is None:
+        return None
+    data = FileData(path) if name == "data" else LazyData(partial(_made, path, name, num_rows, seed))
+    return repeatable(data, num_steps)
+
+
+def file_evaluation(spec: str, every: int) -> Evaluation | None:
+    """The evaluation that ``evaluation()`` of a Python file returns, or on the held-out set that it returns; None if the
+    file has none.
+
+    Raises
+    ------
+    ValueError
+        If it is asked for and there is none.
+    """
+    path = str(Path(spec).resolve())
+    if is_file(spec) and _function(path, "evaluation") is not None:
+        return Evaluation(partial(_held_out, path), every)
+    if every:
+        raise ValueError(
+            f"--evaluate-every {every}: {spec} has no function evaluation(); write one in the model's Python file, which "
+            "returns a held-out Dataset or DataLoader, or leave the option out"
+        )
+    return None
+
+
+def _held_out(path: str) -> Any:
+    """What ``evaluation()`` of a Python file returns."""
+    function = _function(path, "evaluation")
+    if function is None:
+        raise DataError(f"{path} has no function `evaluation()`")
+    return function()
+
+
+def data_function(path: str) -> str | None:
+    """The name of the function of a Python file that returns its data; None if there is none.
+
+    Raises
+    ------
+    DataError
+        If there are several.
+    """
+    names = [name for name in DATA_FUNCTIONS if _function(path, name) is not None]
+    if len(names) > 1:
+        raise DataError(f"{path} has {' and '.join(names)}; keep one: each returns what is trained on")
+    return next(iter(names), None)
+
+
+def _made(path: str, name: str, num_rows: int, seed: int) -> Data:
+    """The data that a function of a Python file returns a data set or a loader of."""
+    function = _function(path, name)
+    if function is None:
+        raise DataError(f"{path} has no function `{name}()`")
+    return as_data(function(), num_rows, seed)
 
 
 def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:
@@ -87,7 +159,9 @@ def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:
     A file's ``own``, or its example batch; for a model of the zoo see `example_data`.
     """
     if own is not None:
-        return own, f"data(step) of {spec}"
+        name = data_function(str(Path(spec).resolve()))
+        return own, f"{DATA_FUNCTIONS[name or 'data']} of {spec}"
     if is_file(spec):
-        return FixedData(load_model(spec).batch), f"the example batch of {spec}, which has no data(step)"
+        missing = "no data(step), dataset() or loader()"
+        return FixedData(load_model(spec).batch), f"the example batch of {spec}, which has {missing}"
     return example_data(build(spec, num_rows), num_rows)

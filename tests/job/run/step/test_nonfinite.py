@@ -46,25 +46,25 @@ def test_the_run_ends_at_that_step_and_keeps_what_was_good(batch, said: str, tmp
     with pytest.raises(
         NonFiniteError, match=rf"step 4, of data\(3\), is not finite: .*{said}.*of step 3 is kept"
     ):
-        one_rank.run(tmp_path, 6, batch=batch, checkpoint_every=1)
+        one_rank.run(tmp_path, 6, data=batch, checkpoint_every=1)
     assert complete_steps(tmp_path) == [3, 2]
     before = read_whole(path_of(tmp_path, 3))
     assert all(value.isfinite().all() for value in before.values())
     # As the message says: on from there, without that step.
-    ready, steps = one_rank.run(tmp_path, 6, resume=True, batch=batch, on_nonfinite="skip")
+    ready, steps = one_rank.run(tmp_path, 6, resume=True, data=batch, on_nonfinite="skip")
     assert ready.step == 3
     assert [step.skipped for step in steps] == [True, False, False]
 
 
 def test_a_skipped_step_changes_nothing(tmp_path: Path) -> None:
     """Weights, moments, the number of updates and buffers are as before it."""
-    _, steps = one_rank.run(tmp_path, BAD + 1, batch=spoilt, checkpoint_every=BAD, on_nonfinite="skip")
+    _, steps = one_rank.run(tmp_path, BAD + 1, data=spoilt, checkpoint_every=BAD, on_nonfinite="skip")
     assert [step.skipped for step in steps] == [False] * BAD + [True]
     for field in ("param", "exp_avg", "exp_avg_sq", "buffer"):
         before, after = (read_whole(path_of(tmp_path, step), field) for step in (BAD, BAD + 1))
         assert before
         assert all(torch.equal(after[path], value) for path, value in before.items()), field
-    _, (step,) = one_rank.run(tmp_path, BAD + 2, resume=True, batch=spoilt, on_nonfinite="skip")
+    _, (step,) = one_rank.run(tmp_path, BAD + 2, resume=True, data=spoilt, on_nonfinite="skip")
     assert torch.isfinite(torch.tensor(step.losses["loss:loss"]))
 
 
@@ -72,10 +72,10 @@ def test_a_run_of_which_no_step_was_applied_yet_goes_on(tmp_path: Path) -> None:
     def bad_first(step: int) -> dict[str, torch.Tensor]:
         return spoilt(BAD) if step == 0 else one_rank.batch(step)
 
-    one_rank.run(tmp_path, 1, batch=bad_first, on_nonfinite="skip")
+    one_rank.run(tmp_path, 1, data=bad_first, on_nonfinite="skip")
     assert read_about(path_of(tmp_path, 1)).num_updates == 0
-    _, steps = one_rank.run(tmp_path, 3, resume=True, batch=bad_first, on_nonfinite="skip")
-    _, whole = one_rank.run(None, 3, batch=bad_first, on_nonfinite="skip")
+    _, steps = one_rank.run(tmp_path, 3, resume=True, data=bad_first, on_nonfinite="skip")
+    _, whole = one_rank.run(None, 3, data=bad_first, on_nonfinite="skip")
     assert [step.losses for step in steps] == [step.losses for step in whole[1:]]
 
 

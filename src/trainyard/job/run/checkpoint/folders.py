@@ -18,7 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainyard.job.run.best import Evaluated, KeepBest
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
+from trainyard.job.run.checkpoint.module_record import ModuleRecord
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
     About,
@@ -49,6 +51,7 @@ class RunFacts:
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
     identity: ModelIdentity
+    module: ModuleRecord
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class _Share:
     file: str
     entry: FileEntry | None
     tensors: Mapping[str, TensorEntry]
+    numbers: Mapping[str, Any]
     problem: Exception | None = None
 
 
@@ -70,12 +74,21 @@ class Checkpointer:
     folder : made if it does not exist; on a file system that all ranks see.
     run : what the checkpoints say of it, and what those that are restored must say.
     keep : how many whole checkpoints stay.
+    keep_best : which stay beside them.
     """
 
-    def __init__(self, executor: Executor, folder: Path, run: RunFacts, keep: int = 2) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        folder: Path,
+        run: RunFacts,
+        keep: int = 2,
+        keep_best: KeepBest | None = None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
         self.executor, self.folder, self.run, self.keep = executor, folder.resolve(), run, keep
+        self.keep_best = keep_best
         make_private(self.folder)
         self.several = executor.plan.num_ranks > 1
         self.passed_over: set[int] = set()
@@ -94,13 +107,17 @@ class Checkpointer:
                 os.replace(left, final)
             _remove(left)
 
-    def save(self, step: int, batch: Mapping[str, int]) -> None:
+    def save(
+        self, step: int, batch: Mapping[str, int], data: str = "", evaluations: tuple[Evaluated, ...] = ()
+    ) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
 
         Parameters
         ----------
         step : steps done.
         batch : checksums of the last one's batch, which rank 0 writes.
+        data : position of the data after it, which rank 0 writes.
+        evaluations : of the run so far.
 
         Raises
         ------
@@ -119,8 +136,12 @@ class Checkpointer:
             self.run.identity.torch,
             executor.plan.to_text(),
             batch,
+            data,
+            evaluations,
+            executor.optimizer.described,
+            executor.optimizer.numbers(),
         )
-        self.saving = self.thread.submit(self._write, take(executor), about)
+        self.saving = self.thread.submit(self._write, take(executor, about.fields), about)
 
     def wait(self) -> None:
         """Wait until what was saved is on the disk.
@@ -163,16 +184,16 @@ class Checkpointer:
                 _name(key, part, box): (key, part, box) for key, part in parts.items() for box in part.boxes
             }
             if not pieces:
-                return _Share(name, None, {})
+                return _Share(name, None, {}, about.numbers)
             temporary.mkdir(exist_ok=True)
             tensors = {n: box.of(part.tensor) for n, (_, part, box) in pieces.items()}
             entry, starts = write_tensors(temporary / name, tensors)
         except Exception as error:
-            return _Share(name, None, {}, error)
+            return _Share(name, None, {}, {}, error)
         found = {key: TensorEntry(part.tensor.dtype, part.shape, []) for key, part in parts.items()}
         for n, (key, _, box) in pieces.items():
             found[key].places.append(Place(name, starts[n], box.offsets, box.sizes))
-        return _Share(name, entry, found)
+        return _Share(name, entry, found, about.numbers)
 
     def _check_finite(self, parts: Mapping[str, Part], about: About) -> None:
         """Check that trained tensors are finite; buffers and frozen parameters need not be."""
@@ -191,20 +212,24 @@ class Checkpointer:
         try:
             if problem is None:
                 temporary.mkdir(exist_ok=True)
-                write_run(temporary, {**asdict(about), **_contents(shares)})
+                numbers = {key: value for share in shares for key, value in share.numbers.items()}
+                about_run = {**asdict(about), "numbers": numbers, **self.run.module.as_dict()}
+                write_run(temporary, {**about_run, **_contents(shares)})
                 _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
-                self._remove_old()
+                self._remove_old(about.evaluations)
         except Exception as error:
             problem = error
         if problem is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         return problem
 
-    def _remove_old(self) -> None:
-        """Keep the newest; what was found damaged does not count among them, and goes, too."""
+    def _remove_old(self, evaluations: tuple[Evaluated, ...]) -> None:
+        """Keep the newest and the best; what was found damaged does not count among them, and goes, too."""
         whole = [step for step in saved_steps(self.folder) if step not in self.passed_over]
-        for step in (*whole[self.keep :], *self.passed_over):
+        there = [evaluated for evaluated in evaluations if evaluated[0] in whole]
+        best = [] if self.keep_best is None else self.keep_best.steps(there)
+        for step in (*(step for step in whole[self.keep :] if step not in best), *self.passed_over):
             _remove(path_of(self.folder, step))
         self.passed_over.intersection_update(saved_steps(self.folder))  # what could not be removed
 
@@ -249,13 +274,24 @@ class Checkpointer:
     def _read(self, checkpoint: Path) -> About:
         check_goes_on_as(checkpoint, self.run.settings, self.run.identity)
         about, entries = _described(checkpoint)
+        optimizer = self.executor.optimizer
+        if about.optimizer != optimizer.described:
+            raise CheckpointError(
+                f"{checkpoint} is of a run with the optimizer {about.optimizer}, and this one is {optimizer.described}; "
+                "make the one of that run, or start a run of its own in another folder"
+            )
         if about.fields != fields(self.executor):
             raise CheckpointError(
                 f"{checkpoint} keeps {', '.join(about.fields)}, which this optimizer does not"
             )
-        moments = tuple(f for f in about.fields if f != PARAMS)
-        self.executor.optimizer.restore(about.num_updates, moments)
-        target = Target(self.executor, about.fields)
+        try:
+            optimizer.restore(about.num_updates, about.numbers)
+        except (TypeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{checkpoint} cannot be read: numbers of the optimizer: {error}"
+            ) from error
+        written = {key: (entry.dtype, entry.shape) for key, entry in entries.items()}
+        target = Target(self.executor, about.fields, written)
         read_parts(checkpoint, entries, target.parts)
         target.finish()
         return about

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.job.run.best import Evaluated
 from trainyard.job.run.errors import CheckpointError
 
 RUN, CHECKSUM = "run.json", "run.json.crc32"
@@ -30,8 +31,11 @@ _KINDS = {
     "program": str,
     "torch": str,
     "plan": str,
+    "data": str,
     "fields": list,
-    **dict.fromkeys(("settings", "options", "batch"), dict),
+    "optimizer": str,
+    "evaluations": list,
+    **dict.fromkeys(("settings", "options", "batch", "numbers"), dict),
 }
 """JSON types of the fields of `About`."""
 
@@ -58,6 +62,10 @@ class About:
     program, torch : see ``same_run.ModelIdentity``.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
+    data : position of the data as text, where the number of the step does not say it; see ``DataReader.state``.
+    evaluations : of the run so far.
+    optimizer : class and options of a user's own optimizer; empty for the others.
+    numbers : what it counts, of its state and by group.
     """
 
     step: int
@@ -69,6 +77,10 @@ class About:
     torch: str
     plan: str
     batch: Mapping[str, int]
+    data: str
+    evaluations: tuple[Evaluated, ...]
+    optimizer: str
+    numbers: Mapping[str, Any]
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -133,6 +145,19 @@ def newest_complete(folder: Path) -> Path:
         f"{folder} {what} no checkpoint. There is nothing to resume from: leave out --resume to begin, or give the "
         "folder of the run"
     )
+
+
+def checkpoint_in(folder: Path) -> Path | None:
+    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If all checkpoints of the folder are damaged.
+    """
+    if (folder / RUN).exists():
+        return folder.resolve()
+    return newest_complete(folder).resolve() if saved_steps(folder) else None
 
 
 def check_unused(folder: Path) -> None:
@@ -219,14 +244,19 @@ def about_in(described: Mapping[str, Any], checkpoint: Path) -> About:
             raise ValueError(
                 f"{reprlib.repr(given['num_updates'])} updates in {reprlib.repr(given['step'])} steps"
             )
-        about = About(**{**given, "fields": tuple(map(str, given["fields"]))})
-    except (TypeError, ValueError, KeyError) as error:
+        evaluations = tuple((int(step), _numbers(values)) for step, values in given["evaluations"])
+        about = About(**{**given, "fields": tuple(map(str, given["fields"])), "evaluations": evaluations})
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{checkpoint / RUN} cannot be read: {type(error).__name__} {error}") from error
     if checkpoint.name != path_of(checkpoint.parent, about.step).name:
         raise CheckpointError(
             f"{checkpoint} has another name than when it was written: it is of step {about.step}"
         )
     return about
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in values.items()}
 
 
 def read_files(described: Mapping[str, Any], checkpoint: Path) -> dict[str, FileEntry]:

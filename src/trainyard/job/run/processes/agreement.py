@@ -53,18 +53,17 @@ def check_same_run(work: WorkerInput, resumes: bool) -> None:
         )
 
 
-def check_same_start(work: WorkerInput, values: Mapping[str, Tensor], step: int) -> None:
+def check_same_values(work: WorkerInput, values: Mapping[str, Tensor]) -> None:
     """Compare the tensors that the ranks begin with, by checksums; all call this together.
 
     Parameters
     ----------
     values : of parameters, buffers and constants, before training.
-    step : the one to come, whose batch is compared; none if the run is over.
 
     Raises
     ------
-    InitialValueError, DataError
-        On all ranks, if values or batch are not the same on all of them.
+    InitialValueError
+        On all ranks, if values are not the same on all of them.
     """
     if work.plan.num_ranks == 1:
         return
@@ -73,7 +72,22 @@ def check_same_start(work: WorkerInput, values: Mapping[str, Tensor], step: int)
             f"{name} has other values on some ranks than on others: each builds the model by itself, and must build "
             "the same. Call torch.manual_seed before, or give the model as a function"
         )
-    batch = work.data.batch(step) if step < work.config.steps else {}
+
+
+def check_same_batch_on_ranks(work: WorkerInput, step: int, batch: Mapping[str, Tensor]) -> None:
+    """Compare the batch of the step to come, by checksums; all call this together.
+
+    Parameters
+    ----------
+    batch : as this rank has it; empty if the run is over.
+
+    Raises
+    ------
+    DataError
+        On all ranks, if it is not the same on all of them.
+    """
+    if work.plan.num_ranks == 1:
+        return
     if name := _first_unlike({name: checksum(t) for name, t in batch.items()}):
         raise DataError(
             f"{name} of step {step} is another on some ranks than on others: each reads the whole batch and takes "

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from trainyard.job.run.step.data import Data, DataError, checksum
+from trainyard.job.run.step.seeded import one_thread
 
 _REMEDY = (
-    "data(step) must return the same for the same step, whenever and in whatever process it is asked, so that a run can "
+    "The data must be the same for the same step, whenever and in whatever process it is asked, so that a run can "
     "stop and go on: index the data set by the step (shuffled by torch.randperm with a seeded generator), and draw "
     "random numbers with torch.Generator().manual_seed(step)"
 )
@@ -58,7 +57,7 @@ def repeatable(data: Data, num_steps: int) -> Repeatable:
         If batches of the same step differ, or there is none; the message names the entry.
     """
     steps = list(range(min(num_steps, 2)))
-    with _one_thread():
+    with one_thread():
         if not isinstance(data, Repeatable):
             seen = {step: _checksums(data, step) for step in steps}
             _compare(data, seen, "when it is asked for again")
@@ -76,8 +75,15 @@ def batch_checksums(data: Data, step: int) -> dict[str, int]:
     DataError
         If it cannot be made.
     """
-    with _one_thread():
+    with one_thread():
         return _checksums(data, step)
+
+
+def check_same_batch(step: int, batch: Mapping[str, Tensor], trained_on: Mapping[str, int]) -> None:
+    """Compare a batch at hand with the one of the same step that an earlier run was trained on; errors as of
+    `check_goes_on`."""
+    again = {name: checksum(tensor) for name, tensor in batch.items()}
+    _compare_sums(step, trained_on, again, "as when the checkpoint was written", _OTHER_RUN)
 
 
 def check_goes_on(data: Data, step: int, trained_on: Mapping[str, int]) -> None:
@@ -92,16 +98,21 @@ def check_goes_on(data: Data, step: int, trained_on: Mapping[str, int]) -> None:
     DataError
         If it is another; the message names the entry.
     """
-    with _one_thread():
+    with one_thread():
         _compare(data, {step: trained_on}, "as when the checkpoint was written", _OTHER_RUN)
 
 
 def _compare(data: Data, seen: Mapping[int, Mapping[str, int]], when: str, remedy: str = _REMEDY) -> None:
     for step in sorted(seen, reverse=True):
-        again = _checksums(data, step)
-        for name in {**seen[step], **again}:
-            if seen[step].get(name) != again.get(name):
-                raise DataError(f"{name} of step {step} is not the same {when}. {remedy}")
+        _compare_sums(step, seen[step], _checksums(data, step), when, remedy)
+
+
+def _compare_sums(
+    step: int, seen: Mapping[str, int], again: Mapping[str, int], when: str, remedy: str
+) -> None:
+    for name in {**seen, **again}:
+        if seen.get(name) != again.get(name):
+            raise DataError(f"{name} of step {step} is not the same {when}. {remedy}")
 
 
 def _checksums(data: Data, step: int) -> dict[str, int]:
@@ -119,14 +130,3 @@ def _checksums(data: Data, step: int) -> dict[str, int]:
             f"the data of step {step} cannot be made: {type(error).__name__}: {error} (line {place.lineno} of "
             f"{place.filename})"
         ) from error
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute a batch on one thread, so that it is rounded the same in every process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

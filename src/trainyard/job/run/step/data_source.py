@@ -1,0 +1,184 @@
+"""Data source: what users train on as batches by step: a function, a Dataset, a DataLoader, or rows by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from trainyard.job.run.step.data import Data, DataError, FunctionData
+from trainyard.job.run.step.data_stream import DataStream
+from trainyard.job.run.step.dataset_rows import DatasetRows, Workers, collate_columns
+from trainyard.job.run.step.repeatable import Repeatable
+from trainyard.job.run.step.row_order import RowOrder
+
+__all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data"]
+
+Source = Any
+"""`Data`; a function ``data(step)``; a ``Dataset``, an ``IterableDataset`` or a ``DataLoader`` of PyTorch; a dataset of
+Hugging Face ``datasets``; a sequence of rows; or another object that yields batches whenever it is iterated."""
+
+_KNOWN = (
+    "a function data(step), a Dataset, an IterableDataset or a DataLoader of PyTorch, a dataset of Hugging Face, a list "
+    "of rows, or an object that yields batches whenever it is iterated"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LazyData:
+    """Data that each process makes for itself, and that is sent as the function that makes it.
+
+    Attributes
+    ----------
+    make : returns the data; defined at the top level of a module.
+    """
+
+    make: Callable[[], Data]
+
+    @cached_property
+    def made(self) -> Data:
+        """The data of this process."""
+        return self.make()
+
+    def batch(self, step: int) -> Mapping[str, Tensor]:
+        """All rows of a step, by path."""
+        return self.made.batch(step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"make": self.make}
+
+
+def plain_data(data: Data) -> Data:
+    """Return the data itself of what stands for it."""
+    if isinstance(data, Repeatable):
+        return plain_data(data.data)
+    return plain_data(data.made) if isinstance(data, LazyData) else data
+
+
+def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
+    """Return batches by step of what a user gives to train on.
+
+    A Dataset is shuffled: the order of an epoch is a function of ``seed`` and of the epoch's number. A DataLoader says by
+    itself whether it shuffles; the seed is that of its generator, if it has one.
+
+    Parameters
+    ----------
+    num_rows : of a step.
+
+    Raises
+    ------
+    DataError
+        If the loader's batches have another number of rows, it divides rows over processes by itself, or its last batch
+        of an epoch is shorter.
+    TypeError
+        If it is none of these.
+    """
+    if has_columns(source):
+        collate = collate_columns
+        if hasattr(source, "__getitem__"):
+            return DatasetRows(source, RowOrder(len(source), num_rows, True, seed), collate)
+        return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
+    if isinstance(source, DataLoader):
+        return _of_loader(source, num_rows, seed)
+    if isinstance(source, IterableDataset):
+        return DataStream(DataLoader(source, num_rows, drop_last=True), seed)
+    if not isinstance(source, Dataset):
+        if callable(getattr(source, "batch", None)):
+            data: Data = source
+            return data
+        if callable(source):
+            return FunctionData(source)
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return DatasetRows(source, RowOrder(len(source), num_rows, True, seed))
+    if hasattr(source, "__iter__"):
+        if iter(source) is source:
+            raise DataError(
+                f"a {type(source).__name__} can be read once only, so a run could not go on with it. Give the object "
+                "that it is made of, which can be iterated again"
+            )
+        return DataStream(source, seed)
+    raise TypeError(f"the data is a {type(source).__name__}; give {_KNOWN}")
+
+
+def has_columns(source: Source) -> bool:
+    """Whether a source has rows by columns, as Hugging Face ``datasets`` has."""
+    return hasattr(source, "column_names") and not isinstance(source, DataLoader)
+
+
+def collate_of(loader: DataLoader[Any]) -> Callable[[list[Any]], Any]:
+    """Return the function by which a loader puts rows together."""
+    usual = loader.collate_fn is default_collate
+    return collate_columns if usual and has_columns(loader.dataset) else loader.collate_fn
+
+
+def _of_loader(loader: DataLoader[Any], num_rows: int, seed: int) -> Data:
+    if isinstance(loader.sampler, DistributedSampler):
+        raise DataError(
+            "the loader has a DistributedSampler, which divides rows over processes. Leave the sampler out and say "
+            "shuffle=True: the plan divides the rows of each batch"
+        )
+    if not is_indexed(loader):
+        return DataStream(_collated(loader), seed)
+    batch_rows = loader.batch_size
+    if batch_rows != num_rows:
+        raise DataError(
+            f"the loader's batches have {batch_rows} rows; the model's example batch, and so a step, has {num_rows}. "
+            f"Give batch_size={num_rows}, or an example batch of {batch_rows} rows: batch_size counts the rows of "
+            "all processes together"
+        )
+    length = len(loader.dataset)  # type: ignore[arg-type]
+    if length % num_rows and not loader.drop_last:
+        raise DataError(
+            f"the data set has {length} rows, so the last batch of an epoch would have {length % num_rows} rows "
+            f"instead of {num_rows}. Give the loader drop_last=True, which leaves these rows of an epoch out, or pad the "
+            "data set"
+        )
+    shuffles = isinstance(loader.sampler, RandomSampler)
+    generator = getattr(loader.sampler, "generator", None) or loader.generator
+    own_seed = seed if generator is None else generator.initial_seed()
+    collate = collate_of(loader)
+    return DatasetRows(
+        loader.dataset,
+        RowOrder(length, num_rows, shuffles, own_seed),
+        collate,
+        collate in (default_collate, collate_columns),
+        Workers.of(loader),
+    )
+
+
+def is_indexed(loader: DataLoader[Any]) -> bool:
+    """Whether a loader reads a data set that has an index, in its order or in random order."""
+    sampler = loader.sampler
+    in_order = type(sampler).__name__ == SequentialSampler.__name__
+    shuffled = (
+        type(sampler).__name__ == RandomSampler.__name__
+        and isinstance(sampler, RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
+    iterates_itself = type(loader).__iter__ is not DataLoader.__iter__ and not hasattr(loader, "state_dict")
+    return (
+        not isinstance(loader.dataset, IterableDataset)
+        and hasattr(loader.dataset, "__getitem__")
+        and type(loader.batch_sampler).__name__ == BatchSampler.__name__
+        and (in_order or shuffled)
+        and not iterates_itself
+    )
+
+
+def _collated(loader: DataLoader[Any]) -> DataLoader[Any]:
+    loader.collate_fn = collate_of(loader)
+    return loader

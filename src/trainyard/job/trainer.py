@@ -1,0 +1,220 @@
+"""Trainer: from a model and data to a trained model, planned for this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.local import cluster_of_profile, local_profile
+from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.plan import DoesNotFitError, Plan
+from trainyard.job.planning import Planned
+from trainyard.job.planning import plan as make_plan
+from trainyard.job.run.checkpoint.folders import read_whole
+from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
+from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
+from trainyard.job.run.processes.evaluations import with_values
+from trainyard.job.run.step.data_source import Source
+from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
+from trainyard.job.run.step.initial import initial_values
+from trainyard.job.run.train import Run
+from trainyard.program.batch import batch_rows
+from trainyard.program.model import Model
+
+__all__ = ["StopTraining", "Trainer"]
+
+
+class StopTraining(Exception):  # noqa: N818 -- it is no error
+    """Ends a training as if its steps were done; raised by a callback."""
+
+
+class Trainer:
+    """Trains a model on this machine.
+
+    `train` trains to the end. A loop over the trainer trains, too, and gets every step:
+
+    >>> for step in Trainer(model, data, steps=100):  # doctest: +SKIP
+    ...     print(step.step, step.losses)
+
+    The processes of the run go on while the body of the loop works. When the loop is left, the run ends after the step
+    that they do, with a checkpoint if there is a folder of checkpoints.
+
+    Parameters
+    ----------
+    model : a model, or a function that builds it.
+    data : what `train` takes: a Dataset, a DataLoader, a dataset of Hugging Face, a function ``data(step)``.
+    steps : of the whole run.
+    optimizer : how parameters are updated; by default AdamW.
+    cluster : to plan for, as `plan` takes it; its devices are processes here. By default this machine.
+    processes : of this machine; by default one, or one for each core, whichever is predicted to be faster.
+    plan : made before; then nothing is planned.
+    strategies, dtype : as `plan` takes them.
+    evaluate : on a held-out set: an `Evaluation`, or its data alone, which is then evaluated after the last step.
+    callbacks : each is called with the `StepMetrics` of every step. `StopTraining` ends the run.
+    checkpoint : folder of checkpoints.
+    init_from : weights to begin with: `InitFrom`, or what that takes.
+    options : further fields of `TrainConfig`, such as ``seed``, ``resume``, ``early_stop``, ``keep_best``.
+
+    Attributes
+    ----------
+    result : of the last run; None before it.
+
+    Raises
+    ------
+    TypeError
+        If an option has no field of that name.
+    ValueError
+        If several of ``cluster``, ``processes`` and ``plan`` are given, or an option has a value that is not allowed.
+    """
+
+    def __init__(
+        self,
+        model: Model | ModelSource,
+        data: Source,
+        *,
+        steps: int,
+        optimizer: OptimizerConfig | None = None,
+        cluster: Cluster | str | None = None,
+        processes: int | None = None,
+        plan: Plan | None = None,
+        strategies: str = "auto",
+        dtype: str = "float32",
+        evaluate: Evaluation | Source | None = None,
+        callbacks: Iterable[Callable[[StepMetrics], None]] = (),
+        checkpoint: Path | str | None = None,
+        init_from: InitFrom | Mapping[str, Tensor] | Path | str | None = None,
+        **options: Any,
+    ) -> None:
+        given = [
+            n for n, v in (("cluster", cluster), ("processes", processes), ("plan", plan)) if v is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} each say where the run takes place; give one of them")
+        if evaluate is not None and not isinstance(evaluate, Evaluation):
+            evaluate = Evaluation(evaluate)
+        self._model, self._data, self._callbacks = model, data, tuple(callbacks)
+        self._cluster, self._processes, self._given_plan = cluster, processes, plan
+        self._strategies, self._dtype = strategies, dtype
+        self.config = TrainConfig(
+            steps,
+            optimizer or OptimizerConfig(),
+            None if checkpoint is None else Path(checkpoint),
+            evaluate=evaluate,
+            init_from=_init_from(init_from),
+            **options,
+        )
+        self.result: TrainResult | None = None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the run; the first use makes it.
+
+        Raises
+        ------
+        PlanError
+            If there is none, or none that fits.
+        """
+        if self._given_plan is not None:
+            return self._given_plan
+        if self._cluster is not None:
+            return self._plan(self._cluster).plan
+        profile = local_profile()
+        counts = sorted({1, profile.num_cores}) if self._processes is None else [self._processes]
+        found = []
+        for count in counts:
+            try:
+                found.append(self._plan(cluster_of_profile(profile, count)))
+            except DoesNotFitError:
+                if count == counts[-1] and not found:
+                    raise
+        return min(found, key=lambda each: (not each.simulation.fits, each.simulation.step_s)).plan
+
+    def _plan(self, cluster: Cluster | str) -> Planned:
+        return make_plan(
+            self._built,
+            cluster,
+            self._strategies,
+            self._dtype,
+            all_devices=True,
+            optimizer=self.config.optimizer,
+        )
+
+    @cached_property
+    def _built(self) -> Model:
+        """The model, with the values that its function draws from the seed."""
+        if isinstance(self._model, Model):
+            return self._model
+        torch.manual_seed(self.config.seed)
+        return self._model()
+
+    def train(self) -> TrainResult:
+        """Train to the last step, and return what the run came to; errors as of `trainyard.train`."""
+        for _ in self:
+            pass
+        assert self.result is not None
+        return self.result
+
+    def __iter__(self) -> Generator[StepMetrics]:
+        """Train, and yield every step; see `Run.steps`. A checkpoint of the trainer's own is continued."""
+        is_stopped = False
+        if self.result is not None and self.result.checkpoint is not None:
+            self.config = replace(self.config, resume=True)
+        run = Run(self._model, self.plan, self._data, self.config)
+        steps = run.steps()
+        try:
+            for step in steps:
+                for callback in self._callbacks:
+                    try:
+                        callback(step)
+                    except StopTraining:
+                        is_stopped = True
+                if is_stopped:
+                    break
+                yield step
+        finally:
+            steps.close()
+            self.result = run.result()
+
+    def evaluate(self, data: Source | Evaluation) -> dict[str, float]:
+        """Return loss and metrics of the trained model on a held-out set, computed in this process.
+
+        Parameters
+        ----------
+        data : as `Evaluation` takes it, or an `Evaluation`.
+
+        Raises
+        ------
+        ValueError
+            If there is no checkpoint of the trained model.
+        """
+        checkpoint = None if self.result is None else self.result.checkpoint
+        if checkpoint is None:
+            raise ValueError(
+                "there is no checkpoint to evaluate; give the trainer checkpoint=FOLDER, and train"
+            )
+        evaluation = (data if isinstance(data, Evaluation) else Evaluation(data)).opened()
+        values = {
+            f"{field}/{path}": value
+            for field in (PARAMS, BUFFERS)
+            for path, value in read_whole(checkpoint, field).items()
+        }
+        initial = initial_values(self._built, self.config.seed)
+        model = with_values(self._built, values, initial, torch.device("cpu"))
+        rows = batch_rows(self._built.batch, self._built.whole)
+        batches = evaluation_batches(evaluation.data, rows)
+        return evaluate_batches(model, batches, evaluation, torch.device("cpu"), self.plan.dtype).means(
+            evaluation
+        )
+
+
+def _init_from(given: InitFrom | Mapping[str, Tensor] | Path | str | None) -> InitFrom | None:
+    if given is None or isinstance(given, InitFrom):
+        return given
+    return InitFrom(Path(given) if isinstance(given, str) else given)
