@@ -87,7 +87,8 @@ def _fields(fields: list[tuple[str, object, object]]) -> list[str]:
         is_plain = default in (None, ()) or isinstance(default, bool | int | float | str)
         text = json.dumps(default) if isinstance(default, str) else repr(default) if is_plain else "..."
         said = "" if default is dataclasses.MISSING else f" = {text}"
-        lines += [] if name.startswith("_") else [f"{name}: {of}{said}"]
+        kind = str(of).replace("'", '"')
+        lines += [] if name.startswith("_") else [f"{name}: {kind}{said}"]
     return ["", "```python", *lines, "```"]
 
 
