@@ -142,8 +142,9 @@ def _state_bytes(executor: Executor) -> int:
     tensors = [*executor.params.values(), *executor.buffers.values()]
     for state in executor.state.buckets.values():
         tensors += [t for t in (state.master, state.weights, state.grads) if t is not None]
-    for slots in executor.optimizer.inner.state.values():
-        tensors += [t for t in slots.values() if isinstance(t, torch.Tensor)]
+    for member in executor.optimizer.inner.members:
+        for slots in member.state.values():
+            tensors += [t for t in slots.values() if isinstance(t, torch.Tensor)]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
