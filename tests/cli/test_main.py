@@ -16,12 +16,14 @@ from trainyard.reading import visible
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
-    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
+    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm "
+    "--evaluate-every --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
     "--processes --strategies --rows --dtype --statistics --momentum",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
-    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm --seed "
+    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm "
+    "--evaluate-every --seed "
     "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
     "--model --momentum",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",

@@ -363,6 +363,10 @@ def test_a_document_of_a_training_has_each_number_in_its_field() -> None:
         "peak_memory_bytes": (29 * 2**20, 53 * 2**20),
         "sent_bytes": (61 * 2**20, 47 * 2**20),
         "skipped": True,
+        "data_s": 0.0,
+        "evaluation": {},
+        "evaluation_s": 0.0,
+        "note": "",
     }
     assert found == {
         "prediction": simulation_document(SIMULATED),

@@ -108,7 +108,7 @@ class Checkpointer:
         self,
         step: int,
         batch: Mapping[str, int],
-        data: str = "",
+        position: str = "",
         evaluations: tuple[Evaluated, ...] = (),
     ) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
@@ -117,7 +117,7 @@ class Checkpointer:
         ----------
         step : steps done.
         batch : checksums of the last one's batch, which rank 0 writes.
-        data : position of the data after it, which rank 0 writes.
+        position : in the data after it, which rank 0 writes.
         evaluations : of the run so far.
 
         Raises
@@ -137,7 +137,7 @@ class Checkpointer:
             self.run.identity.torch,
             executor.plan.to_text(),
             batch,
-            data,
+            position,
             evaluations,
         )
         self.saving = self.thread.submit(self._write, take(executor), about)

@@ -31,7 +31,7 @@ _KINDS = {
     "program": str,
     "torch": str,
     "plan": str,
-    "data": str,
+    "position": str,
     "fields": list,
     "evaluations": list,
     **dict.fromkeys(("settings", "options", "batch"), dict),
@@ -61,7 +61,7 @@ class About:
     program, torch : see ``same_run.ModelIdentity``.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
-    data : position of the data as text, where the number of the step does not say it; see ``DataReader.state``.
+    position : in the data, as text, where the number of the step does not say it; see ``DataReader.state``.
     evaluations : of the run so far.
     """
 
@@ -74,7 +74,7 @@ class About:
     torch: str
     plan: str
     batch: Mapping[str, int]
-    data: str
+    position: str
     evaluations: tuple[Evaluated, ...]
 
 
