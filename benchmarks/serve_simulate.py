@@ -24,7 +24,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.generate import IndependentLengths, LogNormal, Poisson, generate_requests
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 POLICIES = "vllm, vllm_v0, sarathi, orca, vtc, shortest_prompt"

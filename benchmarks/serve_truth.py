@@ -35,7 +35,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.requests.request import MAX_TOKENS, PrefixBlocks, Request, TracedRequest
 from trainyard.serve.results import Served
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 
 @lru_cache(maxsize=64)

@@ -36,13 +36,23 @@ def pages() -> dict[str, str]:
 
 
 def api_page() -> str:
-    """Everything in ``trainyard.__all__``, in alphabetical order, functions after classes."""
+    """Everything in ``__all__`` of Trainyard and of its levels, in alphabetical order, functions after classes."""
     import trainyard
+    import trainyard.fleet
+    import trainyard.serve
 
-    parts = ["# Python API", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
-    found = {name: getattr(trainyard, name) for name in trainyard.__all__}
-    for name, thing in sorted(found.items(), key=lambda item: (not inspect.isclass(item[1]), item[0])):
-        parts += [f"## `trainyard.{name}`", "", *_entry(name, thing), ""]
+    parts = [
+        "# Python API", "", "Made from docstrings by `python docs/build_reference.py`.", "",
+        "`import trainyard as ty` makes all names available, each imported when it is first used: `ty.train`, "
+        "`ty.fleet.simulate`, `ty.serve.plan`.", "",
+    ]  # fmt: skip
+    for package in (trainyard, trainyard.fleet, trainyard.serve):
+        found = {name: getattr(package, name) for name in package.__all__}
+        order = sorted(found.items(), key=lambda item: (not inspect.isclass(item[1]), item[0]))
+        for name, thing in order:
+            if inspect.ismodule(thing):
+                continue  # a level, whose names follow
+            parts += [f"## `{package.__name__}.{name}`", "", *_entry(name, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -77,7 +87,8 @@ def _fields(fields: list[tuple[str, object, object]]) -> list[str]:
         is_plain = default in (None, ()) or isinstance(default, bool | int | float | str)
         text = json.dumps(default) if isinstance(default, str) else repr(default) if is_plain else "..."
         said = "" if default is dataclasses.MISSING else f" = {text}"
-        lines += [] if name.startswith("_") else [f"{name}: {of}{said}"]
+        kind = str(of).replace("'", '"')
+        lines += [] if name.startswith("_") else [f"{name}: {kind}{said}"]
     return ["", "```python", *lines, "```"]
 
 

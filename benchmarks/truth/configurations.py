@@ -45,7 +45,7 @@ from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Served
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from truth.compared import Compared, compare, rows_of
 
 REQUESTS_OF_A_CLIENT, LEAST_LENGTH, BLOCK_TOKENS, NODE_SIZE = 10, 0.8, 16, 8

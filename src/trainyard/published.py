@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from trainyard.errors import TrainyardError
+
 
 class System(Protocol):
     """An entry of a catalog."""
@@ -62,7 +64,7 @@ class Row:
         return self.ours / self.theirs
 
 
-class MissingFilesError(ValueError):
+class MissingFilesError(TrainyardError, ValueError):
     """A table is asked for without the files that it is computed from; the message says how to get them."""
 
 

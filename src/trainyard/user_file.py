@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainyard.errors import TrainyardError
+
 _PREFIX = "trainyard_user_"
 
 
-class UserFileError(ValueError):
+class UserFileError(TrainyardError, ValueError):
     """What `fault_in_user_file` said of an error of another process, whose traceback stays there."""
 
 

@@ -49,6 +49,7 @@ def test_a_training_tells_every_so_many_steps_the_last_and_those_that_are_skippe
     assert capsys.readouterr().err.splitlines() == [
         *(
             f"step {step + 1}/25  loss {9 - step / 8:.3f}  {2_048 + step:,} tokens/s{'  skipped' if step == 4 else ''}"
+            + (f"  0:00:{-((step - 24) // 2):02} left" if step < 24 else "")
             for step in sorted(told)
         ),
         "restarted from step 17 in 2.8 s: rank 1 died",

@@ -17,15 +17,18 @@ from trainyard.reading import visible
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm "
-    "--evaluate-every --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
-    "--processes --strategies --rows --dtype --statistics --momentum",
+    "--seed --clip-value --no-decay --lr-scale --lr-schedule --lr-steps --decay-steps --min-lr-factor --ema-decay "
+    "--evaluate-every --on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall "
+    "--max-checkpoint-size --log-to "
+    "--profile --device --processes --strategies --rows --dtype --statistics --momentum --config --print-config",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --html --statistics --optimizer --momentum",
     "simulate": "PLAN --json --model --cluster --show --html --perfetto --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --betas --eps --weight-decay --clip-norm "
-    "--evaluate-every --seed "
-    "--on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall --max-checkpoint-size --device "
-    "--model --momentum",
+    "--seed --clip-value --no-decay --lr-scale --lr-schedule --lr-steps --decay-steps --min-lr-factor --ema-decay "
+    "--evaluate-every --on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall "
+    "--max-checkpoint-size --log-to "
+    "--profile --device --model --momentum",
+    "export": "CHECKPOINT --json --to --output --config --max-shard-size",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",

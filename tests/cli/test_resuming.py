@@ -10,11 +10,12 @@ from pathlib import Path
 import one_rank
 import pytest
 import torch
+import tyro
 
 from trainyard.cli import main as cli
-from trainyard.cli.resuming import SavedRun, settled
+from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.train import Options
-from trainyard.cli.training import train_config
+from trainyard.cli.training import optimizer_config, train_config
 from trainyard.cli.training_options import DEFAULTS
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
@@ -48,13 +49,41 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
     assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 0)
     assert said == ["goes on after step 4 of the run in f"]
-    assert train_config(found, Path("f"), RUN).optimizer == OptimizerConfig(
+    assert train_config(found, "m", Path("f"), RUN).optimizer == OptimizerConfig(
         lr=0.02, betas=(0.8, 0.9), clip_norm=0.5
     )
     given = settled(Options(model="gpt-tiny", max_checkpoint_size=2_500_000_000), None, said.append)
-    assert train_config(given, Path("f"), None).max_checkpoint_bytes == 2.5e9
+    assert train_config(given, "m", Path("f"), None).max_checkpoint_bytes == 2.5e9
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
     assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 0.0, None, 100)
+
+
+def test_rates_and_groups_are_options_and_are_read_from_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = shlex.split(
+        "--no-decay '1d,**.bias' --lr-scale 'layers.2.*=10' --lr-schedule wsd --decay-steps 3 --min-lr-factor 0.1"
+    )
+    wanted = OptimizerConfig(
+        no_decay=("1d", "**.bias"),
+        lr_scale=(("layers.2.*", 10.0),),
+        lr_schedule="wsd",
+        decay_steps=3,
+        min_lr_factor=0.1,
+    )
+    read = tyro.cli(Options, args=["m", *options], config=(tyro.conf.FlagConversionOff,))
+    assert optimizer_config(settled(read, None, print), "m") == wanted
+    one_rank.run(tmp_path, 4, optimizer=wanted)
+    resumed = Options(model="m", resume=True, checkpoint=tmp_path)
+    assert optimizer_config(settled(resumed, saved_run(resumed), print), "m") == replace(wanted, lr_steps=4)
+    with pytest.raises(
+        CheckpointError, match=r"--no-decay 1d,\*\*\.bias, --lr-scale .*=10, and --no-decay 1d, --lr-scale"
+    ):
+        settled(
+            replace(resumed, no_decay=("1d",), lr_scale=(("layers.2.*", 9.0),)), saved_run(resumed), print
+        )
+    assert cli.main(("train", "gpt-tiny", "--lr-scale", "head.**")) == 2
+    assert "give a pattern and a factor from 0, such as 'head.**=10'" in capsys.readouterr().err
 
 
 def test_what_may_change_is_said_and_the_rest_refused() -> None:
@@ -83,7 +112,7 @@ def test_options_of_another_optimizer_are_refused() -> None:
 def test_defaults_are_those_of_python() -> None:
     usual = settled(Options(model="gpt-tiny"), None, print)
     python = TrainConfig(steps=100)
-    assert train_config(usual, Path("f"), None).optimizer == python.optimizer == OptimizerConfig()
+    assert train_config(usual, "m", Path("f"), None).optimizer == python.optimizer == OptimizerConfig()
     assert {name: DEFAULTS[name] for name in python.options if name in DEFAULTS} == {
         name: value for name, value in python.options.items() if name in DEFAULTS
     }

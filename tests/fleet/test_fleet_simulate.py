@@ -21,7 +21,7 @@ from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import Rounds, simulate_fleet
+from trainyard.fleet.simulate_fleet import Rounds, simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster

@@ -15,7 +15,7 @@ from trainyard.cli.main import main
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.known import NEEDS, KnownJob, ignored
 from trainyard.fleet.policy import Priority
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.attempts import Attempt
 from trainyard.fleet.workload.job import Job, JobRequest, declared_job

@@ -19,7 +19,7 @@ from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster

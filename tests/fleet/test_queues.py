@@ -15,7 +15,7 @@ from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policy import Priority
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.speeds import Speeds

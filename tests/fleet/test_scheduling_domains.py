@@ -18,7 +18,7 @@ from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Traits
 from trainyard.fleet.workload.job import Job, declared_job

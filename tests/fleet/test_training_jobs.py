@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, spot_of
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import Predicted, on_places, training_job

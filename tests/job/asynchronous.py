@@ -44,8 +44,8 @@ STAGE_OF = {"0": 0, "2": 1, "4": 1, "6": 2}
 """The stage of each layer."""
 
 OPTIMIZERS = {
-    "sgd": OptimizerConfig("sgd", lr=0.1, momentum=0.9, weight_decay=0.1),
-    "adamw": OptimizerConfig("adamw", lr=0.01, eps=1e-3, warmup_steps=8),
+    "sgd": OptimizerConfig("sgd", lr=0.1, momentum=0.9, weight_decay=0.1, clip_value=0.05),
+    "adamw": OptimizerConfig("adamw", lr=0.01, eps=1e-3, warmup_steps=4, lr_schedule="linear", lr_steps=6),
 }
 
 
@@ -142,11 +142,23 @@ class Reference:
             param.grad = torch.stack([term[path] for term in terms]).mean(0)
         self.num_updates[stage] += 1
         for group in self.inner[stage].param_groups:
-            group["lr"] = self.optimizer.lr * min(
-                1.0, self.num_updates[stage] / max(1, self.optimizer.warmup_steps)
-            )
+            group["lr"] = self.optimizer.lr * self._factor(stage)
+        square = sum(float(param.grad.square().sum()) for param in self._of(stage).values())
+        if self.optimizer.clip_value:
+            torch.nn.utils.clip_grad_value_(self._of(stage).values(), self.optimizer.clip_value)
         self.inner[stage].step()
-        return sum(float(param.grad.square().sum()) for param in self._of(stage).values())
+        return square
+
+    def _factor(self, stage: int) -> float:
+        """The rate of this update: linear in the steps, each of which has several updates of a stage."""
+        config, update = self.optimizer, self.num_updates[stage]
+        if update <= config.warmup_steps:
+            return update / config.warmup_steps
+        if config.lr_schedule == "constant":
+            return 1.0
+        counts = (sum((a.kind, a.stage) == ("U", stage) for a in own) for own in self.schedule.actions)
+        last = config.lr_steps * max(counts)
+        return 1.0 - (update - 1 - config.warmup_steps) / (last - config.warmup_steps)
 
     def _in_order(self) -> Iterator[Action]:
         """The actions of all ranks, each after those whose results it needs; a joint update once."""

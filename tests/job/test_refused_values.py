@@ -49,7 +49,7 @@ def apply_alone(strategy) -> None:
 
 VALUES = {
     "optimizer": (
-        lambda: OptimizerConfig(name="lion"), ValueError, r"unknown optimizer 'lion'; known: adamw, sgd"),
+        lambda: OptimizerConfig(name="lion"), ValueError, r"unknown optimizer 'lion'; known: adamw, sgd;"),
     "weight decay": (
         lambda: OptimizerConfig(weight_decay=-0.5), ValueError, r"weight_decay cannot be negative, got -0\.5"),
     "betas": (
@@ -58,6 +58,29 @@ VALUES = {
         lambda: OptimizerConfig("sgd", momentum=2.0), ValueError, r"momentum is from 0 to 1, got 2"),
     "momentum of adamw": (
         lambda: OptimizerConfig(momentum=0.5), ValueError, r"momentum 0\.5 is of sgd, not of adamw"),
+    "two kinds of clipping": (
+        lambda: OptimizerConfig(clip_norm=1.0, clip_value=0.5), ValueError,
+        r"clip_norm 1 and clip_value 0\.5 both cut"),
+    "one pattern without a tuple": (
+        lambda: OptimizerConfig(no_decay="1d"), TypeError, r"no_decay is a tuple of patterns, got '1d'; give \('1d',\)"),
+    "a factor of a rate": (
+        lambda: OptimizerConfig(lr_scale=(("head.*", -1.0),)), ValueError,
+        r"a factor from 0, .* got \('head\.\*', -1\.0\)"),
+    "schedule of the rate": (
+        lambda: OptimizerConfig(lr_schedule="step"), ValueError,
+        r"unknown lr_schedule 'step'; known: constant, linear, cosine, wsd, or a function of the step"),
+    "least rate": (
+        lambda: OptimizerConfig(lr_schedule="linear", min_lr_factor=2.0), ValueError,
+        "min_lr_factor is from 0 to 1, got 2"),
+    "least rate of a constant one": (
+        lambda: OptimizerConfig(min_lr_factor=0.1), ValueError, r"min_lr_factor 0\.1 is of a rate that falls \(linear, "),
+    "decay of an average": (
+        lambda: OptimizerConfig(ema_decay=1.0), ValueError, "ema_decay is from 0 to below 1, got 1"),
+    "decay of a cosine": (
+        lambda: OptimizerConfig(lr_schedule="cosine", decay_steps=3), ValueError, r"decay_steps 3 are of wsd"),
+    "more warm-up than steps": (
+        lambda: OptimizerConfig(lr_schedule="wsd", lr_steps=9, warmup_steps=5, decay_steps=5), ValueError,
+        r"has 9 steps \(lr_steps\), and 5 of warm-up and 5 of decay are more"),
     "steps": (
         lambda: TrainConfig(-1), ValueError, "steps cannot be negative, got -1"),
     "restarts": (

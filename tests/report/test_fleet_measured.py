@@ -8,7 +8,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_measured import measured_jobs

@@ -17,12 +17,18 @@ from trainyard.reading.left_out import LeftOut
 from trainyard.report.serve_league import (
     clients_table,
     league,
-    ranked_policies,
     refusal_lines,
     server_table,
 )
 from trainyard.report.serve_page import serve_page
-from trainyard.serve.compare import CannotRun, PolicyRun, compare_policies, follow_request, request_to_follow
+from trainyard.serve.compare import (
+    CannotRun,
+    PolicyRun,
+    compare_policies,
+    follow_request,
+    ranked_policies,
+    request_to_follow,
+)
 from trainyard.serve.requests.change import with_objectives
 
 CLIENTS = ("<b>alice</b>", "bob")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.serve import deploy
+from trainyard.serve import api
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.change import with_objectives
@@ -51,7 +51,7 @@ def serve_small_models(monkeypatch: pytest.MonkeyPatch, folder: Path, **sizes: A
     ) -> ServedModel:
         return split(tensor_parallel, pipeline_stages)
 
-    monkeypatch.setattr(deploy, "served_model", served_model)
+    monkeypatch.setattr(api, "served_model", served_model)
     monkeypatch.chdir(folder)
     return folder
 

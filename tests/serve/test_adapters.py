@@ -18,7 +18,7 @@ from trainyard.serve.deploy import deploy
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.requests.request import TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _LOADING = replace(STEP, adapter_s=0.5)
 

@@ -27,7 +27,7 @@ from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.router import PrefillDecode
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.simulated_model import SimulatedModel
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 
 def training(

@@ -13,7 +13,7 @@ from trainyard.serve.fairness import fairness
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Served
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 

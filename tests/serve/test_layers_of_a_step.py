@@ -21,7 +21,7 @@ from trainyard.serve.draft import BatchDraft
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.preemption import decode_or_preempt
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 
 @dataclass(frozen=True)

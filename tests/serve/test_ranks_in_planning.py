@@ -19,7 +19,7 @@ from trainyard.serve.planning.frontier import steady_states
 from trainyard.serve.planning.plan import plan_serving
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy_choices import given_choices
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.splits import possible_splits
 from trainyard.serve.summary import Summary
 

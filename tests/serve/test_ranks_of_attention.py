@@ -16,7 +16,7 @@ from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _H100 = parse_cluster("1x8xH100")
 

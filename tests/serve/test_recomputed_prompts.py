@@ -9,7 +9,7 @@ from trainyard.serve.batch import Batch
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.sarathi import sarathi
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 _CHUNKS = range(4, 16)

@@ -23,7 +23,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.router import RoutedInstance, Router, router_of
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _STEP = replace(STEP, moved_block_s=1e-3)
 _LOADS = replace(_STEP, adapter_s=0.01)

@@ -12,7 +12,7 @@ from trainyard.serve.errors import DoesNotFitError
 from trainyard.serve.policy_choices import catalog_choices, given_choices
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.router import round_robin
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.splits import possible_splits
 from trainyard.serve.summary import Summary
 

@@ -17,7 +17,7 @@ from trainyard.serve.load_over_time import LoadOverTime
 from trainyard.serve.requests.change import with_objectives
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 from trainyard.serve.router import least_requests, router_of
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 POLICIES = "vllm, vllm_v0, sarathi(chunk_tokens=128), vllm + vtc"
 REQUESTS = [request(n, 0.04 * n, 100 + 37 * n % 500, 20 + 53 * n % 200) for n in range(60)]

@@ -25,7 +25,7 @@ from trainyard.serve.requests.change import with_objectives
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.router import router_of
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.splits import possible_splits
 from trainyard.serve.step_time import LinearStepTime
 from trainyard.serve.summary import Summary

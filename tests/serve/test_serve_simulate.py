@@ -25,7 +25,7 @@ from trainyard.serve.requests.generate import (
 )
 from trainyard.serve.requests.request import PrefixBlocks
 from trainyard.serve.router import least_requests
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 

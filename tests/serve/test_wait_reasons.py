@@ -10,7 +10,7 @@ from trainyard.serve.catalog import parse_policies
 from trainyard.serve.instance import Instance
 from trainyard.serve.request_timeline import RequestSteps, RequestTimeline, TimelineRecordingInstance
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 _STEP_TIME = LinearStepTime(1.0, 0.0, 0.0)

@@ -24,7 +24,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.simulated_model import SimulatedModel
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _STEP = replace(STEP, adapter_s=0.5, weights_s=8.0)
 _NUM_LAYERS = 8

@@ -56,7 +56,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     cluster.require_known()
     with screen.waiting(f"planning with {len(names)} strategies") as progress:
         model = load_model(options.model, options.rows)
-        optimizer = options.optimizer_config()
+        optimizer = options.optimizer_config(options.model)
         found = compare(model, cluster, names, options.dtype, options.statistics, optimizer, progress)
     contenders = ranked([contender_of(name, each) for name, each in zip(names, found, strict=True)])
     title = f"{options.model} on {cluster.name}"

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.config_file import ConfigOptions, with_config
 from trainyard.cli.option_errors import option_error
 from trainyard.cli.option_help import options_help
 from trainyard.cli.outputs import check_outputs
@@ -91,16 +92,16 @@ def _run(given: list[str]) -> int:
     if "-h" in rest or "--help" in rest:
         print(options_help(name, module.Options, shutil.get_terminal_size((110, 24)).columns))
         return 0
-    options = _options(name, module, _with_whole_dtypes(rest))
+    options = _read_options(name, module, rest)
     check_bounds(options)
     check_outputs(options)
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 
     if VERBS[name].has_ranks:
-        from trainyard.job.run.processes.slurm_step import join_slurm_step
+        from trainyard.job.run.processes.launchers import join_launcher
 
-        join_slurm_step()
+        join_launcher()
     screen = Screen(options.json, is_silent())
     outcome = module.act(options, screen)
     screen.show(outcome)
@@ -147,6 +148,17 @@ def _with_whole_dtypes(given: Sequence[str]) -> list[str]:
 def _acts(level: str) -> dict[str, Verb]:
     """Return the verbs of a level, by name."""
     return {name: verb for name, verb in VERBS.items() if name.startswith(f"{level} ")}
+
+
+def _read_options(name: str, module: Any, given: Sequence[str]) -> Any:
+    """Read the verb's options, those of its configuration file before those of the command line."""
+
+    def parse(words: Sequence[str]) -> Any:
+        return _options(name, module, _with_whole_dtypes(words))
+
+    if issubclass(module.Options, ConfigOptions):
+        given = with_config(module.Options, given, parse)
+    return parse(given)
 
 
 def _options(name: str, module: Any, given: list[str]) -> Any:

@@ -20,6 +20,8 @@ _VERBS_OF_EXTRA = {
     "postgres": "fleet daemon --state postgresql://...",
     "ray": "fleet run --backend ray",
     "server": "serve run, serve compare",
+    "tensorboard": "train --log-to tensorboard",
+    "wandb": "train --log-to wandb",
     "kernels": "serve simulate --kernels",
 }
 _SLURM = ("sbatch", "srun", "squeue", "scancel")

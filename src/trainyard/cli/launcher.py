@@ -1,4 +1,4 @@
-"""Ranks that ``torchrun`` started: rank 0 alone plans and prints, and all do what it decided."""
+"""Ranks that a launcher started: rank 0 alone plans and prints, and all do what it decided."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 
-from trainyard.job.run.processes.slurm_step import is_launched
+from trainyard.job.run.processes.launchers import is_launched
 
 __all__ = ["agreed", "is_launched", "is_silent", "num_launched"]
 

@@ -65,7 +65,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                 options.dtype,
                 progress,
                 options.statistics,
-                optimizer=options.optimizer_config(),
+                optimizer=options.optimizer_config(options.model),
             )
     except DoesNotFitError as error:
         document = {"model": options.model, "cluster": options.cluster, "fits": False, "reason": str(error)}

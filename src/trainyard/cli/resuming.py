@@ -112,6 +112,8 @@ def _read(checkpoint: Path) -> SavedRun:
         values = {
             **{name: settings[name] for name in _FIXED},
             "betas": tuple(settings["betas"]),
+            "no_decay": tuple(settings["no_decay"]),
+            "lr_scale": tuple((str(pattern), float(factor)) for pattern, factor in settings["lr_scale"]),
             **about.options,
             # A file gives its own batch, and no rows are asked for.
             "rows": None if is_file(plan.model) else plan.num_rows,
@@ -153,10 +155,10 @@ def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None])
         )
         say(f"goes on after step {run.step} of the run in {run.checkpoint.parent}{changed}")
     options = replace(options, **{name: known[name] for name in names if name not in given})
-    unused = [
-        n for n in OptimizerConfig(options.optimizer or OptimizerConfig.name).unused_options() if n in given
-    ]
-    if unused:
+    built_in = options.optimizer if options.optimizer in ("adamw", "sgd") else None
+    if built_in is not None and (
+        unused := [n for n in OptimizerConfig(built_in).unused_options() if n in given]
+    ):
         other = "adamw" if options.optimizer == "sgd" else "sgd"
         raise ValueError(
             f"{', '.join(_flag(n, given[n]) for n in unused)}: of {other}, not of {options.optimizer}; leave it out, or "

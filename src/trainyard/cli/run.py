@@ -38,25 +38,29 @@ def act(options: Options, screen: Screen) -> Outcome:
         plan.require_processes(num_launched())
     spec = model_for(plan, options.model)
     with screen.waiting("loading PyTorch"):
+        from trainyard.cli.own_optimizer import check_given
         from trainyard.cli.sources import file_data, file_model
         from trainyard.job.planning import load_model, simulate_task
         from trainyard.job.task import Task
+    from trainyard.job.run.processes.metric_logs import require_logs
     from trainyard.report.prediction import does_not_fit, simulation_document
 
     run = saved_run(options)
-    options = settled(options, run, screen.say)
+    given, options = options, settled(options, run, screen.say)
     # What cannot be trained on is refused before anything is simulated.
     require_device(options.device, plan.num_ranks)
+    require_logs(options.log_to)
     with screen.waiting(f"loading {spec}"):
         model = file_model(spec, options.seed or 0)
         data = file_data(spec, options.steps or 0, plan.num_rows, options.seed or 0)
-    screen.say(f"optimizer {optimizer_config(options)}")
+    check_given(given, spec)
+    screen.say(f"optimizer {optimizer_config(options, spec)}")
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan") as progress:
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = load_model(spec, plan.num_rows) if model is None else model
-            optimizer = optimizer_config(options)
+            optimizer = optimizer_config(options, spec)
             task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)

@@ -47,7 +47,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     with screen.waiting("simulating") as progress:
         model = None if options.model is None else load_model(options.model)
-        task = task_of(plan, model, options.optimizer_config())
+        task = task_of(plan, model, options.optimizer_config(options.model))
         simulation = simulate_task(plan, task, options.cluster, progress)
     if options.html is not None:
         from trainyard.report.plan_page import plan_page

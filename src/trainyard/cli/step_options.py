@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Literal
 
 import tyro
@@ -21,14 +22,32 @@ class OptimizerOptions:
     """Options of the optimizer that decide about memory."""
 
     heading = "training step"
-    optimizer: Literal["adamw", "sgd"] = OptimizerConfig.name
+    optimizer: Literal["adamw", "sgd"] = "adamw"
     """How parameters are updated."""
     momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = OptimizerConfig.momentum
     """For sgd; above 0 the optimizer keeps one more number for each parameter."""
 
-    def optimizer_config(self) -> OptimizerConfig:
-        """As the runtime takes it."""
-        return OptimizerConfig(self.optimizer, momentum=self.momentum)
+    def optimizer_config(self, spec: str | None) -> OptimizerConfig:
+        """As the runtime takes it; a Python file may have its own.
+
+        Parameters
+        ----------
+        spec : the model, as ``load_model`` takes it.
+
+        Raises
+        ------
+        ValueError
+            If the file has its own, and options ask for another.
+        """
+        from trainyard.cli.own_optimizer import check_given, configured
+
+        asked = {"name": self.optimizer, "momentum": self.momentum}
+        given = {
+            "optimizer": self.optimizer if self.optimizer != OptimizerConfig.name else None,
+            "momentum": self.momentum or None,
+        }
+        check_given(SimpleNamespace(**given), spec)
+        return configured(asked, spec)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
+from trainyard.cli.config_file import ConfigOptions, config_text
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.step_options import PRECISION
-from trainyard.cli.training import optimizer_config, train_and_report
+from trainyard.cli.training import optimizer_config, train_and_report, unused_options
 from trainyard.cli.training_device import most_gpus, require_device, this_machine
 from trainyard.cli.training_options import TrainingOptions, usual
 
@@ -28,7 +29,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(TrainingOptions, ConfigOptions):
     """Plan for this machine, say why, and train: a model by name, or a Python file with model() and its data."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -52,13 +53,6 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
-    with screen.waiting("loading PyTorch"):
-        from trainyard.cli.sources import file_data, file_model
-    from trainyard.job.plan import DoesNotFitError, parse_plan
-    from trainyard.program.batch import batch_rows
-    from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
-    from trainyard.report.tables import facts_table
-
     if is_launched() and options.processes not in (None, num_launched()):
         raise ValueError(
             f"--processes {options.processes}: the launcher started {num_launched()} processes; leave the option out, or "
@@ -66,14 +60,29 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     run = saved_run(options)
     keeps_plan = run is not None and run.goes_on_under_its_plan(options)
-    options = settled(options, run, screen.say)
+    given, options = options, settled(options, run, screen.say)
+    if options.print_config:
+        config = config_text(options, unused_options(options.optimizer))
+        return Outcome({"config": config}, (config.rstrip(),))
+    with screen.waiting("loading PyTorch"):
+        from trainyard.cli.own_optimizer import check_given, options_of_file
+        from trainyard.cli.sources import file_data, file_model
+    from trainyard.job.plan import DoesNotFitError, parse_plan
+    from trainyard.job.run.processes.metric_logs import require_logs
+    from trainyard.program.batch import batch_rows
+    from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
+    from trainyard.report.tables import facts_table
+
     # What cannot be trained on is refused before anything is planned.
     require_device(options.device, options.processes or 1)
+    require_logs(options.log_to)
     with screen.waiting(f"loading {options.model}"):
         model = file_model(options.model, options.seed or 0)
         rows = 0 if model is None else batch_rows(model.batch, model.whole)
         data = file_data(options.model, options.steps or 0, rows, options.seed or 0)
-    screen.say(f"optimizer {optimizer_config(options)}")
+    check_given(given, options.model)
+    screen.say(f"optimizer {optimizer_config(options, options.model)}")
+    config = config_text(options, (*unused_options(options.optimizer), *options_of_file(options.model)))
     found = None
     if not is_silent():
         try:
@@ -88,7 +97,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
     command = f"trainyard train {quote(options.model)}"
-    return train_and_report(command, options.model, plan, simulation, data, options, screen, run)
+    return train_and_report(command, options.model, plan, simulation, data, options, screen, run, config)
 
 
 def _as_before(
@@ -100,7 +109,7 @@ def _as_before(
 
     plan = run.plan
     model = load_model(options.model, options.rows) if model is None else model
-    optimizer = optimizer_config(options)
+    optimizer = optimizer_config(options, options.model)
     task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
     run.check(plan, task)
     if not simulates:
@@ -139,7 +148,7 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
                     progress,
                     options.statistics or "batch",
                     all_devices=True,
-                    optimizer=optimizer_config(options),
+                    optimizer=optimizer_config(options, options.model),
                 )
             except DoesNotFitError:
                 if count != counts[-1] or found:

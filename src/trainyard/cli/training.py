@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.config_file import CONFIG_NAME
 from trainyard.cli.interruption import reporting_resume_command, resume_command
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.step_profiling import ProfiledRun, profiled
 from trainyard.cli.training_options import OPTIMIZER_OPTIONS, TrainingOptions
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.config import BUILT_IN, BY_NAME
+from trainyard.private import make_private, write_private
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ def train_and_report(
     options: TrainingOptions,
     screen: Screen,
     run: SavedRun | None,
+    written: str = "",
 ) -> Outcome:
     """Train under a plan, show the loss falling, and put what was predicted beside what was measured.
 
@@ -55,6 +61,7 @@ def train_and_report(
     simulation : of the plan on this machine; None on a rank that does not speak.
     own_data : of a model that is a file, if that has any.
     run : that goes on, if one does.
+    written : options that the run uses, for a file in its folder; none if empty.
     """
     from trainyard.cli.sources import data_of, file_evaluation, model_source
     from trainyard.job.run.train import train
@@ -62,8 +69,10 @@ def train_and_report(
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
     )
+    ideal_step_s = 0.0 if simulation is None else simulation.ideal_step_s
     config = replace(
-        train_config(options, folder, run), evaluate=file_evaluation(spec, options.evaluate_every)
+        train_config(options, spec, folder, run, ideal_step_s),
+        evaluate=file_evaluation(spec, options.evaluate_every),
     )
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
@@ -73,30 +82,70 @@ def train_and_report(
         reporting_resume_command(command, folder, screen.say),
         _shown(screen, config.steps) as (on_step, on_restart),
     ):
-        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
+        noted = _writing(folder / CONFIG_NAME, written, on_step) if written else on_step
+        result = train(model_source(spec, plan.num_rows), plan, data, config, noted, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
     document = {
         "plan": plan.to_text(),
-        "optimizer": asdict(config.optimizer),
+        "optimizer": config.optimizer.settings(),
         **_document(simulation, result),
     }
-    return Outcome(document, _body(simulation, result, command, config))
+    body = _body(simulation, result, command, config)
+    if not config.profile or not result.metrics or config.log is None:
+        return Outcome(document, body)
+    ran = ProfiledRun(spec, plan, simulation, config.optimizer, config.device, config.log, folder)
+    found, shown = profiled(ran, screen)
+    return Outcome({**document, **found}, (*body, *shown))
 
 
-def optimizer_config(options: TrainingOptions) -> OptimizerConfig:
-    """Return the optimizer that options ask for, which have their defaults filled in."""
-    asked: dict[str, Any] = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
-    return OptimizerConfig(options.optimizer or OptimizerConfig.name, **asked)
+def _writing(path: Path, text: str, on_step: Callable[[StepMetrics], None]) -> Callable[[StepMetrics], None]:
+    """Write a file at the first step, when the folder is the run's own; then as ``on_step`` alone."""
+    is_first = True
+
+    def write(metrics: StepMetrics) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            make_private(path.parent)
+            write_private(path, text)
+        on_step(metrics)
+
+    return write
 
 
-def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -> TrainConfig:
+def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
+    """Return the optimizer that options ask for, which have their defaults filled in, or that of a Python file.
+
+    Parameters
+    ----------
+    spec : the model, as ``load_model`` takes it.
+    """
+    from trainyard.cli.own_optimizer import configured
+
+    asked = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
+    return configured({"name": options.optimizer or OptimizerConfig.name, **asked}, spec)
+
+
+def unused_options(optimizer: str | None) -> tuple[str, ...]:
+    """Name the options that an optimizer by its name leaves without effect; of a Python file's own, also its name."""
+    name: Any = optimizer or OptimizerConfig.name
+    if name in BY_NAME:
+        return OptimizerConfig(name).unused_options()
+    return ("optimizer", *BUILT_IN)
+
+
+def train_config(
+    options: TrainingOptions, spec: str, folder: Path, run: SavedRun | None, ideal_step_s: float = 0.0
+) -> TrainConfig:
     """Options with defaults filled in, as the runtime takes them.
 
     Parameters
     ----------
+    spec : the model, as ``load_model`` takes it.
     folder : of checkpoints and logs.
     run : that goes on, if one does.
+    ideal_step_s : of the simulation of the plan, for MFU.
     """
     from trainyard.job.run.config import TrainConfig
 
@@ -107,10 +156,13 @@ def train_config(options: TrainingOptions, folder: Path, run: SavedRun | None) -
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,
-        optimizer_config(options),
+        optimizer_config(options, spec),
         folder,
         resume=options.resume,
         log=folder / "log",
+        log_to=options.log_to,
+        profile=options.profile,
+        ideal_step_s=ideal_step_s,
         stall_s=options.stall,
         max_checkpoint_bytes=options.max_checkpoint_size or float("inf"),
         **how,
@@ -130,11 +182,13 @@ def _shown(
     if not screen.messages.is_terminal:
         with screen.waiting("starting the processes") as progress:
             every = max(1, -(-steps // _LOGGED_LINES))
+            time_left = _time_left(steps)
 
             def on_step(metrics: StepMetrics) -> None:
                 progress("training", f"step {metrics.step + 1} of {steps}")
+                left = time_left(metrics)
                 if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
-                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+                    screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}{left}")
                 _say_evaluation(screen, metrics)
 
             yield on_step, on_restart
@@ -160,6 +214,18 @@ def _say_evaluation(screen: Screen, metrics: StepMetrics) -> None:
     if metrics.evaluation:
         values = "  ".join(f"{name} {value:.3f}" for name, value in metrics.evaluation.items())
         screen.say(f"held out, after step {metrics.step + 1}: {values}")
+
+
+def _time_left(steps: int) -> Callable[[StepMetrics], str]:
+    """Return a function that takes every step of a run and tells the time that is left, by the mean of those done."""
+    seconds: list[float] = []
+
+    def tell(metrics: StepMetrics) -> str:
+        seconds.append(metrics.seconds + metrics.checkpoint_s)
+        left_s = math.ceil(statistics.fmean(seconds) * (steps - metrics.step - 1))
+        return f"  {timedelta(seconds=left_s)} left" if metrics.step + 1 < steps else ""
+
+    return tell
 
 
 def _said(metrics: StepMetrics) -> str:

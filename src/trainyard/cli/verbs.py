@@ -40,6 +40,7 @@ VERBS = MappingProxyType(
         "plan": Verb("trainyard.cli.plan", "find a plan for a model on a cluster, and say why"),
         "simulate": Verb("trainyard.cli.simulate", "predict what one step of a plan takes"),
         "run": Verb("trainyard.cli.run", "train with a saved plan", has_ranks=True),
+        "export": Verb("trainyard.cli.export", "write the weights of a checkpoint for other programs"),
         "compare": Verb("trainyard.cli.compare", "rank strategies on the same model and cluster"),
         "hardware": Verb("trainyard.cli.hardware", "describe a cluster; measure this machine"),
         "papers": Verb("trainyard.cli.papers", "list the published systems, or tell about one"),

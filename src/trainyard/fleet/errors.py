@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.errors import TrainyardError
 from trainyard.hardware.cluster import Cluster
 
 __all__ = ["FleetError", "UnfitJobError", "one_line", "require_one_type"]
@@ -9,7 +10,7 @@ __all__ = ["FleetError", "UnfitJobError", "one_line", "require_one_type"]
 _LONGEST = 500
 
 
-class FleetError(ValueError):
+class FleetError(TrainyardError, ValueError):
     """Something given to the fleet level that cannot be; the message says what is allowed."""
 
 

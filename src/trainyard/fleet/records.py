@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
+from trainyard.shown import Shown
 
 Floats = NDArray[np.float64]
 
@@ -78,8 +79,8 @@ class Span:
     devices: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class FleetRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class FleetRun(Shown):
     """A run of a workload under a policy; columns are by job, in the order in which they ended.
 
     Attributes
@@ -253,6 +254,50 @@ class FleetRun:
         had_s = float(self.device_s.sum())
         return self.busy * (1.0 - float(self.lost_device_s.sum()) / had_s) if had_s > 0 else 0.0
 
+    def times(self) -> dict[str, float | int]:
+        """How many jobs ended and were refused, and their times in seconds, by name: what the documents of a run have."""
+        counts: dict[str, float | int] = {
+            "num_jobs": len(self.jobs),
+            "num_refused": len(self.refused),
+            "num_missed_deadlines": self.num_missed,
+        }
+        if not self.jobs:
+            return counts
+        columns = {
+            "completion": self.completion_s,
+            "waiting": self.waiting_s,
+            "first_wait": self.first_wait_s,
+        }
+        for name, values in columns.items():
+            counts |= {
+                f"mean_{name}_s": float(values.mean()),
+                f"median_{name}_s": float(np.percentile(values, 50)),
+                f"p99_{name}_s": float(np.percentile(values, 99)),
+            }
+        return counts | {
+            "mean_slowdown": self.mean_slowdown,
+            "worst_unfairness": self.worst_unfairness,
+            "device_s": float(self.device_s.sum()),
+            "lost_device_s": float(self.lost_device_s.sum()),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """The run in one row: its policy, and what jobs and devices did, by name."""
+        return {
+            "policy": self.policy,
+            "placement": self.placement,
+            "queues": self.queues,
+            **self.times(),
+            "num_left_out": len(self.left_out),
+            "makespan_s": self.makespan_s,
+            "busy": self.busy,
+            "useful": self.useful,
+            "busy_device_s": self.busy_device_s,
+            "num_preemptions": self.num_preemptions,
+            "num_failures": self.num_failures,
+            "num_decisions": self.num_decisions,
+        }
+
     @property
     def num_jobs(self) -> int:
         """Jobs that came: those that ended, those that were refused, and those that were left out."""
@@ -262,6 +307,11 @@ class FleetRun:
     def num_missed(self) -> int:
         """Jobs that did not end by their deadline, because it was later or because they were refused."""
         return int((self.finish_s > self.deadline_s).sum() + np.isfinite(self.refused_deadline_s).sum())
+
+
+def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
+    """Shortest mean completion time first; but who ran fewer jobs, because it refused some, comes after who ran more."""
+    return tuple(sorted(runs, key=lambda run: (-len(run.jobs), run.mean_completion_s)))
 
 
 def _ratio(times_s: Floats, to_s: Floats) -> Floats:

@@ -17,7 +17,7 @@ from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.recorded import AS_RECORDED
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import prepared_run
+from trainyard.fleet.simulate_fleet import prepared_run
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster

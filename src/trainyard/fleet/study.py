@@ -26,6 +26,7 @@ from trainyard.fleet.scheduler import (
 )
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
+from trainyard.shown import ShownOnPage
 
 Floats = NDArray[np.float64]
 
@@ -92,8 +93,8 @@ class Standing:
     groups: Mapping[str, Mapping[str, Mapping[str, Interval]]]
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(ShownOnPage):
     """Policies over many workloads.
 
     Attributes

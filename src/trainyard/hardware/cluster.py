@@ -25,6 +25,7 @@ from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.routing import RouteTable
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology
 from trainyard.reading import shown
+from trainyard.shown import Shown
 
 __all__ = ["WITHIN", "Bools", "Cluster", "Ints", "Node"]
 
@@ -34,8 +35,8 @@ WITHIN = 2
 """Overlap in `Cluster.partition_table` of a partition with a row that has all its nodes."""
 
 
-@dataclass(frozen=True)
-class Cluster:
+@dataclass(frozen=True, repr=False)
+class Cluster(Shown):
     """Nodes with devices, and the links between them.
 
     Devices are numbered through the nodes in order: a rank of level 1 is such a number. The route between two is
@@ -45,23 +46,15 @@ class Cluster:
 
     Parameters
     ----------
-    name
-        Text form or file name it was made from.
-    nodes
-        The machines.
-    fabric
-        What joins them; by default a non-blocking switch, whose only limits are the NICs.
-    profile
-        Measurements, where the cluster is this machine.
-    partitions
-        Names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual cluster
-        is called so has nodes of that partition only.
-    changes
-        When nodes come and go while jobs run, in the order of time.
-    away
-        Numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
-    outside
-        Numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
+    name : text form or file name it was made from.
+    nodes : the machines.
+    fabric : what joins them; by default a non-blocking switch, whose only limits are the NICs.
+    profile : measurements, where the cluster is this machine.
+    partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
+        cluster is called so has nodes of that partition only.
+    changes : when nodes come and go while jobs run, in the order of time.
+    away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
+    outside : numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
     """
 
     name: str

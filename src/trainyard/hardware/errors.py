@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trainyard.errors import TrainyardError
 from trainyard.reading import shown
 
 __all__ = ["HardwareError", "unknown_name"]
 
 
-class HardwareError(ValueError):
+class HardwareError(TrainyardError, ValueError):
     """A description of hardware that cannot be used: what was given, what is allowed, what to do."""
 
 

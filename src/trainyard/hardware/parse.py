@@ -42,11 +42,13 @@ from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.text import cluster_from_text
 from trainyard.hardware.topology import MAX_NODE_DEVICES, Link, NodeTopology, edges_from
 from trainyard.reading import Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.arguments import require_type
 from trainyard.reading.limits import MOST_DEVICES
 
 __all__ = [
     "cluster_from_dict",
     "cluster_from_yaml",
+    "cluster_of",
     "is_described_by_name",
     "num_named_devices",
     "parse_cluster",
@@ -84,6 +86,21 @@ def parse_cluster(text: str | Path) -> Cluster:
         If it is none of these; a `ValueError`.
     """
     return _cluster_within(text, ())
+
+
+def cluster_of(given: Cluster | str | Path) -> Cluster:
+    """Return a cluster that is given itself, or as `parse_cluster` reads it.
+
+    Raises
+    ------
+    WrongTypeError
+        If it is neither a cluster nor text.
+    HardwareError
+        If the text describes no cluster.
+    """
+    advice = 'a Cluster, or text that describes one, such as "2x8xA100-80G" or "local"'
+    require_type("cluster", given, (Cluster, str, Path), advice)
+    return given if isinstance(given, Cluster) else parse_cluster(given)
 
 
 def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:

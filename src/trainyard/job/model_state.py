@@ -70,8 +70,13 @@ def state_of(types: ParameterTypes, optimizer: OptimizerConfig, divided: Collect
     """
     kept = 0 if "parameters" in divided else 2
     parameters = kept * types.half_share + 4 * (1 - types.half_share)
-    moments = 4 * len(optimizer.moments)
-    return StateBytes(parameters, 4, 4 * types.half_share + moments, types.frozen_element_bytes)
+    kept_bytes = 4 * types.half_share + optimizer.state_bytes
+    return StateBytes(parameters, 4, kept_bytes, types.frozen_element_bytes)
+
+
+def trained_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that are trained, by path."""
+    return {path: tuple(p.shape) for path, p in module.named_parameters() if p.requires_grad}
 
 
 def num_trained(program: Program) -> int:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainyard.garbage import collecting_rarely
 from trainyard.hardware.cluster import Cluster
-from trainyard.hardware.parse import parse_cluster
+from trainyard.hardware.parse import cluster_of
+from trainyard.job.arguments import require_model, require_optimizer, require_plan, require_strategies
 from trainyard.job.catalog import parse_strategies, published_strategies
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError, Statistics, model_for
@@ -23,12 +25,14 @@ from trainyard.program.model import Model
 from trainyard.program.tracing.conversions import HALF
 from trainyard.progress import Progress, no_progress
 from trainyard.reading import listed
+from trainyard.reading.arguments import name_list
+from trainyard.shown import ShownOnPage
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
 
-@dataclass(frozen=True, eq=False)
-class Planned:
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned(ShownOnPage):
     """A plan and what is known of it.
 
     Attributes
@@ -50,6 +54,48 @@ class Infeasible:
 
     strategies: str
     reason: str
+
+
+class PlanComparison(ShownOnPage, tuple[Planned | Infeasible, ...]):
+    """What `compare` found, in the order of the strategies: plans, and those that have none.
+
+    Attributes
+    ----------
+    strategies : as they were named, in the same order.
+    """
+
+    strategies: tuple[str, ...]
+
+    def __new__(cls, strategies: Sequence[str], found: Sequence[Planned | Infeasible]) -> PlanComparison:
+        made = super().__new__(cls, found)
+        made.strategies = tuple(strategies)
+        return made
+
+    @property
+    def best(self) -> Planned | None:
+        """The fastest plan that fits; None if there is none."""
+        fitting = [each for each in self if isinstance(each, Planned) and each.simulation.fits]
+        return min(fitting, key=lambda each: each.simulation.step_s, default=None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The figures of each strategy, in the order in which they were named, as ``pandas.DataFrame`` takes them."""
+        return [_row(name, each) for name, each in zip(self.strategies, self, strict=True)]
+
+
+def _row(name: str, found: Planned | Infeasible) -> dict[str, Any]:
+    if isinstance(found, Infeasible):
+        return {"strategies": name, "fits": False, "reason": found.reason}
+    simulation = found.simulation
+    return {
+        "strategies": name,
+        "fits": simulation.fits,
+        "reason": simulation.shortage,
+        "step_s": simulation.step_s,
+        "rows_per_s": simulation.rows_per_s,
+        "mfu": simulation.plausible_mfu,
+        "peak_memory_bytes": simulation.peak_memory_bytes,
+        "num_ranks": found.plan.num_ranks,
+    }
 
 
 def load_model(spec: str, rows: int | None = None) -> Model:
@@ -100,8 +146,13 @@ def plan(
         simulation that says so.
     PlanError
         If the strategies have no plan for this model on this cluster; the message says what would help.
+    WrongTypeError
+        If an argument is of another type.
     """
-    place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
+    require_model(model)
+    require_strategies(strategies)
+    require_optimizer(optimizer)
+    place = cluster_of(cluster)
     task = Task(model, dtype, statistics, optimizer=optimizer or OptimizerConfig())
     return plan_task(task, place, strategies, progress, all_devices)
 
@@ -121,6 +172,7 @@ def plan_task(
         As `plan`.
     """
     started = time.perf_counter()
+    task.check_patterns()
     named = parse_strategies(strategies)
     setting = make_setting(task, place, progress, all_devices)
     with collecting_rarely():
@@ -205,7 +257,12 @@ def simulate(
     PlanError
         If the plan was made for another model, or for one in a Python file and none is given, or needs more devices.
     """
-    return simulate_task(plan, task_of(plan, model, optimizer), cluster)
+    require_plan(plan)
+    if model is not None:
+        require_model(model)
+    require_optimizer(optimizer)
+    place = None if cluster is None else cluster_of(cluster)
+    return simulate_task(plan, task_of(plan, model, optimizer), place)
 
 
 def task_of(plan: Plan, model: Model | None = None, optimizer: OptimizerConfig | None = None) -> Task:
@@ -224,8 +281,8 @@ def simulate_task(
     PlanError
         As `simulate`.
     """
-    given = cluster or plan.place or plan.cluster
-    place = given if isinstance(given, Cluster) else parse_cluster(given)
+    task.check_patterns()
+    place = cluster_of(cluster or plan.place or plan.cluster)
     if plan.num_ranks > place.num_devices:
         raise PlanError(
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
@@ -242,12 +299,30 @@ def compare(
     statistics: Statistics = "batch",
     optimizer: OptimizerConfig | None = None,
     progress: Progress = no_progress,
-) -> tuple[Planned | Infeasible, ...]:
-    """Plan with each of several strategies; those that have no plan say why."""
+) -> PlanComparison:
+    """Plan with each of several strategies; those that have no plan say why.
+
+    Parameters
+    ----------
+    strategies : a list of what `plan` takes.
+    model, cluster, dtype, statistics, optimizer : as of `plan`.
+
+    Raises
+    ------
+    WrongTypeError
+        If an argument is of another type, such as one string instead of a list of strategies.
+    ValueError
+        If a strategy is unknown.
+    """
+    require_model(model)
+    require_optimizer(optimizer)
+    names, place = name_list("strategies", strategies), cluster_of(cluster)
+    for name in names:
+        parse_strategies(name)
     found: list[Planned | Infeasible] = []
-    for name in strategies:
+    for name in names:
         try:
-            found.append(plan(model, cluster, name, dtype, progress, statistics, optimizer=optimizer))
+            found.append(plan(model, place, name, dtype, progress, statistics, optimizer=optimizer))
         except PlanError as error:
             found.append(Infeasible(name, str(error)))
-    return tuple(found)
+    return PlanComparison(names, found)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast, get_args
 
+from trainyard.errors import TrainyardError
 from trainyard.reading import shown
 
 Kind = Literal["F", "B", "I", "W", "U"]
@@ -45,7 +46,7 @@ _ACTION = re.compile(r"(\d{1,9})(?:([FBIW])(\d{1,9})|U)", re.ASCII)
 _HEADER = re.compile(r"(\S+) stages=(\d{1,9}) microbatches=(\d{1,9})", re.ASCII)
 
 
-class ScheduleError(ValueError):
+class ScheduleError(TrainyardError, ValueError):
     """A schedule that does not train every microbatch exactly once, or deadlocks.
 
     Attributes

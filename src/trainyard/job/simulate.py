@@ -31,6 +31,7 @@ from trainyard.job.simulation.memory import (
     state_bytes,
     totals_memory,
 )
+from trainyard.job.simulation.op_prices import PredictedOp, predicted_op
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
 from trainyard.job.simulation.prices import Prices, Ranks
 from trainyard.job.simulation.result import ShareMemory, Simulation
@@ -117,6 +118,40 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
+
+
+def predicted_ops(
+    lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds
+) -> dict[tuple[int, str], dict[str, PredictedOp]]:
+    """Return the seconds of every op by itself, by pipeline rank and routine, then by the name of its node.
+
+    A routine is a stage and a kind of action (``0F``), ``totals``, or one of the end of a step (``gradients``). Ops that
+    only wait are left out: what they take is no cost of theirs. Other parameters are those of `simulate_plan`.
+    """
+    prices, found = Prices(lowered.plan, cluster, op_seconds), {}
+    library: Library = "nccl" if cluster.profile is None else "gloo"
+    for rank in range(lowered.plan.pipeline):
+        context = rank_context(lowered, rank, library)
+        graphs: dict[str, tuple[fx.Graph, Mapping[fx.Node, float], RankContext]]
+        graphs = {name: (graph, {}, context) for name, graph in lowered.updates[rank].routines.items()}
+        for stage in lowered.stages_of(rank):
+            of_stage = replace(context, is_first=_adds_nothing(lowered, stage.stage))
+            for kind, segment in stage.segments.items():
+                op_s = _op_seconds(lowered, rank, segment, prices)
+                graphs[f"{stage.stage}{kind}"] = segment.graph, op_s, of_stage
+        for call in lowered.calls[rank]:
+            if call.action.kind == "U":
+                graphs[f"{call.action.stage}U"] = lowered.stage_updates[call.update], {}, context
+        if (totals := lowered.totals[rank]) is not None:
+            graphs["totals"] = totals.graph, op_seconds_of(totals, prices.devices(rank), prices), context
+        for routine, (graph, seconds, own) in graphs.items():
+            priced = (
+                (n.name, predicted_op(n, seconds.get(n, 0.0), rank, own, prices))
+                for n in graph.nodes
+                if n.op == "call_function"
+            )
+            found[rank, routine] = {name: op for name, op in priced if op is not None}
+    return found
 
 
 Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]

@@ -21,7 +21,8 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.plan import Plan
 from trainyard.job.setting import RunnerUp, Setting
-from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.simulate import Simulation, predicted_ops, simulate_plan
+from trainyard.job.simulation.op_prices import PredictedOp
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
@@ -69,13 +70,17 @@ class SimulatedSetting(Setting):
 
     def _simulate(self, lowered: Lowered) -> Simulation:
         """Simulate a lowered plan, with measured times of ops if the cluster is this machine, else with the roofline."""
-        cluster = self.cluster
-        op_seconds: OpSeconds = (
-            Roofline()
-            if cluster.profile is None
-            else measured_ops([lowered], cluster, progress=self.progress)
-        )
-        return simulate_plan(lowered, cluster, op_seconds)
+        return simulate_plan(lowered, self.cluster, self._prices_of(lowered))
+
+    def _prices_of(self, lowered: Lowered) -> OpSeconds:
+        if self.cluster.profile is None:
+            return Roofline()
+        return measured_ops([lowered], self.cluster, progress=self.progress)
+
+    def predicted_ops(self, plan: Plan) -> dict[tuple[int, str], dict[str, PredictedOp]]:
+        """The seconds of every op of a plan, as `simulate` has them; see `trainyard.job.simulate.predicted_ops`."""
+        lowered = lower(self.task.program(plan.rows_per_microbatch), plan, self.task.optimizer)
+        return predicted_ops(lowered, self.cluster, self._prices_of(lowered))
 
     def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
         """The ops of a microbatch of the whole model."""

@@ -9,8 +9,10 @@ import torch
 
 from trainyard.divisors import divisors
 from trainyard.job.lower.split import CoupledRowsError, split
-from trainyard.job.model_state import ParameterTypes
+from trainyard.job.model_state import ParameterTypes, trained_shapes
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.groups import check_patterns
+from trainyard.job.optimizer.probe import probe
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
@@ -29,7 +31,7 @@ class Task:
     statistics : of what rows that depend on each other are computed where the batch is split into microbatches: of the
         ``batch``, which refuses to split it, or of each ``microbatch``, which trains something else. See ``Plan``.
     rows : of one step; by default those of the model's example batch.
-    optimizer : how parameters are updated, and so what is kept for each of them.
+    optimizer : how parameters are updated, and so what is kept for each of them. A user's own is probed.
     """
 
     model: Model
@@ -38,6 +40,12 @@ class Task:
     rows: int | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     _programs: dict[int, Program] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        optimizer = self.optimizer
+        if optimizer.make is not None and optimizer.traits is None:
+            traits = probe(optimizer.make, trained_shapes(self.model.module))
+            object.__setattr__(self, "optimizer", replace(optimizer, traits=traits))
 
     @cached_property
     def num_rows(self) -> int:
@@ -76,6 +84,16 @@ class Task:
                 "could train something else than the whole batch. Use one microbatch, whose rows may be "
                 "divided over ranks, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
+
+    def check_patterns(self) -> None:
+        """Check that every pattern of the optimizer stands for a trained parameter of the model.
+
+        Raises
+        ------
+        ValueError
+            If one does not.
+        """
+        check_patterns(self.optimizer, trained_shapes(self.model.module))
 
     @cached_property
     def coupling(self) -> str | None:

@@ -11,6 +11,7 @@ from trainyard.processes.errors import (
 from trainyard.processes.forking import fork_server, start_forked
 from trainyard.processes.lifetime import die_with_parent, killing_descendants
 from trainyard.processes.limited import LimitedProcess
+from trainyard.processes.main_module import can_run_again, pickled
 from trainyard.processes.waiting import wait_for_all
 from trainyard.processes.watch import (
     IDLE_S,
@@ -39,11 +40,13 @@ __all__ = [
     "ProcessState",
     "ProcessWatch",
     "WorkError",
+    "can_run_again",
     "die_with_parent",
     "fork_server",
     "kill_tree",
     "killing_descendants",
     "own_cpu_seconds",
+    "pickled",
     "process_state",
     "start_forked",
     "tree_cpu_seconds",

@@ -13,6 +13,7 @@ import psutil
 
 from trainyard.processes.errors import ProcessLostError
 from trainyard.processes.heap import heap_of_children
+from trainyard.processes.main_module import starting_without_main
 from trainyard.processes.watch import ExceededLimit, ProcessLimits, own_cpu_seconds, watchdog
 
 __all__ = ["fork_server", "start_forked"]
@@ -23,7 +24,7 @@ _LIMITS = ProcessLimits(cpu_s=120.0)
 
 
 def start_forked(process: BaseProcess) -> None:
-    """Start a process of a context of the fork server.
+    """Start a process of a context of the fork server. It runs the main module only if that is safe.
 
     Raises
     ------
@@ -36,7 +37,8 @@ def start_forked(process: BaseProcess) -> None:
         server = fork_server()
         try:
             # Only the CPU of the server itself counts; processes that it forked before may use any amount.
-            with watchdog(server.pid, _LIMITS, partial(_give_up, server, exceeded), own_cpu_seconds):
+            give_up = partial(_give_up, server, exceeded)
+            with starting_without_main(), watchdog(server.pid, _LIMITS, give_up, own_cpu_seconds):
                 process.start()
             return
         except (EOFError, ConnectionError) as error:

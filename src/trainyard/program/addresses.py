@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from torch import fx
 
+from trainyard.errors import TrainyardError
 from trainyard.program.nodes import op_name
 from trainyard.program.patterns import BACKWARD, is_like, is_op_like, kind_of
 from trainyard.reading import shown
@@ -21,7 +22,7 @@ from trainyard.reading import shown
 __all__ = ["AddressError", "Addresses", "Numbering", "address", "give_addresses"]
 
 
-class AddressError(ValueError):
+class AddressError(TrainyardError, ValueError):
     """An address or pattern that stands for no op; the message names some that do."""
 
 

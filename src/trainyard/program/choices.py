@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from trainyard.errors import TrainyardError
 from trainyard.program.addresses import AddressError, address
 from trainyard.program.algebra.notation import Choice, choices, options
 from trainyard.program.algebra.rules import axes_of, tensor_args
@@ -22,7 +23,7 @@ __all__ = ["ChoiceError", "expand_named", "given_choices", "named_in"]
 _PART = "/"
 
 
-class ChoiceError(ValueError):
+class ChoiceError(TrainyardError, ValueError):
     """A choice that an op does not have, or of an op that is not there; the message says which there are."""
 
 

@@ -8,15 +8,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainyard.errors import TrainyardError
+from trainyard.shown import Shown
+
 Loss = Callable[[nn.Module, Any], Tensor | tuple[Tensor, dict[str, Tensor]]]
 
 
-class CaptureError(ValueError):
+class CaptureError(TrainyardError, ValueError):
     """The model cannot be written as one graph; the message names the line and what to do."""
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Shown):
     """One thing to train.
 
     Attributes

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from trainyard.errors import TrainyardError
+
 __all__ = ["BACKWARD", "PatternError", "in_words", "is_like", "is_op_like", "kind_of", "shortened", "spread"]
 
 _Named = TypeVar("_Named", bound=Hashable)
@@ -21,7 +23,7 @@ BACKWARD = "backward."
 _ALL_FORWARD = "**:*"
 
 
-class PatternError(ValueError):
+class PatternError(TrainyardError, ValueError):
     """Two patterns that say different things of one tensor or op; the message names both."""
 
 

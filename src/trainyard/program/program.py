@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from trainyard.program.addresses import Addresses
+from trainyard.shown import Shown
 
 InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
 OutputKind = Literal["loss", "metric", "grad", "buffer", "total", "value"]
@@ -48,8 +49,8 @@ class Output:
     path: str
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Shown):
     """One training step of a model on ``num_rows`` rows of its batch.
 
     The graph holds aten ops and Trainyard's own (random numbers by position), is functional (no op writes to its

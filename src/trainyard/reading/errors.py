@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from reprlib import Repr
 
+from trainyard.errors import TrainyardError
+
 _MOST_LISTED = 40
 _MOST_SAID = 200
 _SHORT = Repr()
@@ -14,7 +16,7 @@ _SHORT.maxlevel = _SHORT.maxlist = _SHORT.maxdict = 2
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
-class ReadingError(ValueError):
+class ReadingError(TrainyardError, ValueError):
     """A text that cannot be read: where that is, what was given, and what is allowed."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -181,3 +182,9 @@ class LeftOut:
                 for each in self.reasons
             ],
         }
+
+
+def warn_of_rows(left_out: LeftOut) -> None:
+    """Warn a caller of a public function where many rows cannot be read."""
+    if left_out.warning:
+        warnings.warn(left_out.warning.removeprefix("warning: "), stacklevel=3)

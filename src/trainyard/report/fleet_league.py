@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from trainyard.fleet.groups import beside
-from trainyard.fleet.records import FleetRun, Unfit
+from trainyard.fleet.records import FleetRun, Unfit, ranked_runs
 from trainyard.fleet.scheduler import CannotRun, Ignored
 from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
@@ -23,7 +23,6 @@ __all__ = [
     "ignored_lines",
     "league",
     "left_out_lines",
-    "ranked_runs",
     "refusals",
     "remarks",
     "run_document",
@@ -33,11 +32,6 @@ Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
 _Cell = tuple[str, Callable[[FleetRun], str]]
 _MOST_NAMED = 3
-
-
-def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
-    """Shortest mean completion time first; but who ran fewer jobs, because it refused some, comes after who ran more."""
-    return tuple(sorted(runs, key=lambda run: (-len(run.jobs), run.mean_completion_s)))
 
 
 def league(
@@ -217,22 +211,11 @@ def run_document(
     by: dict[str, dict[str, Mapping[str, float | int]]] = {}
     for part in parts:
         if part.policy == run.policy:
-            figures = {**_times(part.run), "to_baseline": part.to_baseline}
+            figures = {**part.run.times(), "to_baseline": part.to_baseline}
             by.setdefault(part.dimension.replace(" ", "_"), {})[part.group] = figures
     return {
-        "policy": run.policy,
-        "placement": run.placement,
-        "queues": run.queues,
-        **_times(run),
+        **run.figures(),
         "to_baseline": None if baseline is None else beside(run, baseline),
-        "num_left_out": len(run.left_out),
-        "makespan_s": run.makespan_s,
-        "busy": run.busy,
-        "useful": run.useful,
-        "busy_device_s": run.busy_device_s,
-        "num_preemptions": run.num_preemptions,
-        "num_failures": run.num_failures,
-        "num_decisions": run.num_decisions,
         "refused": [{"job": name, "reason": reason} for name, reason in run.refused],
         "left_out": [
             {
@@ -246,31 +229,4 @@ def run_document(
         "by": by,
         "jobs": job_columns(run),
         "series": {name: column.tolist() for name, column in run.series._asdict().items()},
-    }
-
-
-def _times(run: FleetRun) -> Mapping[str, float | int]:
-    counts = {
-        "num_jobs": len(run.jobs),
-        "num_refused": len(run.refused),
-        "num_missed_deadlines": run.num_missed,
-    }
-    if not run.jobs:
-        return counts
-    found: dict[str, float | int] = dict(counts)
-    for name, values in (
-        ("completion", run.completion_s),
-        ("waiting", run.waiting_s),
-        ("first_wait", run.first_wait_s),
-    ):
-        found |= {
-            f"mean_{name}_s": float(values.mean()),
-            f"median_{name}_s": float(np.percentile(values, 50)),
-            f"p99_{name}_s": float(np.percentile(values, 99)),
-        }
-    return found | {
-        "mean_slowdown": run.mean_slowdown,
-        "worst_unfairness": run.worst_unfairness,
-        "device_s": float(run.device_s.sum()),
-        "lost_device_s": float(run.lost_device_s.sum()),
     }

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.records import FleetRun
+from trainyard.fleet.records import FleetRun, ranked_runs
 from trainyard.fleet.scheduler import CannotRun
 from trainyard.reading.left_out import LeftOut
 from trainyard.report.axes import TimeAxis
@@ -17,7 +17,7 @@ from trainyard.report.colors import series_color
 from trainyard.report.curves import Sample, distributions
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
-from trainyard.report.fleet_league import devices_table, league, ranked_runs
+from trainyard.report.fleet_league import devices_table, league
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import DrawnRun, stints_of

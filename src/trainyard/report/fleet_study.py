@@ -41,7 +41,7 @@ def _ratio(interval: Interval) -> str:
     return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
-def _rows(study: Study) -> Rows:
+def study_rows(study: Study) -> Rows:
     """Refusals and jobs that were left out have a column only where there are any."""
     standings = study.standings
     columns = ["policy", "mean JCT", "to best", f"to {study.baseline}", "p99", "wronged"]
@@ -124,7 +124,7 @@ def _rows_by_group(standings: Sequence[Standing]) -> Rows:
 def study_tables(title: str, study: Study) -> tuple[RichTable | str, ...]:
     """One row per policy, best first, in three tables; and why policies cannot run."""
     return (
-        make_table(title, *_rows(study)),
+        make_table(title, *study_rows(study)),
         make_table("", *_more_rows(study.standings)),
         make_table("", *_rows_of_devices(study.standings), text_columns=2),
         *(f"{each.text} refused: {each.why}" for each in study.refused),
@@ -148,7 +148,7 @@ def study_page(title: str, study: Study) -> str:
     figure = Figure("Mean completion time", [bars], drawn, _NOTE)
     best = standings[0].policy if standings else ""
     tables = [
-        Table("Standings", *_rows(study), best=0),
+        Table("Standings", *study_rows(study), best=0),
         Table("More figures", *_more_rows(standings)),
         Table("Devices", *_rows_of_devices(standings)),
     ]

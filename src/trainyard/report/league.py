@@ -10,7 +10,7 @@ from rich.table import Table
 from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 
-__all__ = ["Contender", "league_table", "ranked"]
+__all__ = ["Contender", "league_rows", "league_table", "ranked"]
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,11 @@ def ranked(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
     return tuple(sorted(contenders, key=lambda c: (not c.fits, c.step_s is None, c.step_s or 0.0)))
 
 
-def league_table(title: str, contenders: Sequence[Contender]) -> Table:
-    """One row per contender, best first, with how many times slower than the best it is.
+_COLUMNS = ("strategy", "step", "to best", "MFU", "memory per device", "plan")
 
-    Parameters
-    ----------
-    title
-        Stands above the table.
-    contenders
-        In any order.
-    """
+
+def league_rows(contenders: Sequence[Contender]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of the league table: one row per contender, best first, each with how much slower it is."""
     order = ranked(contenders)
     best_s = next((c.step_s for c in order if c.fits and c.step_s), None)
     rows = []
@@ -74,6 +69,19 @@ def league_table(title: str, contenders: Sequence[Contender]) -> Table:
         name = f"{place} {each.name}" if each.fits else each.name
         mfu = "" if each.mfu is None else percent_text(each.mfu)
         rows.append((name, seconds_text(each.step_s), against, mfu, memory, what))
-    table = make_table(title, ("strategy", "step", "to best", "MFU", "memory per device", "plan"), rows)
+    return _COLUMNS, tuple(rows)
+
+
+def league_table(title: str, contenders: Sequence[Contender]) -> Table:
+    """The same for the terminal.
+
+    Parameters
+    ----------
+    title
+        Stands above the table.
+    contenders
+        In any order.
+    """
+    table = make_table(title, *league_rows(contenders))
     table.columns[-1].justify = "left"
     return table

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.report.colors import THEMES
 
-__all__ = ["Figure", "Table", "html_page", "nice", "zipped"]
+__all__ = ["Figure", "Table", "html_page", "nice", "tables_html", "zipped"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ def html_page(
             "</body>\n</html>\n",
         )
     )
+
+
+def tables_html(tables: Sequence[Table]) -> str:
+    """Tables as a part of another page, such as a notebook."""
+    return "\n".join(_table(each) for each in tables)
 
 
 # Characters of a cell that is wrapped.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -11,14 +10,13 @@ from rich.table import Table
 from trainyard.report.serve_requests import request_columns
 from trainyard.report.tables import make_table
 from trainyard.report.units import count_text, percent_text, seconds_text
-from trainyard.serve.compare import CannotRun, PolicyRun
-from trainyard.serve.summary import Distribution, Summary
+from trainyard.serve.compare import CannotRun, PolicyRun, ranked_policies
+from trainyard.serve.summary import Summary
 
 __all__ = [
     "clients_table",
     "columns_in_full",
     "league",
-    "ranked_policies",
     "refusal_lines",
     "run_document",
     "serve_tables",
@@ -30,11 +28,6 @@ Rows = tuple[tuple[str, ...], ...]
 _Cell = tuple[str, Callable[[PolicyRun], str]]
 _MOST_NAMED = 3
 _MOST_CLIENTS = 50
-
-
-def ranked_policies(runs: Sequence[PolicyRun]) -> tuple[PolicyRun, ...]:
-    """Sort by mean end-to-end time; a policy that served fewer requests comes after those that served more."""
-    return tuple(sorted(runs, key=lambda run: (-run.summary.num_served, run.summary.e2e.mean_s)))
 
 
 def league(
@@ -149,7 +142,7 @@ def run_document(run: PolicyRun, baseline: PolicyRun | None = None) -> dict[str,
     of_clients = run.results.by_client()
     return {
         "policy": run.name,
-        **_numbers(run.summary),
+        **run.summary.numbers(),
         "to_baseline": None if baseline is None else run.summary.e2e.mean_s / baseline.summary.e2e.mean_s,
         "fairness": run.summary.fairness,
         "utilisation": run.summary.utilisation,
@@ -157,7 +150,7 @@ def run_document(run: PolicyRun, baseline: PolicyRun | None = None) -> dict[str,
         "num_steps": run.results.num_steps,
         "busy_s": run.results.busy_s,
         "clients": [
-            {"client": client, **_numbers(Summary.of(part, 1))} for client, part in of_clients.items()
+            {"client": client, **Summary.of(part, 1).numbers()} for client, part in of_clients.items()
         ],
         "refused": [{"request": each.request.name, "why": each.why} for each in run.results.refused],
         "requests": request_columns(run),
@@ -175,17 +168,6 @@ def clients(runs: Sequence[PolicyRun]) -> tuple[str, ...]:
 def has_objectives(runs: Sequence[PolicyRun]) -> bool:
     """Return whether any request has objectives."""
     return any(run.summary.slo_attainment is not None for run in runs)
-
-
-def _numbers(summary: Summary) -> dict[str, Any]:
-    """Return the numbers that are shown of all requests, and of those of a client."""
-    found = asdict(summary)
-    del found["fairness"], found["utilisation"], found["num_cut"]
-    for name in ("ttft", "tpot", "e2e"):
-        of: Distribution = getattr(summary, name)
-        found |= {f"{name}_{key}": value for key, value in asdict(of).items()}
-        del found[name]
-    return found
 
 
 def _refused(runs: Sequence[PolicyRun]) -> Iterator[str]:

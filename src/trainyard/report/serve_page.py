@@ -13,10 +13,9 @@ from trainyard.report.serve_league import (
     clients_table,
     columns_in_full,
     league,
-    ranked_policies,
     server_table,
 )
-from trainyard.serve.compare import CannotRun, PolicyRun
+from trainyard.serve.compare import CannotRun, PolicyRun, ranked_policies
 from trainyard.serve.request_timeline import RequestTimeline
 
 __all__ = ["serve_page"]

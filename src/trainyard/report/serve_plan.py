@@ -23,6 +23,7 @@ from trainyard.serve.planning.trials import (
 )
 
 __all__ = [
+    "BOTTLENECK_COLUMNS",
     "bottleneck_rows",
     "bottleneck_title",
     "evidence",

@@ -28,7 +28,7 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.router import ROUTERS, router_of
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.splits import ExcludedSplit, MakeSplit, no_split_error, possible_splits
 from trainyard.serve.summary import Summary
 

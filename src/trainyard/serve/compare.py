@@ -18,8 +18,9 @@ from trainyard.serve.request_timeline import RequestSteps, RequestTimeline, Time
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results, Served
 from trainyard.serve.router import Router, round_robin
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.summary import Summary
+from trainyard.shown import Shown
 
 __all__ = [
     "CannotRun",
@@ -27,13 +28,14 @@ __all__ = [
     "baseline_run",
     "compare_policies",
     "follow_request",
+    "ranked_policies",
     "request_to_follow",
     "require_request",
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class PolicyRun:
+@dataclass(frozen=True, eq=False, repr=False)
+class PolicyRun(Shown):
     """A simulated run of one policy.
 
     Attributes
@@ -108,6 +110,11 @@ def compare_policies(
             summary = Summary.of(results, deployment.num_replicas)
             runs.append(PolicyRun(name, policy, results, summary, load.load() if load else None))
     return tuple(runs), tuple(cannot)
+
+
+def ranked_policies(runs: Sequence[PolicyRun]) -> tuple[PolicyRun, ...]:
+    """Sort by mean end-to-end time; a policy that served fewer requests comes after those that served more."""
+    return tuple(sorted(runs, key=lambda run: (-run.summary.num_served, run.summary.e2e.mean_s)))
 
 
 def baseline_run(policies: str, runs: Sequence[PolicyRun], baseline: str | None) -> PolicyRun | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainyard.errors import TrainyardError
+
 __all__ = [
     "DoesNotFitError",
     "ModelFaultError",
@@ -12,7 +14,7 @@ __all__ = [
 ]
 
 
-class ServeError(ValueError):
+class ServeError(TrainyardError, ValueError):
     """An input to the serving level is wrong; the message says what is allowed."""
 
 

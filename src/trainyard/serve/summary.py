@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,15 @@ class Summary:
             fairness(served),
             _share(results.busy_s, span_s * num_instances),
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Numbers that also those of a client have, by name; those of a distribution as ``ttft_mean_s``."""
+        found = asdict(self)
+        del found["fairness"], found["utilisation"], found["num_cut"]
+        for name in ("ttft", "tpot", "e2e"):
+            distribution = found.pop(name)
+            found |= {f"{name}_{key}": value for key, value in distribution.items()}
+        return found
 
     @property
     def share_met(self) -> float:

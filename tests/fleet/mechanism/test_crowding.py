@@ -10,7 +10,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo, srtf
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 

@@ -9,7 +9,7 @@ from restless import CLUSTER, Restless
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.generate import philly_jobs
 
 

@@ -18,7 +18,7 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.simulation import run_progress
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import declared_job

@@ -11,7 +11,7 @@ from restless import CLUSTER, Restless
 from trainyard.fleet.jobs.job_table import Ints
 from trainyard.fleet.mechanism.seen_rates import SeenRates
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Grant, Spot
 

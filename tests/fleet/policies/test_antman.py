@@ -8,7 +8,7 @@ from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster

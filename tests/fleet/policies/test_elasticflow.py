@@ -21,7 +21,7 @@ from trainyard.fleet.policies.elasticflow.shares import (
 )
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.edf import EDFInElasticFlow
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, by_arrival
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.speeds import Speeds

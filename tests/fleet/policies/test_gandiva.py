@@ -10,7 +10,7 @@ import pytest
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster

@@ -12,7 +12,7 @@ from trainyard.fleet.policies.gavel.estimate import completed, most_similar
 from trainyard.fleet.policies.gavel.objectives import MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import SpaceSharing
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.readers.gavel import read_gavel
 from trainyard.fleet.workload.training import Training
 from trainyard.fleet.workload.training_job import training_job

@@ -32,7 +32,7 @@ from trainyard.fleet.policies.gavel.solver.slowdown import _by_prices, _in_highs
 from trainyard.fleet.policies.gavel.solver.water import _filled_in_highs
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.hardware.cluster import Cluster

@@ -12,7 +12,7 @@ from trainyard.fleet.policies.hived.policy import HiveD, hived
 from trainyard.fleet.policies.hived.virtual import Layout, Quotas
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.report.fleet_league import devices_table

@@ -19,7 +19,7 @@ from trainyard.fleet.policies.pollux.genetic import Allocations, Floats, Problem
 from trainyard.fleet.policies.pollux.offspring import make_child
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.replicas.pollux import PolluxProgram, search_of_program
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
 from trainyard.fleet.workload.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Grant, Job, Spot

@@ -22,7 +22,7 @@ from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.replicas.sia import SiaProgram
 from trainyard.fleet.reproduce.programs.sia import gavel_run
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import adaptive
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing

@@ -17,7 +17,7 @@ from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.synergy import FirstFit, SynergyProgram
 from trainyard.fleet.reproduce.synergy import printed_hours, static_run
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.synergy import read_synergy
 from trainyard.hardware.cluster import Cluster, Node

@@ -16,7 +16,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.replicas.tiresias import tiresias_program
 from trainyard.fleet.reproduce.programs.elasticflow import in_slots, num_met
 from trainyard.fleet.reproduce.programs.pollux import tiresias_run
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.training import Training

@@ -9,7 +9,7 @@ from runs import finished
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.policies.tiresias.policy import tiresias
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.parse import parse_cluster

@@ -16,7 +16,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram, most_devices
 from trainyard.fleet.replicas.planned_ends import PlannedEnds
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile
 from trainyard.hardware.cluster import Cluster

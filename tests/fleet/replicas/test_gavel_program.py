@@ -17,7 +17,7 @@ from trainyard.fleet.replicas import gavel
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.readers.gavel import read_gavel
 from trainyard.hardware.cluster import Cluster
 

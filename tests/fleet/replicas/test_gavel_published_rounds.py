@@ -23,7 +23,7 @@ from trainyard.fleet.replicas.gavel import (
     ThroughputProgram,
     WaterFillingProgram,
 )
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.speeds import Speeds

@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.replicas.restarts import Restarts
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster

@@ -9,7 +9,7 @@ from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.slots import Slots
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 

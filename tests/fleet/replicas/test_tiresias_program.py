@@ -14,7 +14,7 @@ from runs import finished
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.replicas.tiresias import tabulated_index, tiresias_program
 from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 

@@ -17,7 +17,7 @@ from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.simulation import compiled_run, simulator
 from trainyard.fleet.simulation.run_progress import ProgressCheck
 from trainyard.fleet.snapshot import Snapshot

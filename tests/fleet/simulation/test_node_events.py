@@ -17,7 +17,7 @@ from trainyard.fleet.mechanism.hazards import Hazards
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError

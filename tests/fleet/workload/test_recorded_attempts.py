@@ -13,7 +13,7 @@ from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
-from trainyard.fleet.simulate import prepared_run
+from trainyard.fleet.simulate_fleet import prepared_run
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.attempts import Attempt, joined
 from trainyard.fleet.workload.job import Job, declared_job

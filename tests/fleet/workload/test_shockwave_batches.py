@@ -12,7 +12,7 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.replicas.gavel import MaxMinProgram
 from trainyard.fleet.reproduce.programs import shockwave
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, spot_of
 from trainyard.fleet.workload.readers.gavel import Throughputs
 from trainyard.fleet.workload.readers.shockwave import ShockwaveProfile

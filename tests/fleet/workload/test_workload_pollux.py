@@ -14,7 +14,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.pollux.policy import Pollux
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.application import SelfTuned
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.read import read_workload

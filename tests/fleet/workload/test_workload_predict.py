@@ -13,7 +13,7 @@ import trainyard as ty
 from trainyard.cli import main as cli
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.predict import predicted_job, throughput_table
 from trainyard.fleet.workload.read import read_workload

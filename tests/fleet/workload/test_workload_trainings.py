@@ -12,7 +12,7 @@ import trainyard as ty
 from trainyard.cli import main as cli
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Spot, declared_job
 from trainyard.fleet.workload.own import read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload

@@ -75,6 +75,14 @@ CASES: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: planned(Net(), optimizer=OptimizerConfig(clip_norm=1.0)),
         r"that of all stages, so it cannot be cut to 1\. Train without clipping",
     ),
+    "an optimizer of the user's own": (
+        lambda: planned(Net(), optimizer=OptimizerConfig(make=torch.optim.NAdam)),
+        r"NAdam would count the updates of each stage for itself\. Take adamw or sgd",
+    ),
+    "a moving average": (
+        lambda: planned(Net(), optimizer=OptimizerConfig(ema_decay=0.9)),
+        r"would mix stages of different moments\. Train without",
+    ),
     "data-parallel ranks": (
         lambda: planned(Net(), data=2),
         r"gradients are summed over the ranks along data\. Take one rank there",

@@ -12,7 +12,9 @@ def notes(data_s: float, step_s: float, num_steps: int, first_s: float) -> list[
     waits, found = DataWaits(), []
     for step in range(num_steps):
         own_s = first_s if step < 3 else data_s
-        found.append(waits.note(StepMetrics(step, {}, 0.0, step_s, 1.0, 0.0, (1,), (1,), False, own_s)))
+        found.append(
+            waits.note(StepMetrics(step, {}, 0.0, step_s, 1.0, 0.0, (1,), (1,), False, data_s=own_s))
+        )
     return found
 
 

@@ -80,6 +80,10 @@ def test_reports_every_step(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["losses"] for line in lines] == [dict(m.losses) for m in seen]
     assert (tmp_path / "rank-1.log").exists()
+    for m in seen:
+        assert min(m.data_s, m.forward_backward_s, m.wait_s, m.update_s) > 0
+        assert m.learning_rate == plans.OPTIMIZER.lr
+        assert m.mfu is None
 
 
 def _params(plan):

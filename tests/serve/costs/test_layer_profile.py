@@ -18,7 +18,7 @@ from trainyard.serve.deploy import served_model
 from trainyard.serve.errors import ServeError
 from trainyard.serve.instance import Instance
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _SHARED = DATA / "serving" / "predict"
 _LAYERS = """gpu,model,tp,layer,per,count,time_us

@@ -13,7 +13,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.vllm import PrefillFirst
 from trainyard.serve.policy import BatchPolicy
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 
 def _longest_gap_s(policy: BatchPolicy) -> float:

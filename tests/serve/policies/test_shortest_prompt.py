@@ -12,7 +12,7 @@ from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
 from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.token_budget import TokenBudget
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 
 def _order(max_wait_s: float, prompts: list[int]) -> list[str]:

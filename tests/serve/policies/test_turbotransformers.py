@@ -19,7 +19,7 @@ from trainyard.serve.policies.turbotransformers.batching import (
     plan_batches,
 )
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _LENGTHS = st.lists(st.integers(1, 8), min_size=1, max_size=7)
 _TABLE = st.lists(st.integers(0, 50), min_size=56, max_size=56)

@@ -21,7 +21,7 @@ from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import check_no_oracle, reads_output_tokens
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _NUM_BLOCKS = 400
 

@@ -13,7 +13,7 @@ from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.replicas.vidur import VidurOrca, VidurSarathi, VidurVLLM, shortest_queue
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _POLICIES: dict[str, BatchPolicy] = {"V1": VidurVLLM(), "V2": VidurSarathi(512), "V7": VidurVLLM()}
 

@@ -92,7 +92,7 @@ def test_embeddings_are_those_of_transformers_one_text_at_a_time(tmp_path, name,
 def test_an_engine_decides_as_a_simulation_does(model):
     from tests.serve.served import Checked
 
-    from trainyard.serve.simulate import simulate_requests
+    from trainyard.serve.simulate_requests import simulate_requests
 
     texts, steps = drawn_texts(40), []
     embedded(EmbeddingEngine(model, _POLICY, seen=steps.append), texts)

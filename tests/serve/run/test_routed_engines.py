@@ -28,7 +28,7 @@ from trainyard.serve.run.engine_process import EngineSpec
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.routed_engines import RoutedEngines
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _GREEDY = SamplingParams(temperature=0.0)
 _OPTIONS = EngineOptions(num_blocks=100, block_tokens=8)

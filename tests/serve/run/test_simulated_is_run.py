@@ -19,7 +19,7 @@ from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import Engine, EngineOptions
 from trainyard.serve.run.outputs import NewToken, StepRecord
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _OPTIONS = EngineOptions(num_blocks=30, block_tokens=8, num_host_blocks=60, max_model_len=100)
 _NUM = 24

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from trainyard.cli.main import main
+from trainyard.job.run.checkpoint.saved import checkpoint_in
 from trainyard.job.run.errors import CheckpointError
 from trainyard.serve.catalog import parse_policies
 from trainyard.serve.errors import ServeError
@@ -24,7 +25,7 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.pretrained import load_causal_pretrained
 from trainyard.serve.run.sampling import SamplingParams
-from trainyard.serve.run.trained.export import checkpoint_in, save_trained_model
+from trainyard.serve.run.trained.export import save_trained_model
 
 PROMPT, NUM = (97, 98, 10, 32, 65), 10
 

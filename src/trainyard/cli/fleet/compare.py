@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,21 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import JOBS, LOAD, SEEDS
-from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
+from trainyard.cli.fleet.simulating import SimulatingOptions
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
-    from trainyard.fleet.workload.job import Job
+    from trainyard.fleet.workload.drawn import Draw
     from trainyard.hardware.cluster import Cluster
     from trainyard.reading.left_out import LeftOut
 
-Draw = Callable[[int], "list[Job]"]
-"""Jobs of a seed."""
-
 __all__ = ["Options", "act"]
-
-_WORKLOAD, _JOBS, _LOAD = "philly", 300, 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +48,15 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.compiling import compiling_is_said
+    from trainyard.fleet.api import none_ran
     from trainyard.fleet.study import study
     from trainyard.hardware.parse import parse_cluster
     from trainyard.report.fleet_league import refusals
     from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
     cluster = parse_cluster(options.cluster)
-    drawn, facts, left_out = _workload(options, cluster)
-    drawn, slack = _with_deadlines(options, cluster, drawn)
+    slack = _deadlines(options)
+    drawn, facts, left_out = _workload(options, cluster, slack)
     drawn(0)  # what is wrong with it is said before anything starts
     with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as progress:
         found = study(
@@ -97,48 +92,46 @@ def act(options: Options, screen: Screen) -> Outcome:
     return Outcome(document, body, "" if found.standings else none_ran(found.refused))
 
 
-def _workload(options: Options, cluster: Cluster) -> tuple[Draw, dict[str, Any], LeftOut | None]:
+def _workload(
+    options: Options, cluster: Cluster, slack: tuple[float, float] | None
+) -> tuple[Draw, dict[str, Any], LeftOut | None]:
     """Jobs of a seed, what they are, and the rows of the trace that gave none, if there is one."""
     from trainyard.fleet.errors import FleetError
-    from trainyard.fleet.workload.drawn import drawn_jobs, resampled
+    from trainyard.fleet.workload.drawn import LOAD, NUM_JOBS, WORKLOAD, draw_of
 
     if options.trace is None:
         if (options.format, options.limit, options.timezone) != (None, None, None):
             raise FleetError(
                 "--format, --limit and --timezone are about a trace; give --trace, or leave them out"
             )
-        name = _WORKLOAD if options.workload is None else options.workload
-        count = _JOBS if options.jobs is None else options.jobs
-        load = _LOAD if options.load is None else options.load
-        return (
-            lambda seed: drawn_jobs(name, count, load, cluster, seed, options.profiles),
-            {"workload": name, "num_jobs": count, "load": load},
-            None,
+        name = WORKLOAD if options.workload is None else options.workload
+        count = NUM_JOBS if options.jobs is None else options.jobs
+        load = LOAD if options.load is None else options.load
+        draw = draw_of(
+            cluster, None, slack, workload=name, num_jobs=count, load=load, profiles=options.profiles
         )
+        return draw, {"workload": name, "num_jobs": count, "load": load}, None
     if (options.workload, options.jobs, options.load) != (None, None, None):
         raise FleetError("--trace brings its jobs; leave --workload, --jobs and --load out, or --trace")
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
     facts = {"workload": str(options.trace), "num_jobs": len(jobs), "load": None}
-    return lambda seed: list(resampled(jobs, seed)), facts, workload.left_out
+    return draw_of(cluster, jobs, slack), facts, workload.left_out
 
 
-def _with_deadlines(
-    options: Options, cluster: Cluster, drawn: Draw
-) -> tuple[Draw, tuple[float, float] | None]:
-    """Return a draw of jobs with deadlines, and the bounds of their slack, if deadlines are asked for."""
+def _deadlines(options: Options) -> tuple[float, float] | None:
+    """Return the bounds of the jobs' slack, if deadlines are asked for."""
     from trainyard.fleet.errors import FleetError
-    from trainyard.fleet.workload.drawn import with_deadlines
 
     if not options.deadlines:
-        return drawn, None
+        return None
     try:
         least, most = map(float, options.deadlines.split(","))
     except ValueError:
         raise FleetError(
             f"--deadlines {options.deadlines!r} is not two numbers separated by a comma; write for example 0.5,1.5"
         ) from None
-    return lambda seed: list(with_deadlines(drawn(seed), cluster, seed, (least, most))), (least, most)
+    return least, most
 
 
 def _title(facts: dict[str, Any], slack: tuple[float, float] | None, where: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from trainyard.cli.bounds import SEED
-from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
+from trainyard.cli.fleet.simulating import SimulatingOptions
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
+    from trainyard.fleet.api import FleetComparison
     from trainyard.fleet.records import FleetRun
-    from trainyard.fleet.scheduler import CannotRun, Ignored
     from trainyard.fleet.workload.job import Job
     from trainyard.hardware.cluster import Cluster
 
@@ -45,11 +44,13 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.compiling import compiling_is_said
+    from trainyard.fleet.api import none_ran
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
+    from trainyard.fleet.records import ranked_runs
     from trainyard.fleet.scheduler import baseline_of
     from trainyard.hardware.parse import parse_cluster
     from trainyard.report.fleet_groups import losers_table, parts_of
-    from trainyard.report.fleet_league import fleet_tables, ranked_runs, refusals, remarks, run_document
+    from trainyard.report.fleet_league import fleet_tables, refusals, remarks, run_document
     from trainyard.report.fleet_page import fleet_page
 
     cluster = parse_cluster(options.cluster)
@@ -57,7 +58,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
-        runs, cannot, ignored = _simulated(options, screen, jobs, cluster)
+        found = _simulated(options, screen, jobs, cluster)
+    runs, cannot, ignored = found.runs, found.cannot_run, found.ignored
     doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
     for warning in filter(None, doubts):
         screen.say(warning)
@@ -99,6 +101,24 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
 
 
+def _simulated(options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster) -> FleetComparison:
+    """The jobs under every policy, with progress on the screen."""
+    from trainyard.fleet.api import simulate
+
+    with screen.waiting("simulating") as progress:
+        return simulate(
+            jobs,
+            cluster,
+            options.policy,
+            placement=options.placement,
+            round_s=options.round,
+            strict=options.strict,
+            keep_spans=options.html is not None,
+            tell=lambda policy: progress(f"simulating {policy}", ""),
+            **options.conditions(options.seed),
+        )
+
+
 def _without_baseline(name: str) -> str:
     """Return the message that there is no run to compare the others with."""
     from trainyard.fleet.recorded import AS_RECORDED
@@ -115,40 +135,3 @@ def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:
         write_jobs(path, runs)
         write_series(series_path(path), runs)
     screen.say(f"jobs written to {path}, and series over time to {series_path(path)}")
-
-
-def _simulated(
-    options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster
-) -> tuple[list[FleetRun], list[CannotRun], tuple[Ignored, ...]]:
-    """The jobs under every policy that can run so, and as recorded; policies that cannot; and what others overlook."""
-    from trainyard.fleet.errors import FleetError, UnfitJobError
-    from trainyard.fleet.recorded import recorded_run
-    from trainyard.fleet.scheduler import CannotRun, ignored_by, schedulers_of
-
-    schedulers, cannot = schedulers_of(options.policy, options.placement, options.round)
-    conditions = options.conditions(options.seed) | {
-        "keep_spans": options.html is not None,
-        "strict": options.strict,
-    }
-    recorded, prepared, runs = recorded_run(jobs, cluster), [], []
-
-    @contextmanager
-    def refusal_is_noted(text: str) -> Iterator[None]:
-        try:
-            yield
-        except UnfitJobError:
-            raise
-        except FleetError as error:
-            cannot.append(CannotRun(text, str(error)))
-
-    for scheduler in schedulers:
-        with refusal_is_noted(scheduler.text):
-            prepared.append((scheduler.text, scheduler.prepared(jobs, cluster, **conditions)))
-    for text, run in prepared:
-        with screen.waiting(f"simulating {text}"), refusal_is_noted(text):
-            runs.append(run())
-    if not runs:
-        return [], cannot, ()
-    ran = {run.policy for run in runs}
-    ignored = ignored_by([each for each in schedulers if each.text in ran], jobs)
-    return runs + ([recorded] if recorded is not None else []), cannot, ignored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,17 +14,10 @@ from trainyard.cli.quantities import Duration, DurationOrNever
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
-    from trainyard.fleet.scheduler import CannotRun
     from trainyard.fleet.workload.read import Workload
     from trainyard.hardware.cluster import Cluster
 
-__all__ = ["SimulatingOptions", "none_ran"]
-
-
-def none_ran(cannot: Sequence[CannotRun]) -> str:
-    """The error where no policy could run: why the first could not."""
-    first, more = cannot[0], f" (and {len(cannot) - 1} more)" if len(cannot) > 1 else ""
-    return f"no policy could run: {first.text}{more} refused: {first.why}"
+__all__ = ["SimulatingOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,17 +77,14 @@ class DeployOptions:
         ServeError
             If options do not go together, or the model does not fit.
         """
-        from trainyard.hardware.parse import parse_cluster
-        from trainyard.serve.catalog import parse_policies
-        from trainyard.serve.costs.host_time import host_time_of
-        from trainyard.serve.deploy import deploy
-        from trainyard.serve.step_memory import largest_step
+        from trainyard.serve.api import deployment_of
 
-        return deploy(
+        return deployment_of(
             self.model,
-            parse_cluster(self.cluster),
+            self.cluster,
+            policies,
             kernels=self.kernels,
-            host_time=host_time_of(self.host_time),
+            host_time=self.host_time,
             dtype=self.dtype,
             tensor_parallel=self.tp,
             pipeline_stages=self.pp,
@@ -101,7 +98,6 @@ class DeployOptions:
             max_model_len=self.max_model_len,
             max_loras=self.max_loras,
             lora_rank=self.lora_rank,
-            step=largest_step(policy for _, policy in parse_policies(policies)),
         )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +18,8 @@ from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.deploying import errors_to_expect
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 from trainyard.cli.serve.simulate import Options as SimulateOptions
-from trainyard.progress import Progress
 
 if TYPE_CHECKING:
-    from trainyard.hardware.cluster import Cluster
-    from trainyard.serve.auto import PolicyChoice
     from trainyard.serve.planning.plan import ServingPlan
 
 __all__ = ["Options", "act"]
@@ -91,11 +87,10 @@ class Options(RequestOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Plan."""
     with screen.waiting("loading PyTorch") as progress:
+        from trainyard.serve.api import plan
         from trainyard.serve.errors import DoesNotFitError
 
-        share, cluster = _share(options.share), _cluster(options.cluster)
-        choices = _choices(options.policy)
-        objectives = options.objectives()
+        share, objectives = _share(options.share), options.objectives()
         given = options.read_at_rate()
         asked = {
             "model": options.model,
@@ -104,26 +99,25 @@ def act(options: Options, screen: Screen) -> Outcome:
             "objectives": objectives,
         }
         try:
-            plan = _planned(options, progress, given, cluster, share, choices)
+            found = plan(
+                tuple(given),  # a search goes through them many times
+                options.model,
+                options.cluster,
+                share=share,
+                policies=options.policy,
+                router=options.router,
+                kernels=options.kernels,
+                host_time=options.host_time,
+                dtype=options.dtype,
+                block_tokens=options.block_tokens,
+                max_model_len=options.max_model_len,
+                progress=progress,
+            )
         except DoesNotFitError as error:
             return Outcome(
                 {**asked, "fits": False, "is_met": False, "reason": str(error)}, failure=str(error)
             )
-    return _outcome(options, screen, plan, given, asked)
-
-
-def _cluster(text: str) -> Cluster:
-    """Read a cluster of equal devices in equal nodes."""
-    from trainyard.hardware.parse import parse_cluster
-    from trainyard.serve.errors import ServeError
-
-    cluster = parse_cluster(text)
-    sizes = {len(node.devices) for node in cluster.nodes}
-    if len(sizes) > 1 or len({device.name for device in cluster.devices}) > 1:
-        raise ServeError(
-            f"{text} has different devices, or nodes of different sizes; give a cluster of equal nodes"
-        )
-    return cluster
+    return _outcome(options, screen, found, given, asked)
 
 
 def _outcome(
@@ -211,61 +205,6 @@ def _word(option: str, value: object) -> str:
     """Return the value of an option of `serve simulate` on a command line; whole numbers without a fraction."""
     text = text_of_value(SimulateOptions, option, value)
     return text.removesuffix(".0") if isinstance(value, float) else text
-
-
-def _planned(
-    options: Options,
-    progress: Progress,
-    given: GivenRequests,
-    cluster: Cluster,
-    share: float,
-    choices: Sequence[PolicyChoice],
-) -> ServingPlan:
-    from trainyard.serve.costs.host_time import host_time_of
-    from trainyard.serve.deploy import served_model
-    from trainyard.serve.deployment import ServedModel, split_text
-    from trainyard.serve.planning.plan import plan_serving
-    from trainyard.serve.router import router_of
-
-    if options.router is not None:
-        router_of(options.router)
-    host_time = host_time_of(options.host_time)
-
-    def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
-        progress(
-            "planning", f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}"
-        )
-        return served_model(
-            options.model,
-            cluster,
-            tensor_parallel=tensor_parallel,
-            pipeline_stages=pipeline_stages,
-            data_parallel=data_parallel,
-            dtype=options.dtype,
-            kernels=options.kernels,
-            host_time=host_time,
-            block_tokens=options.block_tokens,
-        )
-
-    return plan_serving(
-        tuple(given),  # a search goes through them many times
-        split,
-        cluster.num_devices,
-        choices,
-        node_size=len(cluster.nodes[0].devices),
-        share=share,
-        router=options.router,
-        block_tokens=options.block_tokens,
-        max_model_len=options.max_model_len,
-        tell=partial(progress, "simulating"),
-    )
-
-
-def _choices(policy: str | None) -> Sequence[PolicyChoice]:
-    """By default those of the catalog; of the orders of admission, those that have to do with objectives."""
-    from trainyard.serve.policy_choices import catalog_choices, given_choices
-
-    return catalog_choices(("shortest_prompt",)) if policy is None else given_choices(policy)
 
 
 def _share(text: str) -> float:

@@ -16,6 +16,8 @@ import tyro
 from trainyard.cli.bounds import BURSTINESS, RATE, REQUESTS, SEED, TOKENS
 from trainyard.cli.quantities import Duration
 from trainyard.cli.screen import Common
+from trainyard.serve.requests.drawn import BURSTINESS as DEFAULT_BURSTINESS
+from trainyard.serve.requests.drawn import LENGTHS, NUM_REQUESTS
 from trainyard.serve.requests.request import MAX_TOKENS
 
 if TYPE_CHECKING:
@@ -31,11 +33,10 @@ _OF_DRAWN = (
     "burstiness", "seed",
 )  # fmt: skip
 _DRAWN: Mapping[str, Any] = MappingProxyType(
-    {"num": 1000, "prompt_tokens": 1024, "output_tokens": 256, "burstiness": 1.0, "seed": 0}
+    {"num": NUM_REQUESTS, **LENGTHS, "burstiness": DEFAULT_BURSTINESS, "seed": 0}
 )
 """Values of options of drawn requests that are not given."""
 _BLOCK_TOKENS = 16  # in which prompts are told that share something
-_LONGEST = 20  # times the mean; a longer one is as good as never drawn
 
 
 @dataclass(frozen=True)
@@ -260,20 +261,20 @@ class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
 
     def _drawn(self, wanted: Mapping[str, float]) -> GivenRequests:
         from trainyard.serve.requests.change import with_objectives
-        from trainyard.serve.requests.generate import Gamma, Poisson, generate_requests
+        from trainyard.serve.requests.drawn import drawn_requests
 
         given = {name: getattr(self, name) for name in _DRAWN}
         how = {name: _DRAWN[name] if value is None else value for name, value in given.items()}
         lengths, left_out = self._lengths(how)
         prefixes, conversations = self._shared(how)
-        rate, cv = self.rate or 0.0, how["burstiness"]
-        arrivals = Poisson(rate) if cv == 1 else Gamma(rate, cv)
+        rate = self.rate or 0.0
 
         def again() -> Iterator[TracedRequest]:
-            drawn = generate_requests(
+            drawn = drawn_requests(
+                rate,
                 how["num"],
-                arrivals,
                 lengths,
+                how["burstiness"],
                 how["seed"],
                 prefixes=prefixes,
                 conversations=conversations,
@@ -288,7 +289,8 @@ class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
     def _lengths(self, how: dict[str, Any]) -> tuple[TokenLengths, LeftOut | None]:
         """Return the distribution of lengths, and rows of a file that gave none; note the file in ``how``."""
         from trainyard.reading.left_out import LeftOut
-        from trainyard.serve.requests.generate import IndependentLengths, LengthPairs, LogNormal
+        from trainyard.serve.requests.drawn import log_normal_lengths
+        from trainyard.serve.requests.generate import LengthPairs
         from trainyard.serve.requests.readers.vidur import read_lengths
 
         if self.lengths is not None:
@@ -297,9 +299,7 @@ class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
             del how["prompt_tokens"], how["output_tokens"]
             how["lengths"] = str(self.lengths)
             return LengthPairs(pairs), left_out
-        means = (how["prompt_tokens"], how["output_tokens"])
-        logs = (LogNormal(mean, 1.0, min(_LONGEST * mean, int(TOKENS.most))) for mean in means)
-        return IndependentLengths(*logs), None
+        return log_normal_lengths(how["prompt_tokens"], how["output_tokens"]), None
 
     def _shared(self, how: dict[str, Any]) -> tuple[SharedPrefixes | None, Conversations | None]:
         """Return prefixes and conversations that prompts share; note them in ``how``."""

@@ -56,10 +56,10 @@ class Options(DeployOptions, ChunkOption, RequestOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.report.serve_league import ranked_policies, refusal_lines, run_document, serve_tables
+    from trainyard.report.serve_league import refusal_lines, run_document, serve_tables
     from trainyard.report.serve_page import serve_page
     from trainyard.report.serve_requests import followed_document
-    from trainyard.serve.compare import baseline_run, require_request
+    from trainyard.serve.compare import baseline_run, ranked_policies, require_request
     from trainyard.serve.router import router_of
 
     options = _chunked(options)

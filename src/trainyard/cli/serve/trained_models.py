@@ -34,9 +34,9 @@ def with_trained_models(
         If no model can be exported, as where a checkpoint is damaged or has no language model; or the file is of none of
         the models.
     """
-    from trainyard.job.run.checkpoint.saved import read_about
+    from trainyard.job.run.checkpoint.saved import checkpoint_in, read_about
     from trainyard.job.run.errors import CheckpointError
-    from trainyard.serve.run.trained.export import checkpoint_in, is_trained_from_file, save_trained_model
+    from trainyard.serve.run.trained.export import is_trained_from_file, save_trained_model
 
     needs_file = False
 

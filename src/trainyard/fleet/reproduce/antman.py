@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.reproduce.priorities import priority_table
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.published import PaperTable, Row
 

@@ -10,7 +10,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.edf import EDFInElasticFlow
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table, num_met
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.published import PaperTable, Row

@@ -12,7 +12,7 @@ from trainyard.fleet.policies.elasticflow.shares import Demands, minimum_satisfa
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.published import PaperTable, Row
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.reproduce.priorities import priority_table
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.published import PaperTable, Row

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE, below_s, poisson_jobs, shared_s
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.published import PaperTable, Row
 
 _NUM_JOBS, _LOAD = 12000, 0.3

@@ -22,7 +22,7 @@ from scipy.integrate import quad
 
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.hardware.cluster import Cluster
 from trainyard.published import PaperTable, Row

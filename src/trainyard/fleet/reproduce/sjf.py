@@ -8,7 +8,7 @@ from itertools import accumulate
 from trainyard.fleet.policies.queues import sjf
 from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE, response_table, shortest_first_s
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.published import PaperTable, Row
 

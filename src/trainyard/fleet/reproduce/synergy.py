@@ -16,7 +16,7 @@ from trainyard.fleet.periods import Rounds
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.synergy import SynergyProgram
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Grant, Job, Profile, Spot
 from trainyard.fleet.workload.readers.synergy import MEMORY_GB, Sensitivity, SynergyProfile
 from trainyard.hardware.cluster import Cluster, Node

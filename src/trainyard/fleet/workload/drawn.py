@@ -19,6 +19,10 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
 
 _SAMPLE = 50_000
+WORKLOAD, NUM_JOBS, LOAD = "philly", 300, 0.8
+"""What is drawn where nothing else is asked for."""
+Draw = Callable[[int], "list[Job]"]
+"""Jobs of a seed."""
 PUBLISHED_SLACK = (0.5, 1.5)
 """Between which deadlines are drawn, in lengths of the job: D. Gu et al., "ElasticFlow", ASPLOS 2023."""
 
@@ -145,3 +149,32 @@ def with_deadlines(
         if job.deadline_s is None and length_s < float("inf"):
             job = replace(job, deadline_s=job.arrival_s + factor * length_s)
         yield job
+
+
+def draw_of(
+    cluster: Cluster,
+    jobs: Sequence[Job] | None,
+    deadlines: tuple[float, float] | None = None,
+    *,
+    workload: str = WORKLOAD,
+    num_jobs: int = NUM_JOBS,
+    load: float = LOAD,
+    profiles: Path | None = None,
+) -> Draw:
+    """Return what draws the jobs of a seed.
+
+    Parameters
+    ----------
+    jobs : to draw from; None to draw from a published distribution.
+    deadlines : give jobs a deadline as `with_deadlines` does.
+    workload, num_jobs, load, profiles : of the distribution; see `drawn_jobs`.
+    """
+
+    def draw(seed: int) -> list[Job]:
+        if jobs is not None:
+            drawn = list(resampled(jobs, seed))
+        else:
+            drawn = drawn_jobs(workload, num_jobs, load, cluster, seed, profiles)
+        return drawn if deadlines is None else list(with_deadlines(drawn, cluster, seed, deadlines))
+
+    return draw

@@ -127,7 +127,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     device = cluster.device(0)
     shared = point.data if point.zero_stage else 1
     updated_bytes = 4 * most / shared
-    passes = BUFFER_OPS[task.optimizer.update]
+    passes = sum(BUFFER_OPS[what] for what in task.optimizer.passes)
     optimizer_s = passes * updated_bytes / device.memory_rate_bytes_per_s(updated_bytes)
     slowest = int((forward_s + backward_s).argmax())
     gathered = float(elements.max()) if point.zero_stage == 3 else most

@@ -100,18 +100,30 @@ class _Points:
         if stages is None:
             return None
         count = max(1, self.setting.task.num_rows // (data * sharding.rows))
-        point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, 3 if data > 1 else 0)
+        point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, self._most_zero(data))
         return estimate(point, stages, self.setting.cluster, self.setting.task)
+
+    def _most_zero(self, data: int) -> int:
+        """The highest stage of ZeRO that divides what the optimizer's update allows to be divided."""
+        return 3 if data > 1 and self.setting.task.optimizer.divides else 0
 
     def _grid(self) -> Iterator[tuple[int, int, Sharding]]:
         cluster, task = self.setting.cluster, self.setting.task
         most = min(_MAX_TENSOR, cluster.num_devices // cluster.num_nodes)
         for pipeline, data, tensor in degrees(cluster.num_devices, most, self.probes.num_blocks):
+            if not self._is_allowed(pipeline, tensor):
+                continue
             for rows in microbatch_rows(task.num_rows, data)[-1 if self.coupling else 0 :]:
-                for expert in (False, True) if self.probes.has_experts and data > 1 else (False,):
+                experts = self.probes.has_experts and data > 1 and task.optimizer.divides
+                for expert in (False, True) if experts else (False,):
                     for sequence in (False, True) if tensor > 1 else (False,):
                         along = data if expert or self.coupling else 1
                         yield pipeline, data, Sharding(tensor, sequence, expert, along, rows)
+
+    def _is_allowed(self, pipeline: int, tensor: int) -> bool:
+        """Whether the optimizer's update allows for parameters in several parts, and on several ranks of a pipeline."""
+        optimizer = self.setting.task.optimizer
+        return (tensor == 1 or optimizer.divides) and (pipeline == 1 or optimizer.updates_parameters_alone)
 
     def _probe(self) -> None:
         """Probe the lowest rungs of every ladder and the highest, then those between that can fit."""
@@ -158,7 +170,7 @@ class _Points:
             for schedule, per_rank in SCHEDULES if pipeline > 1 else SCHEDULES[:1]:
                 if (per_rank > 1 and count % pipeline) or 2 * pipeline * per_rank * count > MOST_ACTIONS:
                     continue
-                for zero_stage in (0, 1, 2, 3) if data > 1 else (0,):
+                for zero_stage in range(self._most_zero(data) + 1):
                     point = Point(sharding, pipeline, data, count, schedule, per_rank, recompute, zero_stage)
                     estimated = self._estimate(point)
                     if estimated is not None:
@@ -181,6 +193,9 @@ class _Points:
 
     def _left_out(self, failed: dict[Sharding, str], num_too_large: int) -> Iterator[str]:
         total = len(self.meshes)
+        optimizer = self.setting.task.optimizer
+        if not optimizer.divides:
+            yield f"Only plans that divide no parameter and no optimizer state, as {optimizer.known_traits.name} needs."
         if self.coupling:
             yield f"Only plans with one microbatch: {self.coupling.rstrip('.')}."
         if num_too_large:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.job.lower.buckets import Param
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.config import name_of
 from trainyard.job.plan import Plan, PlanError
 from trainyard.program.program import Program
 from trainyard.reading import listed
@@ -55,6 +56,12 @@ def _reasons(
         yield (
             f"the gradient's norm is that of all stages, so it cannot be cut to {optimizer.clip_norm:g}. Train without "
             "clipping (--clip-norm 0)"
+        )
+    if optimizer.ema_decay:
+        yield "an average of the parameters would mix stages of different moments. Train without (--ema-decay 0)"
+    if optimizer.make is not None:
+        yield (
+            f"{name_of(optimizer.make)} would count the updates of each stage for itself. Take adamw or sgd"
         )
     summed = [axis for axis in plan.state.summed_over if any(m.size(axis) > 1 for m in plan.meshes)]
     if summed:

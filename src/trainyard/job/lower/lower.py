@@ -28,6 +28,7 @@ from trainyard.job.lower.segment import Segment, SegmentWriter
 from trainyard.job.lower.stage_program import StageProgram
 from trainyard.job.lower.stages import shard_stages
 from trainyard.job.lower.transfers import make_transfers
+from trainyard.job.lower.undivided import check_undivided
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import PIPELINE, Mesh, Plan, PlanError
@@ -168,6 +169,7 @@ def _lower(
     _check_accumulated(stages)
     if plan.schedule.has_updates:
         check_asynchronous(plan, program, params, {s.stage: s.results for s in stages}, optimizer)
+    check_undivided(plan, stages, params, optimizer)
     lowered = Lowered(
         plan,
         program,

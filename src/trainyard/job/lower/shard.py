@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trainyard.errors import TrainyardError
 from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
@@ -38,7 +39,7 @@ from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
 
 
-class MovedOrderError(ValueError):
+class MovedOrderError(TrainyardError, ValueError):
     """Values that depend on a rank's own order would have to be moved."""
 
 

@@ -317,7 +317,7 @@ def _squared_norm(node: fx.Node, context: RankContext) -> Signature:
 
 
 def _update_parameters(node: fx.Node, context: RankContext) -> Signature:
-    return Signature((BufferPass(context.optimizer.update, _num_elements(node, context)),), frees=UPDATE)
+    return Signature(_update_passes(node, context), frees=UPDATE)
 
 
 def _keep_weights(node: fx.Node, context: RankContext) -> Signature:
@@ -328,7 +328,12 @@ def _keep_weights(node: fx.Node, context: RankContext) -> Signature:
 
 
 def _update_stage(node: fx.Node, context: RankContext) -> Signature:
-    return Signature((BufferPass(context.optimizer.update, _num_elements(node, context)),))
+    return Signature(_update_passes(node, context))
+
+
+def _update_passes(node: fx.Node, context: RankContext) -> tuple[BufferPass, ...]:
+    num_elements = _num_elements(node, context)
+    return tuple(BufferPass(what, num_elements) for what in context.optimizer.passes)
 
 
 def _convert_weights(node: fx.Node, context: RankContext) -> Signature:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from trainyard.errors import TrainyardError
 from trainyard.job.lower.cut import ancestors
 from trainyard.job.lower.shard import MovedOrderError, Sharded, complete, emit
 from trainyard.job.plan import MICROBATCH
@@ -30,7 +31,7 @@ from trainyard.program.propagate import Assignment, Axis
 __all__ = ["CoupledRowsError", "split"]
 
 
-class CoupledRowsError(ValueError):
+class CoupledRowsError(TrainyardError, ValueError):
     """The rows of the batch depend on each other, so microbatches would train something else; says where."""
 
 

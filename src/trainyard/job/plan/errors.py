@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from trainyard.errors import TrainyardError
 
-class PlanError(ValueError):
+
+class PlanError(TrainyardError, ValueError):
     """A plan that cannot run; the message says which part of it, and what would be allowed."""
 
 

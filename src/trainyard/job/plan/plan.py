@@ -28,6 +28,7 @@ from trainyard.program.patterns import in_words
 from trainyard.program.placement import OpChoice, Placement
 from trainyard.reading import listed
 from trainyard.reading.limits import MOST_RANKS, MOST_ROWS
+from trainyard.shown import Shown
 
 DTYPES = ("float32", "bfloat16", "float16")
 Statistics = Literal["batch", "microbatch"]
@@ -45,8 +46,8 @@ _MEANING: dict[Statistics, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """A plan of one training step.
 
     Attributes

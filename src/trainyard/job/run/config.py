@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ from trainyard.job.run.best import EarlyStop, KeepBest
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.program.model import Model
+from trainyard.shown import Shown
 
 ModelSource = Callable[[], Model]
 """Builds the model; called in every process with the same random seed. ``partial(build, "gpt2", 8)`` is one."""
@@ -46,7 +47,7 @@ class TrainConfig:
     Attributes
     ----------
     steps : the run ends after this many steps, counted from the first one ever, not from a resumption.
-    optimizer : how parameters are updated.
+    optimizer : how parameters are updated. A rate that falls and has no ``lr_steps`` falls over ``steps``.
     checkpoint : folder of checkpoints; None keeps none. One is written at the end of the run in any case.
     checkpoint_every : steps between checkpoints; 0 writes the last one only.
     keep : complete checkpoints that stay.
@@ -57,6 +58,10 @@ class TrainConfig:
         ``skip`` the update, on all ranks alike, and count it in the metrics.
     max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
+    log_to : further logs of the metrics in ``log``: ``csv``, ``tensorboard``, ``wandb``.
+    ideal_step_s : seconds that a step would take at the peak of its devices (``Simulation.ideal_step_s``), of which MFU
+        is made; 0 leaves MFU unknown.
+    profile : record when each op of the last few steps began and ended, for ``read_recorded``, in ``log``.
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
     heartbeat_s : seconds without a heartbeat after which a process counts as stopped, and fails.
     stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
@@ -83,6 +88,9 @@ class TrainConfig:
     on_nonfinite: OnNonFinite = "stop"
     max_restarts: int = 0
     log: Path | None = None
+    log_to: tuple[str, ...] = ()
+    ideal_step_s: float = 0.0
+    profile: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     heartbeat_s: float = 60.0
     stall_s: float = 1800.0
@@ -99,6 +107,10 @@ class TrainConfig:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        if self.optimizer.has_falling_rate and not self.optimizer.lr_steps:
+            # Written down, so that a run that is resumed for more steps goes on with the rates that it had.
+            optimizer = replace(self.optimizer, lr_steps=self.steps)
+            object.__setattr__(self, "optimizer", optimizer)
         for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} is more than 0, got {getattr(self, name)}")
@@ -110,6 +122,10 @@ class TrainConfig:
             raise ValueError(
                 "resume, checkpoint_every and pause need the folder of the checkpoints: give checkpoint"
             )
+        if self.log_to and self.log is None:
+            raise ValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
+        if self.profile and self.log is None:
+            raise ValueError("profile needs a folder for what is recorded: give log")
         if self.evaluate is None and (self.early_stop or self.keep_best):
             raise ValueError("early_stop and keep_best compare evaluations: give evaluate")
         if self.keep_best and self.checkpoint is None:
@@ -134,6 +150,11 @@ class WorkerInput:
     plan: Plan
     data: Data
     config: TrainConfig
+
+    @property
+    def is_module_given(self) -> bool:
+        """Whether the caller has a module that gets the trained values."""
+        return isinstance(self.model, Model)
 
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""
@@ -162,7 +183,12 @@ class RankStep:
     peak_memory_bytes: int
     sent_bytes: int
     skipped: bool
+    learning_rate: float = 0.0
     data_s: float = 0.0
+    forward_backward_s: float = 0.0
+    wait_s: float = 0.0
+    update_s: float = 0.0
+    checkpoint_s: float = 0.0
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -182,7 +208,12 @@ class StepMetrics:
     peak_memory_bytes : by rank: most memory held so far, resident on a CPU, allocated on a GPU.
     sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
     skipped : whether there was no update, because the loss or the gradient was not finite.
-    data_s : of ``seconds``, those in which a process waited for its batch; of the process that waited longest.
+    learning_rate : of the last update, of the first group of parameters.
+    data_s, forward_backward_s, wait_s, update_s : of ``seconds``: waiting for the batch; computing forward and backward;
+        waiting for other ranks; updating. On a GPU they are seconds of its host. Each of the rank where it is longest.
+    checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
+    mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
+        above 1 because the devices do more than the peak that is known.
     evaluation : loss and metrics by name on the held-out set after the step; empty where it was not evaluated.
     evaluation_s : seconds that the evaluation took; they are not part of ``seconds``.
     note : why the run ends early after this step; "" if it does not.
@@ -197,7 +228,13 @@ class StepMetrics:
     peak_memory_bytes: tuple[int, ...]
     sent_bytes: tuple[int, ...]
     skipped: bool
+    learning_rate: float = 0.0
     data_s: float = 0.0
+    forward_backward_s: float = 0.0
+    wait_s: float = 0.0
+    update_s: float = 0.0
+    checkpoint_s: float = 0.0
+    mfu: float | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -205,6 +242,10 @@ class StepMetrics:
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
         return asdict(self)
+
+
+PARTS = ("data_s", "forward_backward_s", "wait_s", "update_s", "checkpoint_s")
+"""Fields of `RankStep` and `StepMetrics` that say where the time went."""
 
 
 def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
@@ -221,10 +262,11 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         tuple(r.peak_memory_bytes for r in reports),
         tuple(r.sent_bytes for r in reports),
         first.skipped,
-        max(r.data_s for r in reports),
-        first.evaluation,
-        first.evaluation_s,
-        first.note,
+        first.learning_rate,
+        evaluation=first.evaluation,
+        evaluation_s=first.evaluation_s,
+        note=first.note,
+        **{name: max(getattr(r, name) for r in reports) for name in PARTS},
     )
 
 
@@ -244,8 +286,8 @@ class Restart:
     seconds: float
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Shown):
     """Results of a run.
 
     Attributes
@@ -254,7 +296,7 @@ class TrainResult:
     first_step : 0, or where it was resumed.
     restarts : one entry for each.
     notes : what the user should know, such as a damaged checkpoint that was passed over.
-    checkpoint : the last checkpoint's folder, for ``read_whole``; None without checkpoints.
+    checkpoint : the last checkpoint's folder, for ``load_weights``; None without checkpoints.
     """
 
     metrics: tuple[StepMetrics, ...]

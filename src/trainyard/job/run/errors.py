@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from trainyard.errors import TrainyardError
 
-class CheckpointError(RuntimeError):
+
+class CheckpointError(TrainyardError, RuntimeError):
     """A folder of checkpoints that the run that was asked for cannot use; the message names what is in the way."""
 
 
-class FailedRunError(RuntimeError):
+class WeightsError(TrainyardError, ValueError):
+    """Weights that cannot be read, or are not those of a module; the message says what is allowed."""
+
+
+class FailedRunError(TrainyardError, RuntimeError):
     """A run that was right to begin, and failed; the command line ends with status 1."""
 
 

@@ -7,21 +7,22 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
+from trainyard.job.arguments import require_model, require_plan
 from trainyard.job.plan import Plan
+from trainyard.job.run.checkpoint.gather import load_written
 from trainyard.job.run.checkpoint.lock import FolderLock, locked
 from trainyard.job.run.checkpoint.resumable import check_resumable
 from trainyard.job.run.checkpoint.saved import (
-    complete_steps,
     newest_complete,
-    path_of,
     started_again,
 )
+from trainyard.job.run.checkpoint.weights import load_tensors, load_weights
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -32,20 +33,20 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
-from trainyard.job.run.data_waits import DataWaits
-from trainyard.job.run.processes.logs import Metrics
+from trainyard.job.run.processes.launchers import is_launched, join_launcher
+from trainyard.job.run.processes.metric_logs import require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
-from trainyard.job.run.processes.slurm_step import is_launched, join_slurm_step
 from trainyard.job.run.processes.step_reports import gathered
-from trainyard.job.run.processes.stopping import EndedBySignal, StopRequest, handling_signals
+from trainyard.job.run.processes.stopping import StopRequest, handling_signals
 from trainyard.job.run.processes.supervisor import Watcher, shared_folder, supervise
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, rank_steps, set_up_device
+from trainyard.job.run.processes.worker_group import trained_file
+from trainyard.job.run.run_recorder import RunRecorder
 from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
-
-T = TypeVar("T")
+from trainyard.reading.arguments import require_type
 
 
 def train(
@@ -57,18 +58,22 @@ def train(
     on_restart: Callable[[Restart], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
-    """Train a model as a plan says.
+    """Train a model as a plan says; afterwards its module has the trained parameters and buffers.
 
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
     ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``. Each task of a step of Slurm that
-    has several is a rank, too.
+    has several is a rank, too, and each process that ``mpirun`` or ``mpiexec`` started.
 
     Parameters
     ----------
     model : the model the plan was made for, or a function that builds it. What is given is sent to other
-        processes, so functions in it must be defined at the top level of a module; and the calling script needs
-        ``if __name__ == "__main__":``.
+        processes, so functions in it must be defined at the top level of a module. What a notebook defines, or a script
+        without ``if __name__ == "__main__":``, goes by value, which needs the package cloudpickle. The module of a
+        `Model` has its trained values when this returns, in place: tied weights stay tied, types and devices stay as
+        they are, and what is on the meta device comes to the CPU. Under a launcher all ranks' modules have them. A
+        function's module is not known here: ``load_weights(module, result.checkpoint)`` loads its values, as it does
+        after a run that was interrupted.
     data : batches of ``plan.num_rows`` rows: `Data`, a function ``data(step)``, a Dataset, a DataLoader; see `as_data`.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
@@ -84,7 +89,10 @@ def train(
     Raises
     ------
     ValueError
-        If a launcher's variables do not say which rank this process is and where the ranks meet.
+        If a log needs what is not installed, or a launcher's variables do not say which rank this process is and where
+        the ranks meet; a missing one is named.
+    WrongTypeError
+        If an argument is of another type.
     TypeError
         If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
     WorkerError
@@ -115,9 +123,10 @@ class Run:
         on_restart: Callable[[Restart], None] = lambda _: None,
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        _check_arguments(model, plan, config)
         self._model, self._plan, self._data, self._config = model, plan, data, config
         self._stop = StopRequest(is_launched())
-        self._recorder = _Recorder(plan, config, self._stop, on_step, on_restart, on_note)
+        self._recorder = RunRecorder(config, self._stop, on_step, on_restart, on_note)
 
     def steps(self) -> Generator[StepMetrics]:
         """Train, and yield every step when all ranks have done it; under a launcher in rank 0's process.
@@ -131,7 +140,8 @@ class Run:
         ValueError, TypeError, WorkerError, NonFiniteError, CheckpointError, DataError
             As `train` does.
         """
-        join_slurm_step()
+        require_logs(self._config.log_to)
+        join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
             data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
             work = WorkerInput(self._model, self._plan, data, self._config)
@@ -142,7 +152,14 @@ class Run:
         return self._recorder.result()
 
 
-def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> Generator[StepMetrics]:
+def _check_arguments(model: object, plan: object, config: object) -> None:
+    """Refuse an argument of another type by its name."""
+    require_model(model, may_be_function=True)
+    require_plan(plan)
+    require_type("config", config, TrainConfig, "a TrainConfig, such as TrainConfig(steps=100)")
+
+
+def _train(work: WorkerInput, recorder: RunRecorder, stop: StopRequest) -> Generator[StepMetrics]:
     config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
@@ -162,8 +179,19 @@ def _train(work: WorkerInput, recorder: _Recorder, stop: StopRequest) -> Generat
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
                 yield from supervise(work, shared, watcher, logs, lock, stop)
+                _load_trained(work, shared)
             finally:
                 recorder.close()
+
+
+def _load_trained(work: WorkerInput, shared: Path) -> None:
+    """Give the caller's module the trained values."""
+    if not isinstance(work.model, Model):
+        return
+    if work.config.checkpoint is not None:
+        load_weights(work.model.module, newest_complete(work.config.checkpoint))
+    else:
+        load_written(work.model.module, trained_file(shared))
 
 
 @dataclass(frozen=True)
@@ -214,7 +242,7 @@ def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | N
     """
     with _lock(work.config, launched.rank):
         check_resumable(work)
-        recorder = _Recorder(work.plan, work.config, StopRequest(), lambda _: None, lambda _: None, _print)
+        recorder = RunRecorder(work.config, StopRequest(), lambda _: None, lambda _: None, _print)
         for _ in _steps_under_launcher(work, recorder, launched, prepared):
             pass
         return recorder.result()
@@ -236,124 +264,13 @@ def _log_folder(log: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-class _Recorder:
-    """A recorder of step metrics: keeps them, writes them to files and passes them on.
-
-    When a callback raises an exception, no callback is called any more, and the run stops.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        config: TrainConfig,
-        stop: StopRequest,
-        on_step: Callable[[StepMetrics], None],
-        on_restart: Callable[[Restart], None],
-        on_note: Callable[[str], None],
-    ) -> None:
-        self.plan, self.config, self.stop = plan, config, stop
-        self._tell_step, self._tell_restart, self._tell_note = on_step, on_restart, on_note
-        self.by_step: dict[int, StepMetrics] = {}
-        self.restarts: list[Restart] = []
-        self.notes: dict[str, None] = {}
-        self.first: int | None = None
-        self.metrics: Metrics | None = None
-        self.raised: BaseException | None = None
-        self.data_waits = DataWaits()
-
-    def open(self, folder: Path) -> None:
-        """Write metrics into a folder; a resumed run goes on with the file that is there."""
-        self.metrics = Metrics(folder, self.config.resume)
-
-    def close(self) -> None:
-        if self.metrics is not None:
-            self.metrics.close()
-
-    def on_step(self, metrics: StepMetrics) -> None:
-        self.by_step[metrics.step] = metrics
-        try:
-            if self.metrics is not None:
-                self.metrics.write(metrics.as_dict())
-        except OSError as error:
-            self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
-        self.tell_of_stop()
-        for text in filter(None, (self.data_waits.note(metrics), metrics.note)):
-            self.note(text)
-        self._tell(self._tell_step, metrics)
-
-    def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
-        self.first = step if self.first is None else self.first
-        self.stop.can_save = self.config.checkpoint is not None
-        for text in notes:
-            self.note(text)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes[text] = None
-            self._tell(self._tell_note, text)
-
-    def on_restart(self, restart: Restart) -> None:
-        self.restarts.append(restart)
-        self._tell(self._tell_restart, restart)
-
-    def tell_of_stop(self) -> None:
-        """Note that a signal came, and what a second one does."""
-        if self.stop.signal is not None:
-            at_once = "" if self.stop.is_launched else "; a second signal ends it at once, without"
-            self.note(
-                f"{self.stop.signal.name}: the run ends after the present step, with a checkpoint{at_once}"
-            )
-
-    def _tell(self, callback: Callable[[T], None], news: T) -> None:
-        if self.raised is not None:
-            return
-        try:
-            callback(news)
-        except BaseException as error:
-            if not self.stop.can_save or isinstance(error, EndedBySignal):
-                raise
-            self.raised = error
-            self.stop.ask()
-
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Raise the exception of a callback when the run has stopped for it, however that went."""
-        try:
-            yield
-            self.tell_of_stop()  # for a signal that came after the last step was told
-        except Exception as error:
-            if self.raised is not None:
-                raise self.raised from error
-            raise
-        except EndedBySignal:
-            if self.config.checkpoint is None and self.by_step:
-                self.note(
-                    f"nothing of the {len(self.by_step)} steps that were done is saved: give a checkpoint folder, where "
-                    "an interrupted run is saved"
-                )
-            raise
-        if self.raised is not None:
-            raise self.raised
-
-    def result(self) -> TrainResult:
-        folder = self.config.checkpoint
-        steps = complete_steps(folder) if folder is not None else []
-        return TrainResult(
-            tuple(self.by_step[s] for s in sorted(self.by_step)),
-            self.first or 0,
-            tuple(self.restarts),
-            tuple(self.notes),
-            path_of(folder, steps[0]) if folder is not None and steps else None,
-        )
-
-
 def _print(note: str) -> None:
     with suppress(OSError):  # of a disk that is full
         print(note, flush=True)
 
 
 def _steps_under_launcher(
-    work: WorkerInput, recorder: _Recorder, launched: Launched, prepared: Prepared | None
+    work: WorkerInput, recorder: RunRecorder, launched: Launched, prepared: Prepared | None
 ) -> Generator[StepMetrics]:
     """Be one of the ranks that a launcher started; rank 0 yields every step."""
     rank, num_ranks = launched.rank, launched.num_ranks
@@ -379,8 +296,10 @@ def _steps_under_launcher(
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     is_left = False
     try:
+        model = work.model
+        take = partial(load_tensors, model.module) if isinstance(model, Model) else None
         for step in rank_steps(
-            work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked
+            work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
         ):
             if rank == 0 and not is_left:
                 try:

@@ -95,7 +95,7 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
         master = 4 * share if bucket.parameters_shared or bucket.is_converted else 0
         found["parameters"] += weights + master
         found["gradients"] += 4 * (share if bucket.gradients_shared else bucket.num_elements)
-        found["optimizer"] += 4 * share * len(lowered.optimizer.moments)
+        found["optimizer"] += round(share * lowered.optimizer.state_bytes)
     found["parameters"] += sum(b.share * b.element_bytes for s in stages for b in s.frozen)
     trained = {p for s in stages for b in s.buckets for p in b.paths}
     constants = {

@@ -11,6 +11,7 @@ from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import per_second_text, size_text
+from trainyard.shown import ShownOnPage
 
 _GIB = 2**30
 _TIGHT = 0.03  # Memory is called tight if less than this share of the limit is left free.
@@ -32,8 +33,8 @@ class ShareMemory(NamedTuple):
     limit_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class Simulation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(ShownOnPage):
     """One step of a plan in time and memory. Tuples have one entry per pipeline rank; all ranks of its mesh are
     alike, or, if they hold unequal shares, the entry is of those that are short of most memory, else of the fullest.
 
@@ -130,6 +131,11 @@ class Simulation:
     def plausible_mfu(self) -> float | None:
         """`mfu`; None where it would be above 1, because the devices do more than the peak that is known of them."""
         return self.mfu if self.mfu <= 1.0 else None
+
+    @property
+    def ideal_step_s(self) -> float:
+        """Seconds that a step would take if the devices computed ``model_flops`` at their peak."""
+        return self.mfu * self.step_s
 
     @property
     def rows_per_s(self) -> float:

@@ -22,7 +22,7 @@ from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results, Served
 from trainyard.serve.router import Router, round_robin
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 __all__ = ["Shortfall", "most_missed", "reaches", "results_if_met"]
 

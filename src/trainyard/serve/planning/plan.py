@@ -35,6 +35,7 @@ from trainyard.serve.planning.trials import first_of_kinds, largest_share_met
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.splits import ExcludedSplit, MakeSplit, no_split_error, possible_splits
 from trainyard.serve.summary import Summary
+from trainyard.shown import ShownOnPage
 
 __all__ = ["ServingPlan", "plan_serving"]
 
@@ -42,8 +43,8 @@ _NUM_RUNS = 4  # of which every request is kept
 _ROUTER = "least_requests"
 
 
-@dataclass(frozen=True, eq=False)
-class ServingPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class ServingPlan(ShownOnPage):
     """The result of `plan_serving`.
 
     Attributes

@@ -28,7 +28,7 @@ from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results
 from trainyard.serve.router import router_of
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.splits import PossibleSplit
 from trainyard.serve.summary import Summary
 

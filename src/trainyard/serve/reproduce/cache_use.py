@@ -21,7 +21,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 __all__ = ["CacheUse", "cache_use", "num_requests_table", "used_table"]

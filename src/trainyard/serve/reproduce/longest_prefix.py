@@ -13,7 +13,7 @@ from trainyard.serve.policies.longest_prefix import LongestPrefix
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _ROOT, _BRANCH, _LEAF = 64, 64, 16
 """Tokens that all prompts begin with, that those of a branch go on with, and at last of each."""

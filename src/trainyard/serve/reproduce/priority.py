@@ -13,7 +13,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.priority import Priority
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.requests.generate import Constant, IndependentLengths, Poisson, generate_requests
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 _SERVICE_S, _NUM, _NUM_PRIORITIES = 0.01, 60_000, 3

@@ -13,7 +13,7 @@ from trainyard.serve.policies.sarathi import sarathi
 from trainyard.serve.replicas.vidur import VidurSarathi
 from trainyard.serve.reproduce.programs.vidur import SARATHI_S, STEP_TIME, run_table
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _PROMPT_TOKENS = 4096
 _NUM_DECODES = 31

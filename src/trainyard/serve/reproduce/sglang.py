@@ -11,7 +11,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.sglang import SGLang
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _PROMPT = 10
 _CASES = ((40, 10), (100, 40), (300, 120))

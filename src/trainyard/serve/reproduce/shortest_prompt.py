@@ -16,7 +16,7 @@ from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.token_budget import TokenBudget
 from trainyard.serve.reproduce.programs.vidur import FILES, SARATHI_S, run, times
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 _TOKEN_S = 1e-4

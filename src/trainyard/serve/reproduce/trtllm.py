@@ -10,7 +10,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policies.trtllm import Capacity, TensorRTLLM
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _BLOCK, _NUM_BLOCKS, _PROMPT, _MAX_TOKENS = 32, 400, 256, 1000
 

@@ -13,7 +13,7 @@ from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.reproduce.programs.vtc_manager import TABLES as PROGRAM
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 _END_S = 30.0
 _RATE_PER_S = 15.0

@@ -14,7 +14,7 @@ from trainyard.serve.run.causal_model import CausalModel
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.measure import measured_step_time
 from trainyard.serve.run.serve_trace import serve_trace
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 from trainyard.serve.summary import Distribution, Summary
 

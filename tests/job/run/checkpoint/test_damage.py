@@ -262,7 +262,9 @@ def test_a_description_says_all_that_a_resumption_reads(folder: Path) -> None:
     said = json.loads((path_of(folder, 4) / "run.json").read_text())
     assert said["settings"] == {
         "optimizer": "adamw", "lr": 0.01, "warmup_steps": 0, "betas": [0.9, 0.999], "eps": 1e-8, "momentum": 0.0,
-        "weight_decay": 0.0, "clip_norm": 0.0, "seed": 0, "rows": 4, "dtype": "float32", "statistics": "batch",
+        "weight_decay": 0.0, "clip_norm": 0.0, "clip_value": 0.0, "no_decay": [], "lr_scale": [],
+        "lr_schedule": "constant", "lr_steps": 0, "decay_steps": 0, "min_lr_factor": 0.0, "ema_decay": 0.0, "seed": 0,
+        "rows": 4, "dtype": "float32", "statistics": "batch",
     }  # fmt: skip
     assert said["options"]["steps"] == 4
 

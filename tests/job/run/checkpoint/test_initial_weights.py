@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainyard.job.run.checkpoint.folders import read_whole
 from trainyard.job.run.checkpoint.initial_weights import initialized
 from trainyard.job.run.config import InitFrom, TrainConfig, WorkerInput
+from trainyard.job.run.errors import WeightsError
 from trainyard.job.run.processes.worker import prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.step.initial import InitialValueError, initial_values
@@ -85,7 +86,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         from_({f"net.{name}": value for name, value in weights.items()})
     file = tmp_path / "code.pt"
     torch.save({"x": one_rank.Net()}, file)
-    with pytest.raises(InitialValueError, match=r"code.pt cannot be read"):
+    with pytest.raises(WeightsError, match=r"code.pt cannot be read"):
         from_(file)
 
 

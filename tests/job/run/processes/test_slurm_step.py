@@ -17,7 +17,6 @@ TASK = {
     "SLURM_JOB_NODELIST": "gpu[05,07,09]",
 }  # fmt: skip
 BATCH = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "gpu[07,09]"}
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize("line", LISTS)
@@ -75,7 +74,6 @@ def test_a_task_is_a_rank() -> None:
         {},
         {"SLURM_NTASKS": "1"},
         TASK | {"SLURM_STEP_NUM_TASKS": "1"},
-        BATCH | TORCHRUN,
     ],
 )
 def test_what_is_left_as_it_is(given: dict[str, str]) -> None:
@@ -90,8 +88,6 @@ def test_what_is_left_as_it_is(given: dict[str, str]) -> None:
         (BATCH, "SLURM_NTASKS is 4, and this process is none of these tasks"),
         ({"SLURM_NTASKS": "4"}, "or unset SLURM_NTASKS to train on this machine alone"),
         (BATCH | {"WORLD_SIZE": "4"}, "SLURM_NTASKS is 4"),
-        ({k: v for k, v in TORCHRUN.items() if k != "MASTER_ADDR"}, "unset RANK and WORLD_SIZE to train"),
-        ({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"}, "set these two, as torchrun does"),
         ({"SLURM_NTASKS": "four"}, "SLURM_NTASKS is 'four', allowed is a whole number"),
         (TASK | {"SLURM_STEP_TASKS_PER_NODE": "4"}, "says nothing of node 1"),
         (TASK | {"SLURM_STEP_NODELIST": "gpu[7"}, "'gpu[7' is no node list"),

@@ -52,7 +52,9 @@ def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch() -> None:
     ]
 
 
-@pytest.mark.parametrize("source", [Rows(), Columns(), [Rows()[i] for i in range(LENGTH)]], ids=str)
+@pytest.mark.parametrize(
+    "source", [Rows(), Columns(), [Rows()[i] for i in range(LENGTH)]], ids=["rows", "columns", "list"]
+)
 def test_a_data_set_is_shuffled_by_the_seed(source: Any) -> None:
     data = pickle.loads(pickle.dumps(as_data(source, ROWS, seed=5)))
     for step in (3, 0, 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.slots import Slots
 from trainyard.fleet.replicas.tiresias import tiresias_program
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.gavel import GavelProfile, Throughputs, read_gavel
 from trainyard.hardware.cluster import Cluster

@@ -26,7 +26,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.optimus import OptimusInPollux
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.application import Application, SelfTuned, elastic, tuned
 from trainyard.fleet.workload.goodput import Batch, divided
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot

@@ -14,7 +14,7 @@ from pathlib import Path
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import Rounds
 from trainyard.fleet.replicas.gavel import MaxMinProgram
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.readers.shockwave import read_shockwave
 from trainyard.hardware.cluster import Cluster
 from trainyard.published import Files, PaperTable, Row

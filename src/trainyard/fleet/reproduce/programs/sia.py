@@ -26,7 +26,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.application import Application
 from trainyard.fleet.workload.goodput import Batch, divided

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulate_fleet import simulate_fleet
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.hardware.cluster import Cluster

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from trainyard.job.run.best import Evaluated, KeepBest
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
+from trainyard.job.run.checkpoint.module_record import ModuleRecord
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
     About,
@@ -50,6 +51,7 @@ class RunFacts:
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
     identity: ModelIdentity
+    module: ModuleRecord
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class _Share:
     file: str
     entry: FileEntry | None
     tensors: Mapping[str, TensorEntry]
+    numbers: Mapping[str, Any]
     problem: Exception | None = None
 
 
@@ -139,8 +142,10 @@ class Checkpointer:
             batch,
             position,
             evaluations,
+            executor.optimizer.described,
+            executor.optimizer.numbers(),
         )
-        self.saving = self.thread.submit(self._write, take(executor), about)
+        self.saving = self.thread.submit(self._write, take(executor, about.fields), about)
 
     def wait(self) -> None:
         """Wait until what was saved is on the disk.
@@ -183,16 +188,16 @@ class Checkpointer:
                 _name(key, part, box): (key, part, box) for key, part in parts.items() for box in part.boxes
             }
             if not pieces:
-                return _Share(name, None, {})
+                return _Share(name, None, {}, about.numbers)
             temporary.mkdir(exist_ok=True)
             tensors = {n: box.of(part.tensor) for n, (_, part, box) in pieces.items()}
             entry, starts = write_tensors(temporary / name, tensors)
         except Exception as error:
-            return _Share(name, None, {}, error)
+            return _Share(name, None, {}, {}, error)
         found = {key: TensorEntry(part.tensor.dtype, part.shape, []) for key, part in parts.items()}
         for n, (key, _, box) in pieces.items():
             found[key].places.append(Place(name, starts[n], box.offsets, box.sizes))
-        return _Share(name, entry, found)
+        return _Share(name, entry, found, about.numbers)
 
     def _check_finite(self, parts: Mapping[str, Part], about: About) -> None:
         """Check that trained tensors are finite; buffers and frozen parameters need not be."""
@@ -211,7 +216,9 @@ class Checkpointer:
         try:
             if problem is None:
                 temporary.mkdir(exist_ok=True)
-                write_run(temporary, {**asdict(about), **_contents(shares)})
+                numbers = {key: value for share in shares for key, value in share.numbers.items()}
+                about_run = {**asdict(about), "numbers": numbers, **self.run.module.as_dict()}
+                write_run(temporary, {**about_run, **_contents(shares)})
                 _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
                 self._remove_old(about.evaluations)
@@ -271,13 +278,24 @@ class Checkpointer:
     def _read(self, checkpoint: Path) -> About:
         check_goes_on_as(checkpoint, self.run.settings, self.run.identity)
         about, entries = _described(checkpoint)
+        optimizer = self.executor.optimizer
+        if about.optimizer != optimizer.described:
+            raise CheckpointError(
+                f"{checkpoint} is of a run with the optimizer {about.optimizer}, and this one is {optimizer.described}; "
+                "make the one of that run, or start a run of its own in another folder"
+            )
         if about.fields != fields(self.executor):
             raise CheckpointError(
                 f"{checkpoint} keeps {', '.join(about.fields)}, which this optimizer does not"
             )
-        moments = tuple(f for f in about.fields if f != PARAMS)
-        self.executor.optimizer.restore(about.num_updates, moments)
-        target = Target(self.executor, about.fields)
+        try:
+            optimizer.restore(about.num_updates, about.numbers)
+        except (TypeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{checkpoint} cannot be read: numbers of the optimizer: {error}"
+            ) from error
+        written = {key: (entry.dtype, entry.shape) for key, entry in entries.items()}
+        target = Target(self.executor, about.fields, written)
         read_parts(checkpoint, entries, target.parts)
         target.finish()
         return about

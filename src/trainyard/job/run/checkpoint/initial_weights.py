@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from trainyard.job.run.checkpoint.folders import read_whole
-from trainyard.job.run.checkpoint.same_run import BUFFERS
-from trainyard.job.run.checkpoint.saved import RUN, newest_complete
+from trainyard.job.run.checkpoint.weights import read_weights
 from trainyard.job.run.config import InitFrom
 from trainyard.job.run.step.initial import InitialValueError
 from trainyard.job.run.step.state import Values
@@ -37,12 +33,14 @@ def initialized(values: Values, model: Model, init_from: InitFrom) -> tuple[Valu
     Raises
     ------
     InitialValueError
-        If weights have another shape than the model's, none has a name of the model, or they cannot be read.
+        If weights have another shape than the model's, or none has a name of the model.
+    WeightsError, CheckpointError
+        If they cannot be read.
     """
     module = model.module
     entries: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     entries |= dict(module.named_buffers(remove_duplicate=False))
-    given = {_renamed(name, init_from.rename): value for name, value in _read(init_from.weights).items()}
+    given = {_renamed(name, init_from.rename): value for name, value in _given(init_from.weights).items()}
     _check(given, entries, init_from)
     by_tensor = {id(entries[name]): value for name, value in given.items() if name in entries}
     loaded = {
@@ -89,25 +87,8 @@ def _renamed(name: str, rename: Mapping[str, str]) -> str:
     return rename[old] + name.removeprefix(old)
 
 
-def _read(weights: Mapping[str, Tensor] | Path) -> Mapping[str, Tensor]:
-    """Tensors by name; no code of a file is run."""
-    if not isinstance(weights, Path):
-        return weights
-    if weights.is_dir():
-        checkpoint = weights if (weights / RUN).exists() else newest_complete(weights)
-        return read_whole(checkpoint) | read_whole(checkpoint, BUFFERS)
-    try:
-        if weights.suffix == ".safetensors":
-            return load_file(weights)
-        read = torch.load(weights, map_location="cpu", weights_only=True)
-        if not isinstance(read, Mapping) or not all(isinstance(value, Tensor) for value in read.values()):
-            raise TypeError("it holds no state dict")
-    except Exception as error:
-        raise InitialValueError(
-            f"the weights of {weights} cannot be read: {error}. Give a checkpoint's folder, a .safetensors file, or a "
-            "file that torch.save wrote of a state dict"
-        ) from error
-    return read
+def _given(weights: Mapping[str, Tensor] | Path) -> Mapping[str, Tensor]:
+    return read_weights(weights) if isinstance(weights, Path) else weights
 
 
 def _listed(names: Iterable[str]) -> str:

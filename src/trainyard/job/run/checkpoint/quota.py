@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from trainyard.errors import TrainyardError
 from trainyard.job.optimizer import OptimizerConfig
 
 __all__ = ["QuotaError", "check_quota", "checkpoint_bytes"]
@@ -15,7 +16,7 @@ _GB = 1e9
 _KEPT_BYTES = 4  # numbers are kept in the precision of float32 at least
 
 
-class QuotaError(ValueError):
+class QuotaError(TrainyardError, ValueError):
     """Checkpoints would take more than they may; the message says how much both is."""
 
 
@@ -23,7 +24,8 @@ def checkpoint_bytes(module: nn.Module, optimizer: OptimizerConfig) -> int:
     """Bytes of one checkpoint: parameters, what the optimizer keeps of those that are trained, and buffers."""
     parameters = list(module.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    return _bytes((*parameters, *module.buffers())) + len(optimizer.moments) * _bytes(trained)
+    kept = sum(parameter.numel() for parameter in trained)
+    return _bytes((*parameters, *module.buffers())) + round(optimizer.state_bytes * kept)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ def identity_of(program: Program) -> ModelIdentity:
 
 def settings_of(plan: Plan, config: TrainConfig) -> dict[str, Any]:
     """Return the settings that identify a run, by names of options, as JSON has them."""
-    optimizer = asdict(config.optimizer)
+    optimizer = config.optimizer.settings()
     statistics = plan.statistics
     if statistics == "microbatch":
         statistics = f"each microbatch of {plan.rows_per_microbatch} rows"  # type: ignore[assignment]

@@ -33,8 +33,9 @@ _KINDS = {
     "plan": str,
     "position": str,
     "fields": list,
+    "optimizer": str,
     "evaluations": list,
-    **dict.fromkeys(("settings", "options", "batch"), dict),
+    **dict.fromkeys(("settings", "options", "batch", "numbers"), dict),
 }
 """JSON types of the fields of `About`."""
 
@@ -63,6 +64,8 @@ class About:
     batch : checksums of the last step's batch, by path.
     position : in the data, as text, where the number of the step does not say it; see ``DataReader.state``.
     evaluations : of the run so far.
+    optimizer : class and options of a user's own optimizer; empty for the others.
+    numbers : what it counts, of its state and by group.
     """
 
     step: int
@@ -76,6 +79,8 @@ class About:
     batch: Mapping[str, int]
     position: str
     evaluations: tuple[Evaluated, ...]
+    optimizer: str
+    numbers: Mapping[str, Any]
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -140,6 +145,19 @@ def newest_complete(folder: Path) -> Path:
         f"{folder} {what} no checkpoint. There is nothing to resume from: leave out --resume to begin, or give the "
         "folder of the run"
     )
+
+
+def checkpoint_in(folder: Path) -> Path | None:
+    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If all checkpoints of the folder are damaged.
+    """
+    if (folder / RUN).exists():
+        return folder.resolve()
+    return newest_complete(folder).resolve() if saved_steps(folder) else None
 
 
 def check_unused(folder: Path) -> None:

@@ -21,6 +21,9 @@ from trainyard.job.run.step.state import BucketState
 from trainyard.program.boxes import Box, boxes
 from trainyard.program.placement import Placement, Shard
 
+Written = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Types and shapes of the tensors of a checkpoint, by ``<field>/<path>``."""
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -39,19 +42,20 @@ class Part:
 
 
 def fields(executor: Executor) -> tuple[str, ...]:
-    """Names of the tensors of a trained parameter: its value, and the optimizer's tensors of the same shape."""
+    """Names of the tensors of a trained parameter: its value, and what the optimizer keeps."""
     # Not what this rank has: it may have no trained parameters.
-    return (PARAMS, *executor.optimizer.config.moments)
+    config = executor.optimizer.config
+    return (PARAMS, *config.moments, *config.tensors)
 
 
-def take(executor: Executor, fields_wanted: tuple[str, ...] | None = None) -> dict[str, Part]:
+def take(executor: Executor, wanted: tuple[str, ...]) -> dict[str, Part]:
     """The parts that this rank writes, copied to the CPU, by ``<field>/<path>``.
 
     Collective. At most one bucket of one field is whole on a device at a time.
 
     Parameters
     ----------
-    fields_wanted : fields of trained parameters; by default all.
+    wanted : fields of trained parameters; all else of the module is taken in any case.
     """
     taken: dict[str, Part] = {}
     position = _positions(executor)
@@ -60,13 +64,20 @@ def take(executor: Executor, fields_wanted: tuple[str, ...] | None = None) -> di
             executor, state.bucket.stage
         )
         for field, flat in _flats(executor, state).items():
-            if fields_wanted is not None and field not in fields_wanted:
+            if field not in wanted:
                 continue
             whole = executor.state.local_tensors({state.bucket.name: flat})
             for path, value in whole.items():
                 placements = executor.lowered.params[path].placements
                 if first_of_its_stages and _is_writer(executor, placements, position[path]):
                     taken[f"{field}/{path}"] = _part(executor, value, placements)
+    for field, of_params in executor.optimizer.tensors().items():
+        for path, value in of_params.items() if field in wanted else ():
+            if _is_first_of(executor, executor.lowered.params[path].stages[0]) and _is_writer(
+                executor, {}, position[path]
+            ):
+                # In its own type, and in its own shape.
+                taken[f"{field}/{path}"] = _described(executor, value.detach().to("cpu", copy=True), {})
     for frozen in executor.state.frozen.values():
         for path, value in executor.state.local_tensors({frozen.bucket.name: frozen.exact}).items():
             param = executor.lowered.params[path]
@@ -171,7 +182,7 @@ class Target:
     parts : what this rank needs, by ``<field>/<path>``; only parameters of which it keeps an element.
     """
 
-    def __init__(self, executor: Executor, wanted: tuple[str, ...]) -> None:
+    def __init__(self, executor: Executor, wanted: tuple[str, ...], written: Written) -> None:
         self.executor = executor
         self.parts: dict[str, Part] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -180,6 +191,7 @@ class Target:
             for field, flat in _flats(executor, state).items():
                 if field in wanted:
                     self._add(field, state.bucket, flat)
+        self._tensors = self._optimizer_tensors(wanted, written)
         for frozen in executor.state.frozen.values():
             self._add(PARAMS, frozen.bucket, frozen.exact)
             if frozen.part is not frozen.exact:
@@ -195,6 +207,20 @@ class Target:
         self._unused = {key: torch.empty(v.shape, dtype=_kept_dtype(v)) for key, v in executor.unused.items()}
         for (kind, path), read in self._unused.items():
             self.parts[f"{FIELDS[kind]}/{path}"] = _described(executor, read, {})
+
+    def _optimizer_tensors(
+        self, wanted: tuple[str, ...], written: Written
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        """The tensors that an optimizer keeps of this rank's whole parameters, as the checkpoint has their shapes."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        paths = [path for state in self.executor.state.buckets.values() for path in state.bucket.paths]
+        for field in set(wanted) & set(self.executor.optimizer.config.tensors):
+            for path in paths:
+                if (known := written.get(f"{field}/{path}")) is not None:
+                    read = torch.empty(known[1], dtype=known[0])
+                    found.setdefault(field, {})[path] = read
+                    self.parts[f"{field}/{path}"] = _described(self.executor, read, {})
+        return found
 
     def _add(self, field: str, bucket: Bucket, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
@@ -219,6 +245,8 @@ class Target:
         """Put what was read where it belongs, and give all ranks the new weights. Collective."""
         for kept, read in self._copies:
             kept.copy_(read)
+        if self._tensors:
+            self.executor.optimizer.restore_tensors(self._tensors)
         self.executor.exact |= self._exact
         self.executor.unused |= self._unused
         self.executor.restored()

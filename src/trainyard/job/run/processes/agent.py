@@ -31,7 +31,7 @@ from trainyard.job.run.processes.stopping import leave_signals_to_caller
 from trainyard.job.run.processes.worker import Prepared, prepare
 from trainyard.job.run.processes.worker_group import RankError, WorkerGroup
 
-_TAIL_LINES = 30  # some of them are of a traceback
+_TAIL_LINES = 30
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainyard.job.run.best import Evaluated
+from trainyard.job.run.checkpoint.gather import whole_tensors
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
 from trainyard.job.run.checkpoint.saved import About
-from trainyard.job.run.checkpoint.whole import gather_whole
 from trainyard.job.run.config import RankStep, TrainConfig
 from trainyard.job.run.step.evaluation import Evaluation, Sums, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.executor import Executor
@@ -93,7 +93,7 @@ class Evaluations:
     def _sums(self, evaluation: Evaluation) -> Sums:
         """Evaluate this rank's batches, and sum over all ranks."""
         executor, plan = self._executor, self._executor.plan
-        model = with_values(self._model, gather_whole(executor), self._initial, executor.device)
+        model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
         batches = evaluation_batches(evaluation.data, plan.num_rows, executor.groups.rank, plan.num_ranks)
         own = evaluate_batches(model, batches, evaluation, executor.device, plan.dtype)
         if plan.num_ranks == 1:

@@ -11,10 +11,21 @@ from typing import Any
 
 from trainyard.private import make_private, opener
 
-__all__ = ["MOST_BYTES", "Metrics", "cut", "end_of", "last_lines", "metrics_files", "print_to", "rank_log"]
+__all__ = [
+    "MOST_BYTES",
+    "Metrics",
+    "RollingFile",
+    "cut",
+    "end_of",
+    "last_lines",
+    "metrics_files",
+    "print_to",
+    "profile_file",
+    "rank_log",
+]
 
 MOST_BYTES = 64 * 2**20
-"""Of a log; see `cut` and `Metrics`."""
+"""Of a log; see `cut` and `RollingFile`."""
 
 _LINE_BYTES = 1024  # that few lines exceed
 _CUT = b"\n[what was printed here is left out, because this log had grown to %d bytes]\n"
@@ -23,6 +34,11 @@ _CUT = b"\n[what was printed here is left out, because this log had grown to %d 
 def rank_log(logs: Path, rank: int) -> Path:
     """The file of what a rank prints."""
     return logs / f"rank-{rank}.log"
+
+
+def profile_file(logs: Path, rank: int) -> Path:
+    """The file of the ops that a rank recorded."""
+    return logs / f"profile-{rank}.json"
 
 
 def print_to(log: Path) -> None:
@@ -75,6 +91,63 @@ def cut(logs: Iterable[Path], most_bytes: int = MOST_BYTES) -> None:
             continue
 
 
+class RollingFile:
+    """A file to which lines are added, with a limit.
+
+    When it has grown over a size it becomes the older one (``x.1.csv`` of ``x.csv``), in the place of that.
+
+    Parameters
+    ----------
+    path : in a folder that exists.
+    goes_on : whether to add to the file that is there, if it begins with the header; else it becomes the older one.
+    header : first line of every file.
+    """
+
+    def __init__(self, path: Path, goes_on: bool, most_bytes: int = MOST_BYTES, header: bytes = b"") -> None:
+        self.path, self._most_bytes, self._header = path, most_bytes, header
+        if path.exists() and path.stat().st_size and not (goes_on and _begins_with(path, header)):
+            path.replace(_older(path))
+        self._handle = self._opened()
+        self._is_cut_off = _ends_within_a_line(path)  # by a process that was killed
+
+    def write(self, line: bytes) -> None:
+        """Add a line, which ends with its sign.
+
+        Raises
+        ------
+        OSError
+            If there is no room for it, or for all of it; the next line begins a new one.
+        """
+        line = b"\n" * self._is_cut_off + line
+        while line:
+            line = line[os.write(self._handle, line) :]
+            self._is_cut_off = bool(line)
+        if os.fstat(self._handle).st_size > self._most_bytes:
+            self.path.replace(_older(self.path))
+            new = self._opened()
+            self.close()
+            self._handle = new
+
+    def close(self) -> None:
+        """No more follows."""
+        os.close(self._handle)
+
+    def _opened(self) -> int:
+        handle = opener(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        if self._header and not os.fstat(handle).st_size:
+            os.write(handle, self._header)
+        return handle
+
+
+def _older(path: Path) -> Path:
+    return path.with_suffix(f".1{path.suffix}")
+
+
+def _begins_with(path: Path, header: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(header)) == header
+
+
 class Metrics:
     """The file ``metrics.jsonl``, to which every step adds a line.
 
@@ -91,9 +164,7 @@ class Metrics:
         if not goes_on:
             for file in metrics_files(folder):
                 file.unlink()
-        self.file, self._most_bytes = folder / "metrics.jsonl", most_bytes
-        self._handle = self._opened()
-        self._is_cut_off = _ends_within_a_line(self.file)  # by a process that was killed
+        self._file = RollingFile(folder / "metrics.jsonl", True, most_bytes)
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Add a line.
@@ -103,22 +174,11 @@ class Metrics:
         OSError
             If there is no room for it, or for all of it; the next line begins a new one.
         """
-        line = b"\n" * self._is_cut_off + json.dumps(entry).encode() + b"\n"
-        while line:
-            line = line[os.write(self._handle, line) :]
-            self._is_cut_off = bool(line)
-        if os.fstat(self._handle).st_size > self._most_bytes:
-            self.file.replace(self.file.with_suffix(".1.jsonl"))
-            new = self._opened()
-            self.close()
-            self._handle = new
+        self._file.write(json.dumps(entry).encode() + b"\n")
 
     def close(self) -> None:
         """No more follows."""
-        os.close(self._handle)
-
-    def _opened(self) -> int:
-        return opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._file.close()
 
 
 def _ends_within_a_line(file: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Being a rank that a launcher started: a process of ``torchrun``, or a task that ``srun`` started."""
+"""Being one of several tasks that ``srun`` started: what Slurm says in variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import prod
 
 from trainyard.reading import shown
 
-__all__ = ["hosts_of", "is_launched", "join_slurm_step"]
+__all__ = ["hosts_of", "join_slurm_step"]
 
 _MOST_HOSTS = 131_072
 _MOST_DIGITS = 15
@@ -22,11 +22,6 @@ _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
 
 
-def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher started this process as one of several ranks."""
-    return "RANK" in environ and "WORLD_SIZE" in environ
-
-
 def join_slurm_step(environ: MutableMapping[str, str] = os.environ) -> None:
     """Say in the variables of ``torchrun`` which rank this process is, if it is one of several tasks of a step.
 
@@ -36,16 +31,8 @@ def join_slurm_step(environ: MutableMapping[str, str] = os.environ) -> None:
     ------
     ValueError
         If Slurm counts several tasks, and this process is none of them: so many like it would each train everything.
-        If the variables say which rank this process is, and not where the ranks meet.
+        If a variable is no number, or does not say on which node this process is.
     """
-    if is_launched(environ):
-        if not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
-            raise ValueError(
-                "RANK and WORLD_SIZE say that a launcher started this process, and MASTER_ADDR and MASTER_PORT do not "
-                "both say where its ranks meet: set these two, as torchrun does, or unset RANK and WORLD_SIZE to train "
-                "on this machine alone"
-            )
-        return
     is_task = "SLURM_STEP_ID" in environ and "SLURM_PROCID" in environ
     name = "SLURM_STEP_NUM_TASKS" if is_task and "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
     num_ranks = _number(environ, name) if name in environ else 1

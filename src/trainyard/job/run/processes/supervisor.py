@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from trainyard.job.run.processes.rank_processes import how_it_ended
 from trainyard.job.run.processes.stopping import StopRequest
 from trainyard.job.run.processes.worker_group import AllReady, Watching, stop_file
 from trainyard.private import make_private, opener
-from trainyard.processes import process_state
+from trainyard.processes import can_run_again, pickled, process_state
 
 _LOOK_S = 1.0
 
@@ -57,7 +56,7 @@ def shared_folder(work: WorkerInput) -> Iterator[Path]:
         folder = Path(name)
         with work_file(folder).open("wb") as file:
             try:
-                pickle.dump(work, file)
+                file.write(pickled(work))
             except OSError:  # of a full disk
                 raise
             except Exception as error:  # what an object of the user raises when it is pickled can be anything
@@ -129,7 +128,10 @@ def _listen(
         except EOFError:
             process.join()
             how = how_it_ended(process.exitcode)
-            said = (logs / "prepare.log").read_text(errors="replace")[-2000:]
+            log = logs / "prepare.log"
+            if not log.exists():
+                raise WorkerError(_never_began(how)) from None
+            said = log.read_text(errors="replace")[-2000:]
             raise WorkerError(f"the process that prepares the ranks {how}. It printed:\n{said}") from None
         if isinstance(message, Watching):
             num_heard += 1
@@ -154,17 +156,27 @@ def _listen(
             return
 
 
+def _never_began(how: str) -> str:
+    """Return what to do where a process ended before it did anything."""
+    advice = (
+        'it runs the main script again; put all that the script does, as this call, under `if __name__ == "__main__":`'
+        if can_run_again()
+        else "see what it printed"
+    )
+    return f"the process that prepares the ranks {how} before it began: {advice}"
+
+
 def _advice(work: WorkerInput, error: Exception) -> str:
     """Return what to write instead of a model or data that cannot be pickled."""
     try:
-        pickle.dumps(work.data)
+        pickled(work.data)
     except Exception:
         return (
             f"the data cannot be sent to worker processes ({error}): give a function data(step) that is defined at the "
             "top level of a module, instead of a lambda or an inner function"
         )
     try:
-        pickle.dumps(work.config)
+        pickled(work.config)
     except Exception:
         return (
             f"the evaluation cannot be sent to worker processes ({error}): define its data, metrics and from_means at "

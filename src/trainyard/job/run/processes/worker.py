@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,9 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
+from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.initial_weights import initialized
+from trainyard.job.run.checkpoint.module_record import module_record
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
 from trainyard.job.run.checkpoint.saved import About, complete_steps, saved_steps
@@ -33,11 +35,13 @@ from trainyard.job.run.processes.agreement import (
     held_values,
 )
 from trainyard.job.run.processes.evaluations import Evaluations
+from trainyard.job.run.processes.logs import profile_file
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
@@ -110,13 +114,18 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
             "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
         )
     model = work.build()
+    optimizer = work.config.optimizer
+    if task is None:
+        task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
+    elif task.optimizer != optimizer:
+        task = replace(task, optimizer=optimizer)
     if work.config.checkpoint is not None:
-        one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
+        one_bytes = checkpoint_bytes(model.module, task.optimizer)
         best = work.config.keep_best
         num_kept = work.config.keep + (0 if best is None else best.num)
         check_quota(one_bytes, num_kept, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
-    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows, work.config.optimizer)
+    task.check_patterns()
     program = task.program(plan.rows_per_microbatch)
     check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
@@ -125,7 +134,7 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         values, loaded, note = initialized(values, model, work.config.init_from)
     _load_kernels(program, values)
     identity = identity_of(task.program(plan.num_rows))
-    lowered = lower(program, plan, work.config.optimizer)
+    lowered = lower(program, plan, task.optimizer)
     verify(lowered)
     held = {**held_values(model), **loaded, **program.constants}
     return Prepared(lowered, values, held, identity, model, note)
@@ -154,6 +163,7 @@ def train_rank(
     report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
+    take_trained: TakeTrained | None = None,
 ) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
@@ -162,6 +172,7 @@ def train_rank(
     report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
     is_to_stop : whether this rank was asked to end the run after the present step; nobody is without checkpoints.
+    take_trained : called on every rank at the end with the trained module's tensors.
 
     Raises
     ------
@@ -172,7 +183,7 @@ def train_rank(
     PlanError, InitialValueError, DataError
         If the ranks do not begin with the same.
     """
-    for _ in rank_steps(work, prepared, rank, device, report, resume, is_to_stop):
+    for _ in rank_steps(work, prepared, rank, device, report, resume, is_to_stop, take_trained):
         pass
 
 
@@ -184,6 +195,7 @@ def rank_steps(
     report: Report,
     resume: bool,
     is_to_stop: Callable[[], bool] = lambda: False,
+    take_trained: TakeTrained | None = None,
 ) -> Generator[int]:
     """Train as `train_rank` does; yield the number of every step, once it is reported."""
     config = work.config
@@ -194,7 +206,7 @@ def rank_steps(
     note = "" if about is not None else prepared.note
     notes += [note, reader.note, evaluations.stop_reason]
     report(Ready(rank, first, tuple(filter(None, notes))))
-    pacer = Pacer(config.core_part, torch.get_num_threads())
+    pacer, checkpoint_s = Pacer(config.core_part, torch.get_num_threads()), 0.0
     with closing(reader):
         for step in () if evaluations.stop_reason else range(first, config.steps):
             began_s = time.perf_counter()
@@ -203,20 +215,27 @@ def rank_steps(
             done = _step(executor, work, reader, step, began_s)
             if done.skipped and config.on_nonfinite == "stop":
                 raise _stopped(done, work, checkpointer)
-            done = evaluations.after(done)
+            done = evaluations.after(replace(done, checkpoint_s=checkpoint_s))
             report(done)
             yield step
+            checkpoint_s = 0.0
             is_over = step + 1 == config.steps or bool(evaluations.stop_reason)
             last = is_over or _is_stopped(config, executor, is_to_stop)
             due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
             due = due or (config.keep_best is not None and bool(done.evaluation))
             if checkpointer is not None and (due or last):
+                saves_s = time.perf_counter()
                 position = (reader.checksums(), reader.state()) if rank == 0 else ({}, "")
                 checkpointer.save(step + 1, *position, evaluations.history)
+                checkpoint_s = time.perf_counter() - saves_s
             if last:
                 break
     if checkpointer is not None:
         checkpointer.wait()
+    if executor.recorder is not None and config.log is not None:
+        write_recorded(executor.recorder, profile_file(config.log, rank))
+    if take_trained is not None:
+        take_trained(whole_tensors(executor))
 
 
 def _begin(
@@ -227,10 +246,16 @@ def _begin(
     replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
-    executor = Executor(prepared.lowered, rank, values, device, config.seed)
+    recorder = StepRecorder(device) if config.profile else None
+    executor = Executor(prepared.lowered, rank, values, device, config.seed, recorder)
     checkpointer, about, notes = None, None, list[str]()
     if config.checkpoint is not None:
-        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
+        facts = RunFacts(
+            settings_of(work.plan, config),
+            config.options,
+            prepared.identity,
+            module_record(prepared.model.module),
+        )
         checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep, config.keep_best)
         about, notes = checkpointer.restore() if resume else (None, [])
     check_same_values(work, {} if replaced else prepared.held)
@@ -306,7 +331,11 @@ def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, 
         peak_memory_bytes(executor.device),
         executor.groups.sent_bytes - sent,
         not result.is_finite,
+        executor.optimizer.learning_rate,
         data_s,
+        result.forward_backward_s,
+        result.wait_s,
+        result.update_s,
     )
 
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from torch._C._distributed_c10d import FileStore
 
 from trainyard.hardware.interface import use_interface
+from trainyard.job.run.checkpoint.gather import TakeTrained, write_trained
 from trainyard.job.run.config import RankStep, Restart, WorkerInput, combine
 from trainyard.job.run.errors import CheckpointError, NonFiniteError
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
@@ -63,6 +65,11 @@ def stop_file(folder: Path) -> Path:
     return folder / "stop"
 
 
+def trained_file(folder: Path) -> Path:
+    """The file of the trained module's tensors, which the caller loads; rank 0 writes it if there are no checkpoints."""
+    return folder / "trained.safetensors"
+
+
 class RankError(Exception):
     """A rank failed: ``reason`` says how."""
 
@@ -99,7 +106,7 @@ class WorkerGroup:
         self.resume, self.failed = resume, failed
         # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
         self.store = folder / f"store-{num_restarts}"
-        self.stop_file = stop_file(folder)
+        self.stop_file, self.trained_file = stop_file(folder), trained_file(folder)
         self.ranks, config = range(work.plan.num_ranks), work.config
         self.processes = RankProcesses(self.ranks, logs, config.heartbeat_s, config.stall_s)
         self.ready: dict[int, Ready] = {}
@@ -238,7 +245,12 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
             join_group(device, FileStore(str(group.store), num_ranks), rank, num_ranks)
         with only_for_user():
             prepared = group.prepared or prepare(work)
-            train_rank(work, prepared, rank, device, report, group.resume, group.stop_file.exists)
+            take = (
+                _take_trained(group, rank)
+                if work.is_module_given and work.config.checkpoint is None
+                else None
+            )
+            train_rank(work, prepared, rank, device, report, group.resume, group.stop_file.exists, take)
         pipe.send(_Done(rank))
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip()
@@ -250,6 +262,10 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(0)
+
+
+def _take_trained(group: WorkerGroup, rank: int) -> TakeTrained:
+    return partial(write_trained, None if rank else group.trained_file)
 
 
 def _is_final(error: Exception, begun: bool) -> bool:

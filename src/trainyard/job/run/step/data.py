@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trainyard.errors import TrainyardError
 from trainyard.program.batch import ROOT, key_text
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
 from trainyard.zoo.text import TextBatches, standard_library
 
 
-class DataError(ValueError):
+class DataError(TrainyardError, ValueError):
     """A batch that the model cannot be trained on; the message names the entry."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from trainyard.job.run.step.messages import StageMessages
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
+from trainyard.job.run.step.recorder import StepRecorder
 from trainyard.job.run.step.state import RankState, Values, local_part
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
@@ -41,11 +43,15 @@ class StepResult:
     grad_norm : global norm of the gradient; of a step of several updates the root of the mean of its square.
     is_finite : whether the loss and that norm are; else there was no update, unless the step is one of several. The same
         on all ranks.
+    forward_backward_s, wait_s, update_s : seconds of this process: computing, waiting for other ranks, updating.
     """
 
     losses: Mapping[str, float]
     grad_norm: float
     is_finite: bool
+    forward_backward_s: float = field(compare=False)
+    wait_s: float = field(compare=False)
+    update_s: float = field(compare=False)
 
 
 class Executor:
@@ -56,6 +62,7 @@ class Executor:
     lowered : the plan and the optimizer, applied.
     rank : of this process; the process group is initialised if there is more than one.
     values : whole initial values of parameters and buffers by path.
+    recorder : of the ops of steps; None does without.
     """
 
     def __init__(
@@ -65,7 +72,9 @@ class Executor:
         values: Values,
         device: torch.device,
         seed: int = 0,
+        recorder: StepRecorder | None = None,
     ) -> None:
+        self.recorder = recorder
         plan, lowered = lowered.plan, lowered.for_rank(rank)
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
@@ -89,9 +98,9 @@ class Executor:
         self._add_unused(values)
         num_updates = Counter(call.action.stage for call in self.calls if call.action.kind == "U")
         updates_in_step = {name: num_updates[b.bucket.stage] or 1 for name, b in self.state.buckets.items()}
-        self.optimizer = Optimizer(lowered.optimizer, self.state, updates_in_step)
+        self.optimizer = Optimizer(lowered.optimizer, self.state, lowered.params, updates_in_step)
         self.functions = {
-            (s.stage, kind): self._runnable(seg.graph_module)
+            (s.stage, kind): self._runnable(seg.graph_module, f"{s.stage}{kind}")
             for s in self.stages
             for kind, seg in s.segments.items()
         }
@@ -103,7 +112,7 @@ class Executor:
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
         if self.own_totals is not None:
-            self.compute_totals = self._runnable(self.own_totals.graph_module)
+            self.compute_totals = self._runnable(self.own_totals.graph_module, "totals")
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
         self.whole = {i.path for i in lowered.program.inputs if i.whole}
@@ -117,21 +126,29 @@ class Executor:
     def _bind_updates(self) -> None:
         """The functions of the end of a step, of a checkpoint that was read, and of updates between the actions."""
 
-        def function(graph: fx.Graph) -> Callable[[], Any]:
-            return bind(graph_module(graph), self).forward
+        def function(graph: fx.Graph, name: str) -> Callable[[], Any]:
+            return self._recorded(bind(graph_module(graph), self), name)
 
         end = self.lowered.updates[self.groups.index(PIPELINE)]
-        self.update = {name: function(graph) for name, graph in end.routines.items()}
-        self.restored = function(end.restored)
+        self.update = {name: function(graph, name) for name, graph in end.routines.items()}
+        self.restored = function(end.restored, "restored")
         kinds = {call.update for call in self.calls if call.action.kind == "U"}
-        self.stage_updates = {kind: function(self.lowered.stage_updates[kind]) for kind in kinds}
+        self.stage_updates = {
+            kind: function(self.lowered.stage_updates[kind], f"{kind.stage}U") for kind in kinds
+        }
 
-    def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    def _recorded(self, bound: fx.GraphModule, routine: str) -> Callable[..., Any]:
+        """The function of a graph, whose ops are recorded if they are to be."""
+        if self.recorder is not None:
+            self.recorder.watch(bound, routine)
+        bound.recompile()
+        return bound.forward
+
+    def _runnable(self, graph_module: fx.GraphModule, routine: str) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
         bound = on_device(bind(graph_module, self), self.device)
         apply_writes(bound, lambda bucket, place: self.state.buckets[bucket].grad_views[place])
-        bound.recompile()
-        return bound.forward
+        return self._recorded(bound, routine)
 
     def _add_constants(self, values: Values) -> None:
         """Buffers, parameters neither trained nor in buckets (``constants``), and what the model made itself (``made``).
@@ -207,14 +224,23 @@ class Executor:
         keep_buffers : of a step that is not finite, put buffers back to what they were.
         """
         before = dict(self.buffers) if keep_buffers else None
+        began_s, waited_s = time.perf_counter(), self.groups.waited_s
+        if self.recorder is not None:
+            self.recorder.begin_step()
         self.forward_backward(batch, step)
+        middle_s, then_waited_s = time.perf_counter(), self.groups.waited_s
+        if self.recorder is not None:
+            self.recorder.begin("update")
         self.update["gradients"]()
         losses, norm, is_finite = self.update["parameters"]()
         if is_finite:
             self.update["weights"]()
         elif before is not None:
             self.buffers = before
-        return StepResult(losses, norm, is_finite)
+        wait_s = self.groups.waited_s - waited_s
+        forward_backward_s = middle_s - began_s - (then_waited_s - waited_s)
+        update_s = time.perf_counter() - began_s - forward_backward_s - wait_s
+        return StepResult(losses, norm, is_finite, forward_backward_s, wait_s, update_s)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> None:
         """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``.
@@ -229,6 +255,8 @@ class Executor:
 
     def _run(self, call: Call, batch: Mapping[str, torch.Tensor], step: int) -> None:
         """One call, and the messages that belong to it."""
+        if self.recorder is not None:
+            self.recorder.begin(str(call.action))
         for delivery in call.posts:
             self.messages.post(delivery)
         for delivery in call.receives:
@@ -237,6 +265,8 @@ class Executor:
                 delivery
             )
         self.messages.let_go(call.arrived)
+        if self.recorder is not None and call.receives:
+            self.recorder.tick("", "receive")
         self.version = call.action.stage, call.weights.version
         self.state.num_microbatches = call.weights.num_own
         if call.action.kind == "U":
@@ -247,6 +277,8 @@ class Executor:
                 del self.older[self.version]
         for delivery in call.sends:
             self._send(delivery)
+        if self.recorder is not None and call.sends:
+            self.recorder.tick("", "send")
         for name in self.not_kept.get((call.action.stage, call.action.kind), ()):
             del self.values[call.action.stage, name, call.action.microbatch]
 
@@ -344,13 +376,13 @@ class Executor:
         assert self.summing_losses is not None
         names, totals, work = self.summing_losses
         if work is not None:
-            work.wait()
+            self.groups.finish(work)
         return dict(zip(names, totals.tolist(), strict=True))
 
     def sum_over_ranks(self, x: torch.Tensor) -> torch.Tensor:
         """A number of every rank, summed; on the CPU."""
         shared = x.to(self.device)
-        dist.all_reduce(shared)
+        self.groups.finish(dist.all_reduce(shared, async_op=True))
         return shared.cpu()
 
     def _weight(self, placements: Mapping[str, Placement]) -> float:

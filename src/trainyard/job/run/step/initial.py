@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainyard.errors import TrainyardError
 from trainyard.job.run.step.state import Values
 from trainyard.program.model import Model
 from trainyard.program.random.dropout_op import stream_key
 from trainyard.zoo.initial import initial_value
 
 
-class InitialValueError(ValueError):
+class InitialValueError(TrainyardError, ValueError):
     """A value that cannot be known; the message names the entry and says what to do."""
 
 

@@ -64,7 +64,7 @@ class StageMessages:
         """Return the received value when it is there."""
         value, arriving = self.receiving.pop(delivery)
         for work, memory, place in arriving:
-            work.wait()
+            self.groups.finish(work)
             if memory is not place:
                 place.copy_(memory)
         return value
@@ -102,5 +102,5 @@ class StageMessages:
         """Until all that this rank sent has left."""
         for sent in self.sending.values():
             for work, _ in sent:
-                work.wait()
+                self.groups.finish(work)
         self.sending.clear()

@@ -4,41 +4,99 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
+from trainyard.job.lower.buckets import Param
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.optimizer.config import EMA, OWN_STATE
+from trainyard.job.optimizer.groups import ParameterGroup
+from trainyard.job.optimizer.own import Optimizers, Piece, make_optimizer
+from trainyard.job.optimizer.rates import rate_factor
+from trainyard.job.run.step.own_state import numbers_of, set_group_numbers, state_numbers, tensors_of
+from trainyard.job.run.step.segments import Segment, group_segments, parameter_segments
 from trainyard.job.run.step.state import RankState
 
 
 class Optimizer:
-    """Updates the float32 parameters of a rank; element by element, so the flat parts need no knowledge of parameters.
+    """Updates the float32 parameters of a rank.
+
+    PyTorch's optimizers know ranges of the flat masters: those of each group of parameters, or, for a user's own
+    optimizer, of each parameter.
 
     Parameters
     ----------
+    params : descriptions of the parameters, by path.
     updates_in_step : how often a step updates each bucket, by name.
 
     Attributes
     ----------
+    segments : of each bucket's master, by name.
+    ema : moving average of each bucket's master, by name; none before the first update.
     num_steps : that have changed the parameters.
+    described : the user's optimizer, in one line; empty for the others.
     """
 
-    def __init__(self, config: OptimizerConfig, state: RankState, updates_in_step: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        state: RankState,
+        params: Mapping[str, Param],
+        updates_in_step: Mapping[str, int],
+    ) -> None:
         self.config, self.state, self.updates_in_step = config, state, updates_in_step
         self.num_steps = 0
         # Updates of each bucket, and of those of this step the mean of the squares of their norms.
         self.num_updates = dict.fromkeys(updates_in_step, 0)
         self.mean_square = torch.zeros((), dtype=torch.float64)
+        # Moments that were read from a checkpoint, until an optimizer may keep others.
+        self.restored: dict[str, dict[str, torch.Tensor]] = {}
+        self.ema: dict[str, torch.Tensor] = {}
+        self.segments: dict[str, list[Segment]] = {}
+        self.inner = self._built_in(params) if config.make is None else self._own(params)
+        for group in self.inner.param_groups:
+            group.setdefault("initial_lr", group.get("lr", 1.0))
+        self.described = "" if config.make is None else self.inner.described
+
+    def _built_in(self, params: Mapping[str, Param]) -> Optimizers:
+        """PyTorch's fused optimizer of the segments of each group."""
+        parts: dict[ParameterGroup, list[torch.Tensor]] = {}
+        for name, bucket in self.state.buckets.items():
+            found = group_segments(self.config, bucket, self.state.shard_index(bucket.bucket), params)
+            for group, segments in found.items():
+                parts.setdefault(group, []).extend(segment.part for segment in segments)
+            self.segments[name] = [segment for segments in found.values() for segment in segments]
+        config = self.config
+        groups: list[dict[str, Any]] = [
+            {"params": members, "lr": config.lr * group.lr_scale, "weight_decay": group.weight_decay}
+            for group, members in parts.items()
+        ]
         # A rank without trained parameters has one of no elements: PyTorch's optimizers refuse an empty list.
-        masters = [s.master for s in state.buckets.values()] or [torch.zeros(0, device=state.device)]
+        groups = groups or [{"params": [torch.zeros(0, device=self.state.device)]}]
         if config.name == "adamw":
-            self.inner: torch.optim.Optimizer = torch.optim.AdamW(
-                masters, config.lr, config.betas, config.eps, config.weight_decay, fused=True
+            return Optimizers(
+                lambda _: torch.optim.AdamW(groups, config.lr, config.betas, config.eps, fused=True), []
             )
-        else:
-            self.inner = torch.optim.SGD(
-                masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
-            )
+        return Optimizers(lambda _: torch.optim.SGD(groups, config.lr, config.momentum, fused=True), [])
+
+    def _own(self, params: Mapping[str, Param]) -> Optimizers:
+        """The user's optimizer of parameters, or of those parts of them that this rank keeps."""
+        pieces: dict[str, list[Piece]] = {}
+        for name, bucket in self.state.buckets.items():
+            self.segments[name] = parameter_segments(bucket, self.state.shard_index(bucket.bucket))
+            for segment in self.segments[name]:
+                (path,) = segment.paths
+                last = segment.start + segment.last - segment.first
+                pieces.setdefault(path, []).append(Piece(segment.start, last, segment.part))
+        shapes = {path: param.whole_shape for path, param in params.items() if param.trainable}
+        assert self.config.make is not None
+        return make_optimizer(self.config.make, shapes, pieces, self.state.device)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last update, of the first group of parameters."""
+        return float(self.inner.param_groups[0]["lr"])
 
     # What the routine of the update calls; see ``trainyard.job.lower.update``.
 
@@ -101,44 +159,130 @@ class Optimizer:
 
     def _update(self, names: Sequence[str], divisor: float) -> None:
         """Update with the gradients, divided by a number."""
-        # The fused kernels divide by this as they go: clipping takes no pass over the gradients of its own.
-        scale = torch.tensor(divisor, device=self.state.device) if divisor != 1.0 else None
-        self.inner.grad_scale = scale  # type: ignore[attr-defined]
+        self._set_rates(names)
+        grads = self.state.gradients(names)
+        if self.config.clip_value and grads:
+            limit = self.config.clip_value * divisor
+            torch._foreach_clamp_max_(grads, limit)
+            torch._foreach_clamp_min_(grads, -limit)
+        self._divide(grads, divisor)
+        for name, grad in zip(names, grads, strict=True):
+            for segment in self.segments[name]:
+                segment.give(self.state.buckets[name].master, grad)
+        self.restored = {}
+        self.inner.step()
+        for segment in (s for name in names for s in self.segments[name]):
+            segment.part.grad = None
+        if self.config.ema_decay:
+            self._average(names)
+
+    def _average(self, names: Sequence[str]) -> None:
+        """Bring the moving averages up to date; the first values are the parameters."""
+        masters = {name: self.state.buckets[name].master for name in names}
+        known = [name for name in names if name in self.ema]
+        if known:
+            averages = [self.ema[name] for name in known]
+            torch._foreach_lerp_(averages, [masters[name] for name in known], 1 - self.config.ema_decay)
+        self.ema |= {name: master.clone() for name, master in masters.items() if name not in self.ema}
+
+    def _divide(self, grads: list[torch.Tensor], divisor: float) -> None:
+        """Divide the gradients. The fused kernels do so as they go, so clipping takes no pass of its own."""
+        if self.config.make is None:
+            scale = torch.tensor(divisor, device=self.state.device) if divisor != 1.0 else None
+            for member in self.inner.members:
+                member.grad_scale = scale  # type: ignore[attr-defined]
+        elif divisor != 1.0 and grads:
+            torch._foreach_div_(grads, divisor)
+
+    def _set_rates(self, names: Sequence[str]) -> None:
+        """Count an update, and give every group its rate."""
+        factor = 1.0
+        if names:
+            factor = rate_factor(self.config, self.num_updates[names[0]], self.updates_in_step[names[0]])
         for name in names:
             self.num_updates[name] += 1
-        num_updates = self.num_updates[names[0]] if names else 0
-        warm = min(1.0, num_updates / max(1, self.config.warmup_steps))
-        for group in self.inner.param_groups:
-            group["lr"] = self.config.lr * warm
-        masters = [self.state.buckets[name].master for name in names]
-        for master, grad in zip(masters, self.state.gradients(names), strict=True):
-            master.grad = grad
-        self.inner.step()
-        for master in masters:
-            master.grad = None
+        if self.config.changes_rate:  # an optimizer may change its rate itself
+            for group in self.inner.param_groups:
+                group["lr"] = group["initial_lr"] * factor
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        for name, state in self.state.buckets.items():
-            for key, value in self.inner.state.get(state.master, {}).items():
-                if isinstance(value, torch.Tensor) and value.shape == state.master.shape and key != "step":
-                    found.setdefault(key, {})[name] = value
+        """Tensors of a master's size that are kept, by name (``exp_avg``) and bucket; none before the first step."""
+        if self.restored:
+            return self.restored
+        found: dict[str, dict[str, torch.Tensor]] = {EMA: dict(self.ema)} if self.ema else {}
+        for name, segments in self.segments.items():
+            in_order = sorted(segments, key=lambda segment: segment.first)
+            share = self.state.buckets[name].bucket.share
+            for field in self.config.optimizer_moments:
+                key = field.removeprefix(OWN_STATE)
+                states = [self.inner.state_of(segment.part) for segment in in_order]
+                if states and all(key in state for state in states):
+                    found.setdefault(field, {})[name] = _joined([state[key] for state in states], share)
         return found
 
-    def restore(self, num_steps: int, moments: tuple[str, ...]) -> None:
-        """Set the state after ``num_steps`` steps, with moments of zero, which the caller fills in."""
-        self.num_steps = num_steps
+    def numbers(self) -> dict[str, Any]:
+        """What a user's optimizer counts, as far as this rank knows it, as JSON has it; empty for the others."""
+        return {} if self.config.make is None else numbers_of(self.inner)
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Tensors of whole parameters that the optimizer keeps, by name and path; empty where `moments` are all."""
+        return tensors_of(self.inner, self._all_segments()) if self.config.tensors else {}
+
+    def restore(self, num_steps: int, kept: Mapping[str, Any]) -> None:
+        """Set the state after ``num_steps`` steps, with moments of zero, which the caller fills in.
+
+        Parameters
+        ----------
+        kept : what `numbers` returned, of all ranks.
+        """
+        self.num_steps, self.restored, self.ema = num_steps, {}, {}
         self.num_updates = {name: num_steps * each for name, each in self.updates_in_step.items()}
-        self.inner.state.clear()
         if not num_steps:  # as one that is new: there are no moments yet
             return
-        for name, state in self.state.buckets.items():
-            kept = {key: torch.zeros_like(state.master) for key in moments}
-            if self.config.name == "adamw":
-                kept["step"] = torch.tensor(float(self.num_updates[name]), device=self.state.device)
-            if kept:
-                self.inner.state[state.master] = kept
+        for member in self.inner.members:
+            member.state.clear()
+        types = dict(self.config.moment_types)
+        for name, bucket in self.state.buckets.items():
+            for field in self.config.moments:
+                flat = torch.zeros_like(bucket.master, dtype=getattr(torch, types[field]))
+                self.restored.setdefault(field, {})[name] = flat
+        self.ema = dict(self.restored.get(EMA, {}))
+        for name, segments in self.segments.items():
+            for segment in segments:
+                self._restore(segment, name, kept)
+        if self.config.make is not None:
+            set_group_numbers(self.inner, kept)
+
+    def _restore(self, segment: Segment, bucket: str, kept: Mapping[str, Any]) -> None:
+        state: dict[str, Any] = {}
+        if self.config.name == "adamw":
+            state["step"] = torch.tensor(float(self.num_updates[bucket]), device=self.state.device)
+        elif self.config.make is not None:
+            state = state_numbers(kept, self.inner.group_of(segment.part), self.state.device)
+        names = {field: field.removeprefix(OWN_STATE) for field in self.config.optimizer_moments}
+        moments = {name: segment.of(self.restored[field][bucket]) for field, name in names.items()}
+        if state or moments:
+            self.inner.set_state(segment.part, state | moments)
+
+    def restore_tensors(self, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Set what `tensors` returned; after `restore`."""
+        for segment in self._all_segments():
+            own = {field: of[segment.paths[0]] for field, of in tensors.items() if segment.paths[0] in of}
+            kept = {field.removeprefix(OWN_STATE): t.to(self.state.device) for field, t in own.items()}
+            self.inner.set_state(segment.part, self.inner.state_of(segment.part) | kept)
+
+    def _all_segments(self) -> list[Segment]:
+        return [segment for segments in self.segments.values() for segment in segments]
+
+
+def _joined(parts: Sequence[torch.Tensor], num_elements: int) -> torch.Tensor:
+    """Tensors one after the other, flat; a parameter's padding is zero."""
+    if len(parts) == 1 and parts[0].numel() == num_elements:
+        return parts[0].view(-1)
+    flat = parts[0].new_zeros(num_elements)
+    whole = torch.cat([part.reshape(-1) for part in parts])
+    flat[: whole.numel()] = whole
+    return flat
 
 
 def _is_finite(norm: float, losses: Mapping[str, float]) -> bool:

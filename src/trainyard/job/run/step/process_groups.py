@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,7 +76,7 @@ class ProcessGroups:
         self._bucket_groups: dict[Axes, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._pair_groups: dict[Pair, dist.ProcessGroup] = {}
-        self.sent_bytes = 0
+        self.sent_bytes, self.waited_s = 0, 0.0
         if plan.num_ranks == 1:
             return
         for axis in sorted({axis for mesh in plan.meshes for axis, _ in mesh.nontrivial}):
@@ -217,6 +218,12 @@ class ProcessGroups:
     def _own_part(self, whole: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
         return spmd.take_part(whole, self.index(axis), dim, blocks, self.size(axis))
 
+    def finish(self, work: dist.Work) -> None:
+        """Wait for a message or a collective, and count the seconds."""
+        began_s = time.perf_counter()
+        work.wait()
+        self.waited_s += time.perf_counter() - began_s
+
     def wait(self, started: Started, *read: torch.Tensor) -> torch.Tensor:
-        started.work.wait()
+        self.finish(started.work)
         return started.result()

@@ -202,7 +202,7 @@ class RankState:
         """Wait for the oldest reductions of microbatches until ``num_left`` are in flight, and add what they made."""
         while len(self.in_flight) > num_left:
             state, work, part, _ = self.in_flight.popleft()
-            work.wait()
+            self.groups.finish(work)
             state.grads += part
 
     # What the routines of the update call; see ``trainyard.job.lower.update``.
@@ -224,7 +224,7 @@ class RankState:
     def wait_reduction(self, name: str) -> None:
         """Until the bucket's gradients are summed."""
         work, self.reduced[name] = self.pending.pop(name)
-        work.wait()
+        self.groups.finish(work)
 
     def finish_accumulation(self, names: Iterable[str]) -> None:
         """All microbatches have given their gradients; what is reduced for each of them is added to the end.
@@ -292,7 +292,7 @@ class RankState:
     def wait_weights(self, name: str) -> None:
         """Until they are."""
         work, _ = self.gathering.pop(name)
-        work.wait()
+        self.groups.finish(work)
 
     def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a

@@ -16,7 +16,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.replicas.nano_vllm import NanoVLLM
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 __all__ = ["TABLES", "Counts", "counts", "requests"]
 

@@ -18,7 +18,7 @@ from trainyard.serve.instance import Instance
 from trainyard.serve.policy import BatchPolicy
 from trainyard.serve.requests.read import read_requests
 from trainyard.serve.results import Results, Served
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 from trainyard.serve.step_time import LinearStepTime
 
 __all__ = ["FILES", "SARATHI_S", "STEP_TIME", "VLLM_FOUR_S", "VLLM_S", "run", "run_table", "times"]

@@ -20,7 +20,7 @@ from trainyard.serve.replicas.vtc_manager import QueueVTC, VTCManager
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.results import Results
-from trainyard.serve.simulate import simulate_requests
+from trainyard.serve.simulate_requests import simulate_requests
 
 __all__ = ["ADMISSIONS", "TABLES", "Moment", "Service", "served"]
 

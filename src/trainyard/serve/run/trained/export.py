@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,7 +13,8 @@ from trainyard.job.plan import Plan, parse_plan
 from trainyard.job.planning import load_model
 from trainyard.job.run.checkpoint.folders import check_goes_on_as, read_whole
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS, identity_of
-from trainyard.job.run.checkpoint.saved import RUN, About, newest_complete, read_about, saved_steps
+from trainyard.job.run.checkpoint.saved import About, read_about
+from trainyard.job.run.export.weight_files import MOST_SHARD_BYTES, write_safetensors
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.serve.errors import ServeError
@@ -32,7 +32,7 @@ from trainyard.user_file import is_file, loaded_file
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.registry import config_of
 
-__all__ = ["TrainedModelFolder", "checkpoint_in", "is_trained_from_file", "save_trained_model"]
+__all__ = ["TrainedModelFolder", "is_trained_from_file", "save_trained_model"]
 
 _PROBE_TOKENS = 64
 _TOKENIZER = "tokenizer"
@@ -51,25 +51,14 @@ class TrainedModelFolder(NamedTuple):
     note: str
 
 
-def checkpoint_in(folder: Path) -> Path | None:
-    """Find the checkpoint that a folder is, or the newest complete one of a run's folder; None if there is none.
-
-    Raises
-    ------
-    CheckpointError
-        If all checkpoints of the folder are damaged.
-    """
-    if (folder / RUN).exists():
-        return folder.resolve()
-    return newest_complete(folder).resolve() if saved_steps(folder) else None
-
-
 def is_trained_from_file(about: About) -> bool:
     """Return whether the model of a checkpoint is made by a Python file of the user's own."""
     return is_file(parse_plan(about.plan).model)
 
 
-def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None) -> TrainedModelFolder:
+def save_trained_model(
+    checkpoint: Path, folder: Path, file: Path | None = None, most_shard_bytes: int = MOST_SHARD_BYTES
+) -> TrainedModelFolder:
     """Save the model of a checkpoint for serving, and see that it computes what the trained module computes.
 
     Parameters
@@ -77,6 +66,7 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
     checkpoint : of a run of a GPT or Llama of the zoo, or of a Python file whose model wraps one of transformers.
     folder : a new one.
     file : the Python file of the model, which is run; None for models of the zoo.
+    most_shard_bytes : of a file of weights of a model of the zoo.
 
     Raises
     ------
@@ -97,8 +87,10 @@ def save_trained_model(checkpoint: Path, folder: Path, file: Path | None = None)
     _require_same_model(checkpoint, model, plan)
     _load_weights(model.module, checkpoint)
     folder.mkdir(parents=True)
-    exporting = _save_zoo_model if file is None else _save_language_model
-    tokens, expected = exporting(model, plan.model, folder, file)
+    if file is None:
+        tokens, expected = _save_zoo_model(model, plan.model, folder, most_shard_bytes)
+    else:
+        tokens, expected = _save_language_model(model, plan.model, folder, file)
     del model
     with refusing(folder, "cannot be computed"), torch.no_grad():
         served = load_causal_pretrained(folder, torch.float32).eval()
@@ -140,7 +132,7 @@ def _load_weights(module: nn.Module, checkpoint: Path) -> None:
             raise ServeError(f"{checkpoint} has no {path}; train its model again")
 
 
-def _save_zoo_model(model: Model, name: str, folder: Path, _: Path | None) -> tuple[str, TokenLogits]:
+def _save_zoo_model(model: Model, name: str, folder: Path, most_shard_bytes: int) -> tuple[str, TokenLogits]:
     config = config_of(name)
     if isinstance(config, DecoderConfig):
         raise ServeError(
@@ -150,15 +142,15 @@ def _save_zoo_model(model: Model, name: str, folder: Path, _: Path | None) -> tu
     vocabulary = int(config.vocab)
     save_byte_tokenizer(folder, vocabulary)
     weights = transformers_weights(config, dict(model.module.named_parameters()))
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    num_bytes = {path: tensor.nbytes for path, tensor in weights.items()}
+    write_safetensors(folder, num_bytes, weights.__getitem__, most_shard_bytes)
     tokens = torch.arange(min(_PROBE_TOKENS, config.context))[None] * 37 % vocabulary
     with torch.no_grad():
         logits: Tensor = model.module.eval()(tokens)
     return _byte_tokens(vocabulary), TokenLogits(tokens, logits)
 
 
-def _save_language_model(model: Model, name: str, folder: Path, file: Path | None) -> tuple[str, TokenLogits]:
-    assert file is not None
+def _save_language_model(model: Model, name: str, folder: Path, file: Path) -> tuple[str, TokenLogits]:
     lm = language_model(model.module, name)
     expected = recorded_logits(model, lm, name)
     told = _save_tokenizer(lm, getattr(loaded_file(file), _TOKENIZER, None), name, folder)
