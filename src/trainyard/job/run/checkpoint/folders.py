@@ -108,7 +108,11 @@ class Checkpointer:
             _remove(left)
 
     def save(
-        self, step: int, batch: Mapping[str, int], data: str = "", evaluations: tuple[Evaluated, ...] = ()
+        self,
+        step: int,
+        batch: Mapping[str, int],
+        position: str = "",
+        evaluations: tuple[Evaluated, ...] = (),
     ) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
 
@@ -116,7 +120,7 @@ class Checkpointer:
         ----------
         step : steps done.
         batch : checksums of the last one's batch, which rank 0 writes.
-        data : position of the data after it, which rank 0 writes.
+        position : in the data after it, which rank 0 writes.
         evaluations : of the run so far.
 
         Raises
@@ -136,7 +140,7 @@ class Checkpointer:
             self.run.identity.torch,
             executor.plan.to_text(),
             batch,
-            data,
+            position,
             evaluations,
             executor.optimizer.described,
             executor.optimizer.numbers(),

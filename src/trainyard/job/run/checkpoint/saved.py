@@ -31,7 +31,7 @@ _KINDS = {
     "program": str,
     "torch": str,
     "plan": str,
-    "data": str,
+    "position": str,
     "fields": list,
     "optimizer": str,
     "evaluations": list,
@@ -62,7 +62,7 @@ class About:
     program, torch : see ``same_run.ModelIdentity``.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
-    data : position of the data as text, where the number of the step does not say it; see ``DataReader.state``.
+    position : in the data, as text, where the number of the step does not say it; see ``DataReader.state``.
     evaluations : of the run so far.
     optimizer : class and options of a user's own optimizer; empty for the others.
     numbers : what it counts, of its state and by group.
@@ -77,7 +77,7 @@ class About:
     torch: str
     plan: str
     batch: Mapping[str, int]
-    data: str
+    position: str
     evaluations: tuple[Evaluated, ...]
     optimizer: str
     numbers: Mapping[str, Any]

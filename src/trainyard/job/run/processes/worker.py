@@ -272,7 +272,7 @@ def _open_data(work: WorkerInput, executor: Executor, about: About | None, is_ne
     first, end = 0 if about is None else about.step, work.config.steps
     if about is not None and not is_newest and not is_stream(work.data):
         check_goes_on(work.data, first - 1, about.batch)
-    position, trained_on = ("", {}) if about is None else (about.data, about.batch)
+    position, trained_on = ("", {}) if about is None else (about.position, about.batch)
     reader = open_reader(work.data, executor, first, end, position, trained_on)
     check_same_batch_on_ranks(work, first, reader.peek() if first < end else {})
     return reader

@@ -136,7 +136,8 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
         if tuple(given.shape) != shape or _kind(given) != _kind(expected):
             raise DataError(
                 f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
-                f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}"
+                f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}. All batches have one shape: "
+                "pad them to one length (collate_fn of a DataLoader), and leave out a last one of fewer rows (drop_last)"
             )
         if given.device.type == "meta":
             raise DataError(
