@@ -1,0 +1,322 @@
+"""Small faults in the sources, one at a time, and which of them the tests of their room notice.
+
+Run `make mutants`, or `python benchmarks/mutants.py`. Lines are drawn over all rooms, each line with one small fault that
+changes what is run (`faults.py`). A first run of a room's tests finds which test runs which line (coverage); then every
+fault meets the tests that run its line, and, if none of these fails, all tests in files of those that run its file. Where a
+line runs at import, or in other processes only, the tests of its file stand for those of the line. A fault is noticed if a
+test fails. Compiled functions run as Python.
+
+Each process of the tests may spend `--limit` CPU-seconds: endless loops count as noticed. Faults that are argued to change
+nothing stand in `no_effect.json`, with the argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from record import finish, not_here, parser
+
+try:
+    import coverage
+    from faults import Fault, faults_of, with_fault
+except ImportError as error:
+    not_here(f"{error.name} is not installed; pip install -e '.[mutants]'")
+
+ROOT = Path(__file__).resolve().parents[1]
+MAPS = ROOT / ".mutants"
+ARGUED = Path(__file__).with_name("no_effect.json")
+TESTS = {
+    "cli": ("tests/cli",),
+    "cost": ("tests/cost",),
+    "engine": ("tests/engine",),
+    "fleet": ("tests/fleet", "tests/conformance"),
+    "hardware": ("tests/hardware",),
+    "job": ("tests/job", "tests/conformance"),
+    "processes": ("tests/processes",),
+    "program": ("tests/program",),
+    "reading": ("tests/reading",),
+    "report": ("tests/report",),
+    "serve": ("tests/serve", "tests/conformance"),
+    "zoo": ("tests/zoo",),
+}
+"""Rooms, folders of src/trainyard, and the folders of their tests."""
+
+Outcome = Literal["noticed", "survived", "argued"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault of a file.
+
+    Attributes
+    ----------
+    path : of the file, from the root.
+    line_text : of the line, to find it again when others have changed.
+    """
+
+    room: str
+    path: str
+    fault: Fault
+    line_text: str
+
+    @property
+    def name(self) -> str:
+        """What identifies it while its line and the number of such lines stay as they are."""
+        return f"{self.path}: {self.fault.operator} {self.fault.occurrence}: {self.line_text}"
+
+
+def drawn(num: int, seed: int, rooms: Iterable[str]) -> list[Mutant]:
+    """So many lines of some rooms, each with a fault that changes what is run."""
+    places: list[tuple[str, Path, int]] = []
+    found: dict[Path, dict[int, list[Fault]]] = {}
+    for room in rooms:
+        for path in sorted((ROOT / "src/trainyard" / room).rglob("*.py")):
+            by_line = found.setdefault(path, {})
+            for fault in faults_of(path.read_text()):
+                by_line.setdefault(fault.line, []).append(fault)
+            places += [(room, path, line) for line in sorted(by_line)]
+    random_ = random.Random(seed)
+    random_.shuffle(places)
+    mutants: list[Mutant] = []
+    for room, path, line in places:
+        if len(mutants) == num:
+            break
+        source = path.read_text()
+        faults = found[path][line]
+        kinds = sorted({each.operator for each in faults})
+        kind = random_.choice(kinds)
+        fault = random_.choice([each for each in faults if each.operator == kind])
+        if with_fault(source, fault) is not None:
+            text = source.splitlines()[line - 1].strip()
+            mutants.append(Mutant(room, str(path.relative_to(ROOT)), fault, text))
+    return mutants
+
+
+class Tree:
+    """A copy of the files that git knows, in which tests run."""
+
+    def __init__(self) -> None:
+        self._kept = tempfile.TemporaryDirectory(prefix="mutants-")
+        self.folder = Path(self._kept.name) / "tree"
+        names = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+            capture_output=True, text=True, check=True,
+        ).stdout.splitlines()  # fmt: skip
+        for name in names:
+            if (ROOT / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
+        shared = ROOT.parent / "shared"
+        if shared.exists():
+            (self.folder.parent / "shared").symlink_to(shared.resolve())
+
+    def pytest(self, arguments: Sequence[str], limit_s: int) -> subprocess.CompletedProcess[str]:
+        """Run tests, each process of them with a limit of CPU time."""
+        environment = os.environ | {
+            "PYTHONPATH": str(self.folder / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_DISABLE_JIT": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            "300",
+            *arguments,
+        ]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s + 5)),
+        )
+
+
+def map_room(room: str, tree: Tree, num_processes: int) -> Path:
+    """Find which tests of a room run which lines of it; kept until `--map-again`."""
+    MAPS.mkdir(exist_ok=True)
+    kept = MAPS / f"{room}.coverage"
+    if kept.exists():
+        return kept
+    print(f"{room}: running its tests, to see which lines each of them runs", flush=True)
+    done = tree.pytest(
+        [
+            *_folders(tree, room), "-m", "not long", "-n", str(num_processes), "--dist", "worksteal",
+            f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
+        ],
+        10**6,
+    )  # fmt: skip
+    made = tree.folder / ".coverage"
+    if not made.exists():
+        raise SystemExit(f"{room}: its tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    print(f"{room}: {done.stdout.strip().splitlines()[-1]}", flush=True)
+    shutil.move(made, kept)
+    failing = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    kept.with_suffix(".failing").write_text("\n".join(failing))
+    return kept
+
+
+def _folders(tree: Tree, room: str) -> list[str]:
+    return [each for each in TESTS[room] if (tree.folder / each).exists()]
+
+
+class Reach:
+    """Which tests run a line, and which a file."""
+
+    def __init__(self, kept: Path) -> None:
+        self._data = coverage.CoverageData(str(kept))
+        self._data.read()
+        self._failing = set(kept.with_suffix(".failing").read_text().splitlines())
+        self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
+
+    def of(self, path: str, line: int) -> tuple[list[str], list[str]]:
+        """The tests that run a line, and all that run its file."""
+        measured = self._by_end.get(path.removeprefix("src/trainyard/"))
+        lines = self._data.contexts_by_lineno(measured) if measured else {}
+        of_line = self._tests(lines.get(line, ()))
+        of_file = self._tests({each for contexts in lines.values() for each in contexts})
+        return of_line, of_file
+
+    def _tests(self, contexts: Iterable[str]) -> list[str]:
+        names = {each.partition("|")[0] for each in contexts if each}
+        return sorted(names - self._failing)
+
+
+def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, limit_s: int) -> bool:
+    """Whether a test fails with a fault."""
+    file = tree.folder / mutant.path
+    source = (ROOT / mutant.path).read_text()
+    changed = with_fault(source, mutant.fault)
+    assert changed is not None
+    file.write_text(changed)
+    try:
+        return any(_fails(tests, tree, limit_s) for tests in _rounds(mutant, reach, tree))
+    finally:
+        file.write_text(source)
+
+
+def _rounds(mutant: Mutant, reach: Reach, tree: Tree) -> Iterator[list[str]]:
+    """Tests, those that notice a fault most probably first."""
+    of_line, of_file = reach.of(mutant.path, mutant.fault.line)
+    words = set(Path(mutant.path).stem.split("_"))
+
+    def likely(name: str) -> tuple[int, str]:
+        return -len(words & set(Path(name.partition("::")[0]).stem.split("_"))), name
+
+    if of_line:
+        yield sorted(of_line, key=likely)
+    files = {name.partition("::")[0] for name in of_line or of_file}
+    yield sorted(files, key=likely) if files else _folders(tree, mutant.room)
+
+
+def _fails(tests: Sequence[str], tree: Tree, limit_s: int) -> bool:
+    listing = tree.folder.parent / "tests.txt"
+    listing.write_text("\n".join(tests))
+    done = tree.pytest(["-x", "-m", "not long", f"@{listing}"], limit_s)
+    return done.returncode not in (0, 5)
+
+
+def outcomes(mutants: Sequence[Mutant], num_processes: int, limit_s: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """What becomes of each fault, in the order in which that is known."""
+    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    trees: SimpleQueue[Tree] = SimpleQueue()
+    for _ in range(num_processes):
+        trees.put(Tree())
+    first = trees.get()
+    reaches = {
+        room: Reach(map_room(room, first, num_processes)) for room in sorted({each.room for each in mutants})
+    }
+    trees.put(first)
+
+    def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
+        tree = trees.get()
+        try:
+            if is_noticed(mutant, tree, reaches[mutant.room], limit_s):
+                return mutant, "noticed"
+            return mutant, "argued" if mutant.name in argued else "survived"
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(num_processes) as pool:
+        yield from pool.map(outcome, mutants)
+
+
+def summary(found: Sequence[tuple[Mutant, Outcome]]) -> dict[str, Any]:
+    """Scores by room, and the survivors."""
+    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    rooms: dict[str, Counter[str]] = {}
+    for mutant, outcome in found:
+        rooms.setdefault(mutant.room, Counter())[outcome] += 1
+    rooms["all"] = sum(rooms.values(), Counter())
+    return {
+        "rooms": {
+            room: dict(counts)
+            | {"share_noticed": counts["noticed"] / max(1, counts["noticed"] + counts["survived"])}
+            for room, counts in rooms.items()
+        },
+        "survivors": [_described(mutant) for mutant, outcome in found if outcome == "survived"],
+        "argued": [
+            _described(mutant) | {"argument": argued[mutant.name]}
+            for mutant, outcome in found
+            if outcome == "argued"
+        ],
+    }
+
+
+def _described(mutant: Mutant) -> dict[str, Any]:
+    return asdict(mutant) | {"fault": mutant.fault._asdict(), "name": mutant.name}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--num", type=int, default=150, help="lines that are drawn")
+    options.add_argument("--seed", type=int, default=52)
+    options.add_argument("--rooms", default=",".join(TESTS), help="names, separated by commas")
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument("--limit", type=int, default=300, help="CPU-seconds of a process of tests")
+    options.add_argument("--map-again", action="store_true", help="see anew which tests run which lines")
+    given = options.parse_args()
+    rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
+    if given.map_again and MAPS.exists():
+        shutil.rmtree(MAPS)
+    mutants = drawn(num, given.seed, rooms)
+    found: list[tuple[Mutant, Outcome]] = []
+    for mutant, outcome in outcomes(mutants, given.processes, given.limit):
+        found.append((mutant, outcome))
+        place = f"{mutant.path}:{mutant.fault.line}"
+        print(
+            f"{len(found)} of {num}: {outcome}: {place}: {mutant.fault.operator}: {mutant.line_text}",
+            flush=True,
+        )
+    results = summary(found)
+    for room, counts in results["rooms"].items():
+        noticed, survived = counts.get("noticed", 0), counts.get("survived", 0)
+        print(f"{room:10} {noticed} of {noticed + survived} noticed: {counts['share_noticed']:.0%}")
+    finish("mutants", results | {"num": num, "seed": given.seed}, given.smallest or len(rooms) < len(TESTS))
+
+
+if __name__ == "__main__":
+    main()
