@@ -6,20 +6,25 @@ whose kernel times are then used, too. EVERY=N takes only every N-th of the meas
 
 Three sources of step times are compared: "device", the description of the device alone; "layers", profiles of a model's
 layers on the device; "kernels", times of single kernels on the device. Nothing is fitted to what is compared here.
+
+The measured configurations (`truth/configurations.py`) are of three servers, each simulated with its own scheduler; their
+errors are printed by server, and there for dense models and mixtures.
 """
 
 from __future__ import annotations
 
-import csv
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from record import finish, not_here, parser
+from truth.compared import Compared, compare, rows_of, summary
+from truth.configurations import BLOCK_TOKENS, configurations
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.cache.block_cache import BlockCache
@@ -32,65 +37,12 @@ from trainyard.serve.requests.request import MAX_TOKENS, PrefixBlocks, Request, 
 from trainyard.serve.results import Served
 from trainyard.serve.simulate import simulate_requests
 
-BLOCK_TOKENS, WAVES = 16, 4
-SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
-MODELS = {
-    "meta-llama/Llama-3.1-70B": "llama3-70b",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama3-8b",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama3-8b",
-    "Qwen/Qwen3-32B": "qwen3-32b",
-    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
-    "openai/gpt-oss-120b": "gpt-oss-120b",
-    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
-    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
-}
-FORMATS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4", "int4": "float4"}
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One number of one run.
-
-    Attributes
-    ----------
-    run : the source of what was measured.
-    what : TTFT, TPOT (ms) or throughput (tokens/s).
-    by : who predicts.
-    measured, predicted : mean of the run, or that of a configuration.
-    """
-
-    run: str
-    what: str
-    by: str
-    measured: float
-    predicted: float
-
-    @property
-    def error(self) -> float:
-        """Relative; above 0 where too much was predicted."""
-        return self.predicted / self.measured - 1
-
-
-def rows_of(path: Path, **wanted: str) -> list[dict[str, str]]:
-    """Rows of a table with these values."""
-    with path.open() as lines:
-        return [
-            row for row in csv.DictReader(lines) if all(row[key] == value for key, value in wanted.items())
-        ]
-
 
 @lru_cache(maxsize=64)
-def split(
-    model: str, device: str, shards: int, dtype: str, kernels: Path | None, expert_parallel: bool = False
-) -> ServedModel:
+def split(model: str, device: str, shards: int, dtype: str, kernels: Path | None) -> ServedModel:
     """A model on a node of eight devices."""
     return served_model(
-        model,
-        parse_cluster(f"1x8x{device}"),
-        tensor_parallel=shards,
-        expert_parallel=expert_parallel,
-        dtype=dtype,
-        kernels=kernels,
+        model, parse_cluster(f"1x8x{device}"), tensor_parallel=shards, dtype=dtype, kernels=kernels
     )
 
 
@@ -106,18 +58,6 @@ def served(
     return simulate_requests(requests, [instance], model.step_time).served
 
 
-def compare(run: str, by: str, found: Sequence[Served], measured: dict[str, float]) -> Iterator[Compared]:
-    """Means of a run."""
-    span_s = max(each.finished_s for each in found) - min(each.arrival_s for each in found)
-    ours: dict[str, float] = {
-        "TTFT ms": 1e3 * float(np.mean([each.ttft_s for each in found])),
-        "TPOT ms": 1e3 * float(np.mean([each.tpot_s for each in found if each.output_tokens > 1])),
-        "tokens/s": sum(each.output_tokens for each in found) / span_s,
-    }
-    for what, value in measured.items():
-        yield Compared(run, what, by, value, ours[what])
-
-
 SHAREGPT_RUNS = (
     ("RTX4090/Llama-3.1-8B", "llama3-8b", "1x1xRTX4090", 1, 256, 2588),
     ("RTXPRO6000/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", "1x2xRTXPRO6000", 2, 128, None),
@@ -127,7 +67,7 @@ SHAREGPT_RUNS = (
 
 def sharegpt_runs(data: Path, kernels: Path | None, most: int | None) -> Iterator[Compared]:
     """Requests of ShareGPT on vLLM 0.19, with profiles of the layers on the same device; beside LLMServingSim 2."""
-    for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS:
+    for run, name, cluster, ranks, max_requests, blocks in SHAREGPT_RUNS[:most]:
         rows = rows_of(data / "lss_vllm_requests.csv", run=run)
         rows.sort(key=lambda row: float(row["arrival_s"]))
         requests = [
@@ -147,9 +87,10 @@ def sharegpt_runs(data: Path, kernels: Path | None, most: int | None) -> Iterato
                 parse_cluster(cluster),
                 data_parallel=ranks,
                 num_replicas=1,
-                cache_blocks=blocks,
                 kernels=source,
             )
+            if blocks is not None:  # as the server had, even if ours would have a few less
+                place = replace(place, num_blocks=blocks)
             instances = place.instances(vllm(2048, max_requests))
             found = simulate_requests(requests, instances, place.model.step_time).served
             yield from compare(run, by, found, measured)
@@ -234,80 +175,6 @@ _PAPER = {"TTFT ms": "mean_ttft_ms", "TPOT ms": "mean_tpot_ms", "tokens/s": "thr
 _BLIS_PAPER = {"TTFT ms": "blis_ttft_ms", "TPOT ms": "blis_tpot_ms", "tokens/s": "blis_tok_s"}
 
 
-def configurations(data: Path, kernels: Path | None, every: int, most: int | None) -> Iterator[Compared]:
-    """So many requests in flight, all of the same lengths; beside aiconfigurator."""
-    theirs = {row["silicon_row"]: row for row in rows_of(data / "aic_vs_silicon.csv")}
-    rows = [row for row in rows_of(data / "aic_silicon.csv", mode="agg") if _is_known(row)]
-    for row in [row for place, row in enumerate(rows) if place % every == 0 or row["row"] in theirs][:most]:
-        measured = {"TTFT ms": float(row["silicon_ttft_ms"]), "TPOT ms": float(row["silicon_tpot_ms"])}
-        run = f"configurations of {row['model_path'].partition('/')[2]}, {row['backend']}, {row['system']}"
-        requests = list(_in_flight(int(row["concurrency"]), int(row["isl"]), int(row["osl"])))
-        shards, format = int(float(row["tp_size"])), FORMATS[row["precision"]]
-        is_dealt = float(row["moe_ep_size"] or 1) > 1
-        for by, source in _sources(kernels):
-            try:
-                model = split(
-                    MODELS[row["model_path"]], SYSTEMS[row["system"]], shards, format, source, is_dealt
-                )
-                found = served(requests, model, 8192, 4096)
-            except ServeError as error:
-                print(f"left out: {row['id']}, {by}: {error}"[:200])
-                continue
-            later = [each for each in found if not each.request.name.endswith(".0")]
-            yield from compare(run, by, later, measured)
-        if (other := theirs.get(row["row"])) and other["aic_tpot_ms"]:
-            for what, name in (("TTFT ms", "aic_ttft_ms"), ("TPOT ms", "aic_tpot_ms")):
-                yield Compared(run, what, "aiconfigurator", measured[what], float(other[name]))
-
-
-def _is_known(row: dict[str, str]) -> bool:
-    shards, ranks = float(row["tp_size"]), float(row["attention_dp_size"] or 1)
-    experts = (float(row["moe_tp_size"] or 1), float(row["moe_ep_size"] or 1))
-    is_split_otherwise = (
-        shards > 8
-        or ranks > 1
-        or float(row["pp_size"] or 1) > 1
-        or sorted(experts) not in ([1, 1], [1, shards])
-    )
-    return (
-        row["model_path"] in MODELS
-        and row["system"] in SYSTEMS
-        and row["precision"] in FORMATS
-        and not is_split_otherwise
-    )
-
-
-def _in_flight(num: int, prompt_tokens: int, output_tokens: int) -> Iterator[TracedRequest]:
-    """So many clients, each of which asks again when it has its answer."""
-    for client in range(num):
-        parent = ""
-        for wave in range(WAVES):
-            name = f"{client}.{wave}"
-            yield TracedRequest(
-                Request(name, 0.0, prompt_tokens, output_tokens, parent=parent), output_tokens
-            )
-            parent = name
-
-
-def summary(found: Sequence[Compared]) -> dict[str, dict[str, float]]:
-    """Errors by run, by quantity and by who predicts it."""
-    groups: dict[str, list[float]] = {}
-    for each in found:
-        for run in (each.run, "all configurations" if each.run.startswith("configurations") else ""):
-            if run:
-                groups.setdefault(f"{run}: {each.what}, {each.by}", []).append(each.error)
-    return {
-        key: {
-            "num": len(errors),
-            "mean_error": float(np.mean(errors)),
-            "median_error": float(np.median(errors)),
-            "mean_absolute_error": float(np.mean(np.abs(errors))),
-            "median_absolute_error": float(np.median(np.abs(errors))),
-        }
-        for key, errors in sorted(groups.items())
-    }
-
-
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("data", type=Path, metavar="DATA")
@@ -317,14 +184,15 @@ def main() -> None:
     data, kernels = given.data, given.kernels
     if not data.is_dir():
         not_here(f"{data} is no folder; give the one of the measured runs")
-    most = 1 if given.smallest else None  # requests of a run, and configurations
+    most = 1 if given.smallest else None  # runs, requests of a run, and configurations
     begin_s = time.process_time()
+    left_out = Counter[str]()
     found: list[Compared] = []
     parts: list[Callable[[], Iterator[Compared]]] = [
         lambda: sharegpt_runs(data, kernels, most),
         lambda: codellama_runs(data, kernels, most),
         lambda: llama_70b_run(data, kernels, most),
-        lambda: configurations(data, kernels, given.every, most),
+        lambda: configurations(data, kernels, given.every, most, left_out),
     ]
     for part in parts:
         for each in _told(part):
@@ -335,7 +203,14 @@ def main() -> None:
             f"{key:95} {error['num']:4} mean {error['mean_error']:+7.1%}  median {error['median_error']:+7.1%}  "
             f"|median| {error['median_absolute_error']:6.1%}"
         )
-    results: dict[str, Any] = {"errors": errors, "seconds": time.process_time() - begin_s}
+    for reason, num in sorted(left_out.items()):
+        print(f"left out of {reason}: {num} rows")
+    results: dict[str, Any] = {
+        "errors": errors,
+        "rows_left_out": dict(sorted(left_out.items())),
+        "every": given.every,
+        "seconds": time.process_time() - begin_s,
+    }
     finish("serve_truth", results, given.smallest)
 
 

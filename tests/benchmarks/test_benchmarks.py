@@ -30,6 +30,7 @@ class Run:
     script : that is started, where it is another one.
     needs : what may not be here, as the script says.
     slow : why its run is no part of the default suite; "" if it is.
+    is_long : whether it is no part of the slow suite, either.
     """
 
     figures: tuple[str, ...]
@@ -37,6 +38,7 @@ class Run:
     script: str = ""
     needs: str = ""
     slow: str = ""
+    is_long: bool = False
 
 
 _KERNELS = rf"paged_ms {N}, dense_sdpa_ms {N}, gather_and_sdpa_ms {N}"
@@ -74,6 +76,7 @@ RUNS = {
             rf"^median error: {N} % of a step's time, {N} % of its computing, {N} % of memory$",
         ),
         slow="two models are captured, measured and run, one of them on two processes",
+        is_long=True,
     ),
     "runtime": Run(
         tuple(
@@ -86,6 +89,7 @@ RUNS = {
             )
         ),
         slow="fourteen processes start, each of them Python and PyTorch",
+        is_long=True,
     ),
     "serve": Run(
         (
@@ -124,11 +128,13 @@ RUNS = {
             rf"^RTX4090/Llama-3\.1-8B: TPOT ms, ours, layers +1 mean +{N}% +median +{N}%",
             rf"^jan20-codellama-prefill-1: TTFT ms, ours, device +1 mean +{N}%",
             rf"^H100x4/Llama-3\.1-70B: tokens/s, ours, device +1 mean +{N}%",
-            rf"^all configurations: TPOT ms, ours, device +1 mean +{N}%",
+            rf"^all of trtllm: TPOT ms, ours, device +1 mean +{N}%",
+            rf"^dense models of trtllm: TTFT ms, ours, device +1 mean +{N}%",
+            rf"^left out of sglang: more than the 8 devices of a node: {N} rows$",
         ),
         arguments=("../shared/data/serving/predict",),
         needs="is no folder; give the one of the measured runs",
-        slow="five large models are captured",
+        slow="four large models are captured",
     ),
     # serve.py starts it, with vLLM's Python.
     "serve_vllm": Run(
@@ -160,16 +166,21 @@ def missing(done: subprocess.CompletedProcess[str], what: str) -> str:
     return done.stderr.strip()
 
 
+def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """A script that is not among the runs is told by a test, not when tests are collected."""
+    run = RUNS.get(name)
+    if run is None or not run.slow:
+        return ()
+    return (pytest.mark.long if run.is_long else pytest.mark.slow,)
+
+
 def test_all_scripts_are_started_here() -> None:
     assert sorted(RUNS) == SCRIPTS
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in RUNS and RUNS[name].slow else ())
-        for name in SCRIPTS
-    ],
+    [pytest.param(name, marks=_marks(name)) for name in SCRIPTS],
 )
 def test_a_script_prints_its_figures_and_leaves_the_records(name: str) -> None:
     run, before = RUNS[name], records()

@@ -49,7 +49,11 @@ def read_until(process: subprocess.Popen[str], beginning: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "number", "code"),
-    [((), signal.SIGINT, 130), ((), signal.SIGTERM, 143), (TORCHRUN, signal.SIGTERM, 1)],
+    [
+        ((), signal.SIGINT, 130),
+        pytest.param((), signal.SIGTERM, 143, marks=pytest.mark.long),
+        (TORCHRUN, signal.SIGTERM, 1),
+    ],
 )
 def test_a_training_that_is_interrupted_goes_on(
     launcher: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path

@@ -48,13 +48,13 @@ INTERFACE = {
     "fleet logs": "NAME --json --server --token-file --lines",
     "serve simulate": "--json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
-    "--ttft --tpot --e2e --model --cluster --kernels --dtype --tp --pp "
+    "--ttft --tpot --e2e --model --cluster --kernels --host-time --dtype --tp --pp "
     "--dp --expert-parallel --replicas --cache-blocks --cache-memory --host-cache-memory --block-tokens --max-model-len "
     "--max-loras --lora-rank --chunk --policy --router --baseline --follow --html --csv",
     "serve plan": "MODEL --json --requests --rate --format --limit --time-scale --strict --num --prompt-tokens "
     "--output-tokens --lengths --prefix-tokens --num-prefixes --turns --think-time --burstiness --seed --max-tokens "
     "--ttft --tpot --e2e --cluster --share --policy --router --kernels "
-    "--dtype --block-tokens --max-model-len --html --save",
+    "--host-time --dtype --block-tokens --max-model-len --html --save",
     "serve place": "MODELS --json --cluster --policy --requests --format --limit --time-scale --strict --num "
     "--burstiness --seed --e2e --dtype --weight-memory --html --save",
     "serve run": "MODELS --json --policy --dtype --device --cache-blocks --cache-memory --host-cache-memory "
@@ -98,8 +98,9 @@ def test_flags_are_frozen(verb, capsys):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_flag_is_explained_in_lines_that_fit(verb, capsys):
-    for option in options_of(VERBS[verb].loaded().Options):
-        assert option.text or option.choices, option.flag
+    options = options_of(VERBS[verb].loaded().Options)
+    assert options
+    assert [option.flag for option in options if not (option.text or option.choices)] == []
     text = help_of(verb, capsys)
     assert "None" not in text
     assert all(len(line) <= 110 for line in text.splitlines())
@@ -210,7 +211,7 @@ def test_a_defect_is_no_user_error(capsys, monkeypatch):
         raise AssertionError("a defect")
 
     monkeypatch.setattr(dispatch, "_run", broken)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="a defect"):
         run("plan", capsys=capsys)
 
 
@@ -274,5 +275,5 @@ def test_json_is_one_document_and_text_is_not(arguments, capsys):
     assert isinstance(json.loads(out), dict)
     code, out, _ = run(*arguments, capsys=capsys)
     assert code == 0
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(json.JSONDecodeError, match=r"Expecting value|Extra data"):
         json.loads(out)

@@ -81,7 +81,7 @@ def test_a_signal_waits_for_the_end_of_an_import_or_an_op(name: str) -> None:
 
     unsafe_by_name: dict[str, Any] = {"unsafe": unsafe}
     exec(f"def {name}():\n    unsafe()\n", unsafe_by_name)
-    with pytest.raises(Terminated):
+    with pytest.raises(Terminated, match=r"^$"):
         _run_command(unsafe_by_name[name])
     assert done == ["unsafe"]
 
@@ -92,7 +92,7 @@ def test_a_second_signal_does_not_wait() -> None:
         _signalled(signal.SIGINT)
         time.sleep(_LONG_S)
 
-    with pytest.raises(KeyboardInterrupt) as raised, raising_signals():
+    with pytest.raises(KeyboardInterrupt, match=r"^$") as raised, raising_signals():
         _find_and_load()
     assert not isinstance(raised.value, Terminated)
 
@@ -103,7 +103,7 @@ class _Signals:
 
 
 def test_a_signal_that_a_destructor_loses_is_sent_again() -> None:
-    with pytest.raises(Terminated):
+    with pytest.raises(Terminated, match=r"^$"):
         _run_command(_Signals)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -112,9 +112,13 @@ def test_a_signal_that_waits_is_forgotten_at_the_end() -> None:
     def _find_and_load() -> None:
         _signalled(signal.SIGTERM)
 
+    seen: list[int] = []
     with raising_signals():
         _find_and_load()
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     time.sleep(0.05)  # longer than it would have waited
+    signal.signal(signal.SIGTERM, before)
+    assert (seen, before) == ([], signal.SIG_DFL)
 
 
 def test_a_handler_of_the_callers_own_stays() -> None:

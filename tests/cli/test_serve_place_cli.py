@@ -105,7 +105,7 @@ def test_requests_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["requests"] == "r.csv: 300 requests"
     assert [m["objective_s"] for m in found["models"]] == [0.03, 0.005]
-    assert all(run["num_asked"] == [200, 100] for run in found["runs"])
+    assert [run["num_asked"] for run in found["runs"]] == [[200, 100]] * 4
 
 
 def test_profiles_of_nexus_are_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from trainyard.cost.collectives import (
     ALGORITHMS,
     KINDS,
     CollectiveProgram,
+    Send,
     check_program,
     collective_cost,
     collective_costs,
@@ -41,14 +42,10 @@ from trainyard.hardware.nodes import cube_mesh_node, pcie_node, switched_node, t
 _GROUP_KINDS = tuple(kind for kind in KINDS if kind != "send")
 
 
-def _even_cluster(
-    num_nodes: int, per_node: int, local: Interconnect, network: Interconnect, kind: str
-) -> Cluster:
+def _node(per_node: int, local: Interconnect, network: Interconnect, kind: str, launch_s: float) -> Node:
     build = {"switch": switched_node, "torus": torus_node, "pcie": pcie_node}[kind]
-    node = Node(
-        build(per_node, local, max(1, per_node // 2), network), (device_named("A100-80G"),) * per_node
-    )
-    return Cluster("random", (node,) * num_nodes)
+    device = replace(device_named("A100-80G"), collective_launch_s=launch_s)
+    return Node(build(per_node, local, max(1, per_node // 2), network), (device,) * per_node)
 
 
 _WIRES = st.builds(
@@ -59,13 +56,18 @@ _WIRES = st.builds(
     st.floats(0.0, 1e-3),
     st.just("drawn"),
 )
-_CLUSTERS = st.builds(
-    _even_cluster,
-    st.integers(1, 4),
+_NODES = st.builds(
+    _node,
     st.integers(1, 8),
     _WIRES,
     _WIRES,
     st.sampled_from(["switch", "torus", "pcie"]),
+    st.sampled_from([1e-6, 5e-6, 3e-5]),
+)
+# Of alike nodes, and of nodes with other sizes, links and devices.
+_CLUSTERS = st.one_of(
+    st.builds(lambda node, count: Cluster("alike", (node,) * count), _NODES, st.integers(1, 4)),
+    st.builds(lambda nodes: Cluster("unlike", tuple(nodes)), st.lists(_NODES, min_size=2, max_size=4)),
 )
 
 
@@ -86,6 +88,11 @@ def _seconds(cluster: Cluster, *programs: CollectiveProgram) -> float:
             for links, _ in routes
         )
     return total_s
+
+
+def _of_nothing(sends: tuple[Send, ...]) -> tuple[Send, ...]:
+    """The same sends without their bytes: what is left of them are latencies."""
+    return tuple(replace(send, num_bytes=0.0) for send in sends)
 
 
 @pytest.mark.parametrize("kind", _GROUP_KINDS)
@@ -122,7 +129,7 @@ def test_checker_sees_a_lost_and_a_doubled_send(kind: str) -> None:
         assert check_program(doubled)
 
 
-@settings(max_examples=60)
+@settings(max_examples=45)
 @given(cluster=_CLUSTERS, num_bytes=st.floats(0.0, 1e10), kind=st.sampled_from(_GROUP_KINDS), data=st.data())
 def test_cost_is_the_sum_over_the_rounds_of_the_program(
     cluster: Cluster, num_bytes: float, kind: str, data: st.DataObject
@@ -132,8 +139,10 @@ def test_cost_is_the_sum_over_the_rounds_of_the_program(
     whole = data.draw(st.booleans())
     everyone = list(range(cluster.num_devices))
     ranks = everyone if whole else data.draw(st.lists(st.sampled_from(everyone), min_size=2, unique=True))
-    launch_s = cluster.device(0).collective_launch_s
-    for cost in collective_costs(cluster, kind, ranks, num_bytes):
+    launch_s = max(cluster.device(rank).collective_launch_s for rank in ranks)
+    costs = collective_costs(cluster, kind, ranks, num_bytes)
+    assert costs
+    for cost in costs:
         program = collective_program(cluster, kind, cost.algorithm, ranks, num_bytes, cost.num_pieces)
         seconds = _seconds(cluster, program)
         assert check_program(program) == []
@@ -142,6 +151,10 @@ def test_cost_is_the_sum_over_the_rounds_of_the_program(
             assert seconds <= (cost.seconds - launch_s) * (1 + 1e-9) + 1e-15
         else:
             assert cost.seconds - launch_s == pytest.approx(seconds, rel=1e-9, abs=1e-12)
+            of_nothing = replace(program, rounds=tuple(map(_of_nothing, program.rounds)))
+            assert cost.moving_s == pytest.approx(
+                seconds - _seconds(cluster, of_nothing), rel=1e-9, abs=1e-12
+            )
 
 
 def test_chain_cost_is_exact_on_a_switch() -> None:

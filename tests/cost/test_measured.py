@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
+from made_graphs import fake_graph, small_graph, small_trace
 
 from trainyard.cost import measure_processes, measured
 from trainyard.cost.measure_worker import _Worker
@@ -21,88 +21,18 @@ from trainyard.cost.measured import Conditions, MeasuredOps, OpError, measure_op
 from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements
 from trainyard.cost.ops import BUFFER_OPS, Roofline, is_free
 from trainyard.cost.signature import op_signature
-from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
+from trainyard.cost.trace import (
+    Instruction,
+    OpTimes,
+    Trace,
+    elapsed,
+    read_clocks,
+    run_trace,
+    trace_graph,
+)
 from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
 from trainyard.processes import ProcessLimits
-from trainyard.program.capture import capture
-from trainyard.zoo import build
-
-
-def fake_graph(function, *operands):
-    return make_fx(function, tracing_mode="fake")(*operands).graph
-
-
-def small_graph():
-    return fake_graph(lambda x, w: (torch.relu(x @ w.t()),), torch.empty(64, 32), torch.empty(16, 32))
-
-
-def small_trace():
-    return trace_graph(small_graph(), ["x", "w"], ["y"])
-
-
-def test_a_trace_computes_what_the_graph_computes():
-    trace, times = small_trace(), OpTimes()
-    values = {"x": torch.randn(64, 32), "w": torch.randn(16, 32)}
-    run_trace(trace, values, times)
-    torch.testing.assert_close(values["y"], torch.relu(values["x"] @ values["w"].t()))
-    assert set(times.seconds) == trace.signatures
-    assert len(times.seconds) == 2  # the transpose is a view
-
-
-@pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny", "dlrm-tiny", "resnet-tiny"])
-def test_a_training_step_runs_on_made_up_inputs(name):
-    program = capture(build(name))
-    inputs = [i.path for i in program.inputs]
-    trace = trace_graph(program.graph, inputs, [f"{o.kind}:{o.path}" for o in program.outputs])
-    times = OpTimes()
-    run_trace(trace, {}, times)
-    priced = [n for n in program.graph.nodes if n.op == "call_function" and not is_free(n)]
-    assert times.failed == {}
-    assert sum(map(len, times.seconds.values())) == len(priced)
-
-
-LONG = torch.zeros(8, 5, dtype=torch.int64)
-LOOK_UPS = {
-    "gather with a computed index": lambda x, i: x.gather(1, i - 7),
-    "scatter": lambda x, i: x.scatter_add(1, i * 100, x),
-    "index with a negative number": lambda x, i: x[i[:, 0] - 1000],
-    "index behind a mask": lambda x, i: torch.ops.aten.index.Tensor(x, [None, i[0] + 50]),
-    "index_put": lambda x, i: torch.ops.aten.index_put(x, [i[:, 0] + 9], x),
-    "embedding": lambda x, i: torch.nn.functional.embedding(i * 77 + 3, x),
-    "nll": lambda x, i: torch.nn.functional.nll_loss(x.log_softmax(1), i[:, 0] + 11),
-}
-
-
-@pytest.mark.parametrize("name", LOOK_UPS)
-def test_computed_indices_are_kept_in_range(name):
-    graph = fake_graph(lambda x, i: (LOOK_UPS[name](x, i),), torch.empty(8, 5), LONG)
-    times = OpTimes()
-    run_trace(trace_graph(graph, ["x", "i"], ["y"]), {}, times)
-    assert times.failed == {}
-
-
-def test_made_up_operands_lie_in_memory_as_those_of_the_graph():
-    turned = torch.empty(6, 4, 2).permute(2, 0, 1)
-    graph = fake_graph(lambda x: (x.permute(1, 2, 0).view(24, 2).relu(),), turned)
-    trace, values = trace_graph(graph, ["x"], ["y"]), {}
-    run_trace(trace, values, OpTimes())
-    assert values["x"].stride() == turned.stride()
-    assert values["x"].untyped_storage().nbytes() == turned.untyped_storage().nbytes()
-
-
-def test_a_failing_op_is_noted_and_what_follows_runs_on_what_is_made_up():
-    graph = fake_graph(lambda x: (torch.linalg.cholesky(x).relu(),), torch.empty(4, 4))
-    trace, times, values = trace_graph(graph, ["x"], ["y"]), OpTimes(), {"x": -torch.eye(4)}
-    for _ in range(2):
-        run_trace(trace, values, times)
-    ((signature, why),) = times.failed.items()
-    assert "cholesky" in signature
-    assert "LinAlgError" in why
-    (relu,) = (s for s in times.seconds if "relu" in s)
-    assert len(times.seconds[relu]) == 2
-    assert values["y"].shape == (4, 4)
-
 
 FAULTS = {
     "an op that is not there": (lambda x: torch.linalg.qr(x)[0], torch.empty(4, 4, dtype=torch.bfloat16)),
@@ -245,23 +175,23 @@ def test_what_is_measured_and_what_kills_the_process_is_remembered(cache, monkey
     monkeypatch.setattr("subprocess.Popen", _refuse)
     second = measure_ops(groups, alone)
     assert (second.seconds, second.reasons) == (first.seconds, first.reasons)
-    with pytest.raises(_RefusedError):
+    with pytest.raises(_RefusedError, match="no process is started here"):
         measure_ops(groups, Conditions(2, 1))  # other conditions are measured by themselves
     (path,) = cache.glob("ops-*.json")
     path.write_text(path.read_text()[:100])
-    with pytest.raises(_RefusedError):
+    with pytest.raises(_RefusedError, match="no process is started here"):
         measure_ops(groups, alone)
 
 
 @pytest.mark.slow
 def test_an_op_that_never_ends_is_ended(cache, monkeypatch):
-    monkeypatch.setattr(measure_processes, "_CPU_S", 10.0)
-    monkeypatch.setattr(measure_processes, "_GRACE_CPU_S", 5.0)
+    monkeypatch.setattr(measure_processes, "_CPU_S", 3.0)
+    monkeypatch.setattr(measure_processes, "_GRACE_CPU_S", 2.0)
     endless = Trace((), (step_of(0, sum, range(10**15)),), ())
     reasons = measure_ops([[endless]], Conditions(1, 1)).reasons
     used = re.fullmatch(r"the process that measured it used (\S+) CPU seconds", reasons["sum()"])
     assert used is not None
-    assert float(used[1]) >= 15.0
+    assert float(used[1]) >= 5.0
 
 
 def test_a_process_that_uses_no_cpu_is_ended(cache, monkeypatch):
@@ -276,7 +206,7 @@ class _RefusedError(Exception):
 
 
 def _refuse(*_, **__):
-    raise _RefusedError
+    raise _RefusedError("no process is started here")
 
 
 def test_what_no_process_can_read_is_estimated(cache, monkeypatch):

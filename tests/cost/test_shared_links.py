@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainyard.cost.collectives import collective_cost, collective_costs
@@ -109,3 +111,28 @@ def test_fabric_links_are_shared() -> None:
     assert cost.bottleneck.startswith("wire")
     assert cost.seconds == pytest.approx(1.0, rel=0.01)
     assert collective_cost(cluster, "all_to_all", range(8), 8e9).seconds == pytest.approx(16.0, rel=0.01)
+
+
+def test_a_send_and_a_sum_on_unlike_nodes_by_hand() -> None:
+    """Three devices on a switch beside two on a slower one, whose devices take longer to launch."""
+    fast, slow = Interconnect("fast", 1e11, 1.0, 1e-6, "test"), Interconnect("slow", 2e10, 1.0, 3e-6, "test")
+    nic, thin = Interconnect("nic", 1e10, 1.0, 2e-6, "test"), Interconnect("thin", 4e9, 1.0, 8e-6, "test")
+    device = device_named("A100-80G")
+    late = replace(device, collective_launch_s=50e-6)
+    first = Node(switched_node(3, fast, 1, nic), (replace(device, collective_launch_s=20e-6),) * 3)
+    cluster = Cluster("unlike", (first, Node(switched_node(2, slow, 1, thin), (late,) * 2)))
+    # Half of the latency of each NIC's kind; the slower of the two links counts, and the later of the two launches.
+    send = collective_cost(cluster, "send", (1, 3), 1e6)
+    assert send.seconds == pytest.approx(50e-6 + 1e-6 + 4e-6 + 1e6 / 4e9)
+    assert send.moving_s == pytest.approx(1e6 / 4e9)
+    # A ring of all five: 8 rounds of a fifth, of which the thin NIC carries one in and one out.
+    costs = {cost.algorithm: cost for cost in collective_costs(cluster, "all_reduce", range(5), 1e8)}
+    assert costs["ring"].seconds == pytest.approx(50e-6 + 8 * (5e-6 + 2e7 / 4e9), rel=1e-6)
+    # Inside of the first node nobody waits for the second.
+    costs = {cost.algorithm: cost for cost in collective_costs(cluster, "all_reduce", range(3), 1e8)}
+    assert costs["ring"].seconds == pytest.approx(20e-6 + 4 * (1e-6 + 1e8 / 3 / 1e11))
+    inside = {cost.algorithm: cost for cost in collective_costs(cluster, "all_reduce", (3, 4), 1e8)}
+    assert inside["ring"].seconds == pytest.approx(50e-6 + 2 * (3e-6 + 5e7 / 2e10))
+    # Beside each other, each has its own links: the slower one counts.
+    both = collective_cost(cluster, "all_reduce", (0, 1), 1e8, ((0, 1), (3, 4)))
+    assert both.seconds == pytest.approx(inside["ring"].seconds)

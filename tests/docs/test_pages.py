@@ -37,8 +37,10 @@ def name(page: Path) -> str:
 
 def follow(page: Path, folder: Path, *marks: str) -> None:
     """Run the blocks of a page with any of the marks, in order, in a folder that has the examples."""
+    blocks = [block for block in BLOCKS[page] if block.mark in marks]
+    assert all(block.commands for block in blocks)
     with folder_of_reader(page.read_text(), folder) as run_command:
-        for block in (block for block in BLOCKS[page] if block.mark in marks):
+        for block in blocks:
             for command, expected in block.commands:
                 done = run_command(command)
                 said = f"$ {command}\n{done.stdout}\n--- the page says ---\n{expected}"
@@ -158,11 +160,15 @@ def test_commands_without_outputs_are_run_elsewhere_or_it_is_said_why_not(page):
         assert how == "not run" or "follow_guide(" in (ROOT / what).read_text()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+def links_of(page: Path) -> list[str]:
+    """Files and folders to which a page links."""
+    found = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    return [target for target in found if "://" not in target]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if links_of(p)], ids=name)
 def test_links(page):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{name(page)} links to {target}, which is not there"
+    assert [target for target in links_of(page) if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize(

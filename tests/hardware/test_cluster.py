@@ -151,11 +151,19 @@ def test_bad_text_says_what_is_allowed(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[1, 2]", "nodes: 3", "a: [", "{devices: [T4], topologies: [], nodes: [{topology: 0, devices: [0]}]}"],
+    ("text", "why"),
+    [
+        ("[1, 2]", r"a cluster holds \[1, 2\]; allowed: a mapping with devices, topologies and nodes"),
+        ("nodes: 3", "field 'devices' is missing"),
+        ("a: [", "line 2: not YAML"),
+        (
+            "{devices: [T4], topologies: [], nodes: [{topology: 0, devices: [0]}]}",
+            r"'topologies': got \[\], allowed is a list with at least one",
+        ),
+    ],
 )
-def test_bad_yaml_is_refused(text: str) -> None:
-    with pytest.raises(HardwareError):
+def test_bad_yaml_is_refused(text: str, why: str) -> None:
+    with pytest.raises(HardwareError, match=why):
         cluster_from_yaml(text)
 
 

@@ -66,7 +66,15 @@ def test_curves() -> None:
     assert profile.collective_s("all_reduce", 2, 1e5) == pytest.approx(
         4e-4
     )  # not slower than ten times the bytes
+    # Between 1e3 and 1e5 bytes, on logarithmic axes: a quarter of the way, and half of it.
+    assert profile.collective_s("all_reduce", 2, 10**3.5) == pytest.approx(1e-4 * 4**0.25)
+    assert profile.collective_s("all_reduce", 2, 1e4) == pytest.approx(2e-4)
     assert profile.collective_s("all_reduce", 2, 1e7) == pytest.approx(4e-3)
+    # Between 2 and 7 processes, on a line: a fifth of the way.
+    of_seven = (CollectiveSample("all_reduce", 7, 1e3, 6e-4), CollectiveSample("all_reduce", 7, 1e6, 9e-4))
+    unlike = _profile(collectives=(*profile.collectives[:3], *of_seven))
+    assert unlike.collective_s("all_reduce", 3, 1e6) == pytest.approx(4e-4 + 5e-4 / 5)
+    assert unlike.collective_s("all_reduce", 3, 1.0) == pytest.approx(1e-4 + 5e-4 / 5)
     assert profile.collective_s("all_reduce", 3, 1e6) == pytest.approx(8e-4)
     assert profile.collective_s("all_reduce", 7, 1e6) == pytest.approx(2.4e-3)
     assert profile.collective_s("all_reduce", 1, 1e6) == 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.job.schedule import PASSES, Action, Schedule, ScheduleError, parse_action, parse_schedule
-from trainyard.job.schedules import SCHEDULES, check, make_schedule
+from trainyard.job.schedules import SCHEDULES, check, dry_run, make_schedule
 
 STAGES_PER_RANK = {"interleaved": (1, 2, 3), "breadth_first": (1, 2, 3), "zb_v": (2,)}
 
@@ -154,7 +154,7 @@ def test_any_swap_is_refused_exactly_when_a_naive_run_blocks(schedule: Schedule,
     if naive_run_ends(swapped):
         check(swapped)
     else:
-        with pytest.raises(ScheduleError):
+        with pytest.raises(ScheduleError, match=r"runs on rank \d+ before|ranks wait for each other"):
             check(swapped)
 
 
@@ -214,7 +214,10 @@ def test_a_deadlock_across_ranks_names_the_ranks() -> None:
 
 
 def test_full_and_split_backwards_may_be_mixed() -> None:
-    check(parse_schedule("x stages=2 microbatches=2\n0: 0F0 0F1 0B0 0I1 0W1\n1: 1F0 1I0 1F1 1B1 1W0"))
+    text = "x stages=2 microbatches=2\n0: 0F0 0F1 0B0 0I1 0W1\n1: 1F0 1I0 1F1 1B1 1W0"
+    check(schedule := parse_schedule(text))
+    # 1I0 ends at 3, so 0B0 at 5; 1B1 from 4 to 6, so 0I1 at 7 and 0W1 at 8.
+    assert dry_run(schedule, {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}).makespan_s == 8.0
 
 
 def test_counts_and_names_are_refused_with_what_to_do() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from captured import task_of, tiny
@@ -132,24 +131,10 @@ def test_gradients_are_reduced_while_the_backward_goes_on():
     assert hidden.num_bytes[0]["all_reduce"] == shown.num_bytes[0]["all_reduce"]
 
 
-def test_memory_of_a_two_layer_mlp_is_the_hand_count():
-    width, rows = 64, 256
-    found = simulate_plan(lowered_of(mlp(2, width, rows)), CLUSTER)
-    params = 2 * (width * width + width) * 4
-    memory = found.memory[0]
-    assert memory["parameters"] == memory["gradients"] == params
-    assert memory["optimizer"] == 2 * params
-    activation = rows * width * 4
-    # Kept: both ReLU results. On top at the worst moment: a gradient, what it is computed from and to.
-    working = memory["activations"] + memory["temporaries"]
-    assert 4 * activation <= working <= 5 * activation + params
-
-
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zero_bubble_h1"])
-def test_all_memory_of_a_step_is_given_back(zero, dtype, schedule):
-    setting = make_setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
+def test_all_memory_of_a_step_in_16_bits_is_given_back(zero, schedule):
+    setting = make_setting(task_of(tiny("gpt", 16), "bfloat16"), CLUSTER)
     program = setting.task.program(4)
     start = next(
         address(n) for n in program.graph.nodes
@@ -167,30 +152,6 @@ def test_all_memory_of_a_step_is_given_back(zero, dtype, schedule):
         assert used[-1] == graph.device_base_bytes[rank]
         assert used.min() >= graph.device_base_bytes[rank]
         assert used.max() == found.peak_bytes[rank]
-
-
-def test_sharing_state_saves_what_zero_says():
-    model = tiny("gpt", 8)
-    states = []
-    for stage in (0, 1, 2, 3):
-        memory = simulate_plan(lowered_of(model, data=4, zero=stage), CLUSTER).memory[0]
-        states.append(tuple(memory[kind] for kind in ("parameters", "gradients", "optimizer")))
-    whole = np.array(states[0], float)
-    for stage, cut in ((1, [1, 1, 4]), (2, [1, 4, 4]), (3, [4, 4, 4])):
-        assert np.array(states[stage]) == pytest.approx(whole / cut, rel=0.01)
-
-
-def test_gradients_that_are_shared_are_never_whole_on_one_rank():
-    model = tiny("gpt", 8)
-    peaks = []
-    for stage in (1, 2):
-        lowered = lowered_of(model, data=4, zero=stage, bucket_bytes=100_000)
-        buckets = [4 * b.num_elements for b in lowered.stages[0].buckets]
-        found = simulate_plan(lowered, CLUSTER)
-        peaks.append(found.memory[0]["gradients"] + found.memory[0]["communication"])
-    whole, largest = sum(buckets), max(buckets)
-    assert peaks[0] >= whole
-    assert peaks[1] <= whole / 4 + 2 * (largest + largest / 4)
 
 
 def test_recomputing_costs_time_and_saves_memory():

@@ -49,7 +49,7 @@ def plan_of(name: str) -> Plan:
     program = task(trained).program(num_rows // count)
     stages = tuple(
         Stage(start, mesh, ("data",) if mesh.axes else ())
-        for start, mesh in zip(("", "4:addmm"), meshes, strict=False)
+        for start, mesh in zip(("", "4:addmm")[: len(meshes)], meshes, strict=True)
     )
     schedule = make_schedule("one_f_one_b", len(meshes), count)
     plan = Plan(program.name, program.fingerprint, "ranks", num_rows, schedule, stages, state=state)

@@ -346,6 +346,7 @@ def test_process_is_killed_also_while_no_file_can_be_opened(worker: LimitedProce
     with _no_file_can_be_opened():
         worker.close()
     process.wait(60)
+    assert not process.is_running()
 
 
 def test_no_file_is_no_fault_of_the_work() -> None:

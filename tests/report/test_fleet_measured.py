@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
@@ -14,7 +11,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.hardware.cluster import Cluster
-from trainyard.report.fleet_measured import measured_jobs, measured_table, measurement_document
+from trainyard.report.fleet_measured import measured_jobs
 
 JOBS = [
     declared_job("long", 0.0, 2, 100.0),
@@ -42,19 +39,6 @@ def test_jobs_stand_in_the_order_in_which_they_really_ended() -> None:
     assert mean.place is None
     assert mean.jct_s == pytest.approx((predicted.completion_s.mean(), measured.completion_s.mean()))
     assert mean.first_wait_s == pytest.approx((predicted.first_wait_s.mean(), measured.first_wait_s.mean()))
-
-
-def test_table_and_document_say_the_same() -> None:
-    predicted, measured = run(fifo()), run(srtf())
-    document = measurement_document(predicted, measured)
-    assert [entry["job"] for entry in document] == ["next", "short", "long", "mean"]
-    assert document[1]["measured_jct_s"] == 20.0
-    said = io.StringIO()
-    Console(file=said, width=110).print(measured_table("both", predicted, measured))
-    rows = {line.split()[0]: line.split() for line in said.getvalue().splitlines() if line.strip()}
-    assert " ".join(rows["short"]) == "short 110.0 s / 20.0 s -450.0 % 90.0 s / 0.0 s 1 / 1 3 / 2"
-    assert " ".join(rows["long"]).startswith("long 100.0 s / 2.0 min ")
-    assert "mean" in rows
 
 
 def test_nothing_in_common() -> None:

@@ -51,6 +51,7 @@ def test_a_timeline_names_ops_as_the_routines_do() -> None:
     # Every microbatch runs the same ops.
     of_microbatch = [[t.replace(f"{m} ", " ", 1) for t in titles if f"{m} " in t[:4]] for m in (0, 1)]
     assert sorted(of_microbatch[0]) == sorted(of_microbatch[1])
+    assert 2 * len(of_microbatch[0]) == len(titles)
     for title in of_microbatch[0]:
         action, _, ops = title.partition(" ")
         routine = text.partition(f"routine {action}\n")[2].partition("\nroutine")[0]

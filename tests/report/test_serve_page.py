@@ -19,7 +19,6 @@ from trainyard.report.serve_league import (
     league,
     ranked_policies,
     refusal_lines,
-    run_document,
     server_table,
 )
 from trainyard.report.serve_page import serve_page
@@ -85,32 +84,12 @@ def test_columns_are_there_where_they_say_something(shown: Shown) -> None:
     assert clients_table([run])[1] == ()
 
 
-def test_clients_add_up(shown: Shown) -> None:
-    runs, _, _ = shown
-    columns, rows = clients_table(runs)
-    for run in runs:
-        own = [row for row in rows if row[1] == run.name]
-        assert [row[0] for row in own] == list(CLIENTS)
-        for name, num in (("served", run.summary.num_served), ("refused", run.summary.num_refused)):
-            assert sum(int(row[columns.index(name)]) for row in own) == num
-
-
 def test_refusals_are_said_once(shown: Shown) -> None:
     runs, _, _ = shown
     first, second = refusal_lines(runs, STUBBORN)
     assert first == "stubborn cannot serve: it puts none in a batch"
     names = ", ".join(run.name for run in ranked_policies(runs))
     assert second.startswith(f"{names} refused 1 of 60 requests: r7 (a prompt of 5000 tokens")
-
-
-def test_documents_have_all_requests(shown: Shown) -> None:
-    runs, _, _ = shown
-    found = run_document(runs[0], runs[1])
-    assert found["to_baseline"] == runs[0].summary.e2e.mean_s / runs[1].summary.e2e.mean_s
-    assert found["ttft_p99_s"] == runs[0].summary.ttft.p99_s
-    assert {len(column) for column in found["requests"].values()} == {60}
-    assert found["requests"]["name"][-1] == "r7"
-    assert found["requests"]["arrival_s"][-1] == pytest.approx(0.14)
 
 
 def test_distributions_are_those_of_the_runs(shown: Shown) -> None:

@@ -9,7 +9,7 @@ import pytest
 from page_figures import figures_of
 from web_browser import errors_shown, rendered
 
-from trainyard.report.serve_place import device_rows, league_rows, slo_rows
+from trainyard.report.serve_place import device_rows
 from trainyard.report.serve_place_page import serve_place_page
 from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
@@ -59,22 +59,6 @@ def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
         least_s = 0.09 / 8 if run.name == "nexus" else 0.02
         num_good = sum(run.placed.num_good)
         assert least_s * num_good - 1e-4 <= busy_s.sum() <= 0.02 * num_good + 1e-4
-
-
-def test_tables_say_what_is_placed(placed: Placed) -> None:
-    problem, runs, cannot = placed
-    columns, rows = league_rows(problem, runs, cannot)
-    assert [row[0] for row in rows] == [*(run.name for run in runs), "other"]
-    assert all(len(row) == len(columns) for row in rows)
-    columns, rows = slo_rows(problem, runs)
-    assert columns == ("model", *(run.name for run in runs))
-    assert [row[0] for row in rows] == ["a", "b<i>", "c"]
-    first = runs[0].placed
-    assert rows[2][1] == f"{100 * first.num_good[2] / first.num_asked[2]:.1f} %"
-    (split,) = (run for run in runs if run.name.startswith("alpaserve"))
-    assert any("stages)" in row[1] for row in device_rows(split.placed)[1])
-    (packed,) = (run for run in runs if run.name == "nexus")
-    assert all(" x " in row[1] and row[2] for row in device_rows(packed.placed)[1])
 
 
 def test_only_devices_with_a_cycle_say_how_long_it_is() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_figures import figures_of
 from report_timelines import small_timeline
 from web_browser import errors_shown, rendered
 
@@ -16,6 +20,10 @@ from trainyard.engine import TaskGraphBuilder, simulate
 from trainyard.report.page import Table
 from trainyard.report.timeline_bars import gantt_bars, thin_curve, used_resources, visible_curve
 from trainyard.report.timeline_page import timeline_page
+
+
+def unzipped(text: str) -> bytes:
+    return gzip.decompress(base64.b64decode(text))
 
 
 def test_the_page_renders_in_a_browser(tmp_path: Path) -> None:
@@ -78,6 +86,45 @@ def test_bars_drawn_together_keep_the_time_of_their_tasks(max_bars: int) -> None
     assert np.all(bars.start_s[1:][same_row] >= ends_s[:-1][same_row] - 1e-12)
 
 
+def test_figures_have_the_numbers_of_the_timeline() -> None:
+    """Three forwards of 2 ms on each of two devices, each followed by a send of 0.5 ms; the last task ends at 9.5 ms.
+
+    Of the sends of a device only the last is exposed: the others run beside a forward.
+    """
+    figures = figures_of(timeline_page(small_timeline(), "title", {}))
+    time, memory, tasks = (figures[name][0] for name in ("Where the time goes", "Memory in use", "Timeline"))
+    drawn = {each["name"]: each["x"] for each in time["data"]}
+    assert drawn == {"forward": [6.0, 6.0], "exposed send": [0.5, 0.5], "bubble": [3.0, 3.0]}
+    shares = {each["name"]: each["customdata"] for each in time["data"]}
+    assert shares == {name: pytest.approx([100 * ms / 9.5 for ms in drawn[name]]) for name in drawn}
+    for figure in (time, memory, tasks):
+        assert figure["layout"]["xaxis"] == {"title": {"text": "time (ms)"}, "range": [0, pytest.approx(9.5)]}
+    # A forward takes 2 MiB when it starts and leaves 1 MiB when it ends, beside the 1 MiB that are always there.
+    assert memory["layout"]["yaxis"]["title"]["text"] == "memory (MiB)"
+    for name, starts_ms, line in zip(
+        ("gpu 0", "gpu 1"), ((0, 2, 4), (2.5, 4.5, 6.5)), memory["data"], strict=True
+    ):
+        assert line["name"] == f"{name}, peak 5 MiB"
+        levels = dict(zip(line["x"], line["y"], strict=True))
+        assert [levels[ms] for ms in starts_ms] == [3, 4, 5]
+        assert (line["x"][-1], line["y"][-1]) == (9.5, 4)
+    bars = tasks["bars"]
+    row, category, start, length = np.frombuffer(unzipped(bars["columns"]), "<u4").reshape(4, -1)
+    names, labels = [each["name"] for each in tasks["data"]], json.loads(unzipped(bars["labels"]))
+    starts_ms, lengths_ms = start * bars["step"], length * bars["step"]
+    forwards = sorted(
+        (labels[i].split()[0], int(row[i]), float(starts_ms[i]), float(lengths_ms[i]))
+        for i in range(len(row))
+        if names[category[i]] == "forward"
+    )
+    wanted = [
+        (f"F{n}", at, start_ms, 2.0) for n in range(3) for at, start_ms in ((0, 2.0 * n), (2, 2.5 + 2.0 * n))
+    ]
+    assert [each[:2] for each in forwards] == [each[:2] for each in wanted]
+    assert [each[2:] for each in forwards] == [pytest.approx(each[2:], abs=1e-6) for each in wanted]
+    assert (bars["unit"], len(row)) == ("ms", 13)
+
+
 def test_rows_go_device_by_device() -> None:
     assert used_resources(small_timeline()).tolist() == [0, 2, 1, 3, 4]
 
@@ -106,5 +153,5 @@ def test_a_thinned_curve_keeps_its_peak_and_its_end(points: list[tuple[int, int]
         assert curve[-1] == values[-1]
         assert curve_s[0] == times_s[0]
         assert set(zip(curve_s, curve, strict=True)) <= set(zip(times_s, values, strict=True))
-    if times_s[-1] > times_s[0]:
-        assert len(thin_curve(times_s, values, max_points)[0]) <= max_points
+    most = max_points if times_s[-1] > times_s[0] else len(points)
+    assert len(thin_curve(times_s, values, max_points)[0]) <= most

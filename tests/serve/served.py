@@ -25,10 +25,15 @@ STEP = LinearStepTime(6e-3, 3e-5, 5e-5, 2e-8, 1.5e-9, copied_block_s=1e-6, swapp
 
 
 def request(
-    number: int, arrival_s: float, prompt: int, output: int | tuple[int, ...], **more: Any
+    number: int,
+    arrival_s: float,
+    prompt: int,
+    output: int | tuple[int, ...],
+    max_tokens: int = 1000,
+    **more: Any,
 ) -> TracedRequest:
-    """One of which a policy sees that it takes up to 1000 tokens more."""
-    return TracedRequest(Request(f"r{number}", arrival_s, prompt, 1000, **more), output)
+    """One of which a policy sees how many tokens more it takes at most."""
+    return TracedRequest(Request(f"r{number}", arrival_s, prompt, max_tokens, **more), output)
 
 
 def table(path: Path) -> list[dict[str, str]]:

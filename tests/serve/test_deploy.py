@@ -8,11 +8,14 @@ import pytest
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.serve.batch import CacheOp, WorkItem
+from trainyard.serve.catalog import parse_policies
 from trainyard.serve.deploy import deploy, served_model
 from trainyard.serve.deployment import cache_blocks_of
 from trainyard.serve.errors import ServeError
+from trainyard.serve.policies.orca import Orca
 from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import Request
+from trainyard.serve.step_memory import StepSize, largest_step
 
 _A100 = parse_cluster("1x4xA100-80G")
 
@@ -31,8 +34,14 @@ def test_as_many_replicas_as_there_are_devices_for_and_the_cache_that_is_left():
 def test_a_cache_that_is_asked_for():
     assert deploy("llama3-8b", _A100, cache_blocks=100).num_blocks == 100
     assert deploy("llama3-8b", _A100, cache_blocks=100).max_model_len == 1600
-    most = deploy("llama3-8b", _A100).num_blocks
+    usual = deploy("llama3-8b", _A100)
+    left = usual.model.usable_bytes - usual.model.weight_bytes
+    most = left // (16 * usual.model.cache_bytes_per_token)
+    assert most > usual.num_blocks  # what a server reports may be more than we expect activations to leave
     assert deploy("llama3-8b", _A100, cache_blocks=most).num_blocks == most
+    assert deploy("llama3-8b", _A100, cache_bytes=left).num_blocks == most
+    with pytest.raises(ServeError, match=r"a KV cache of \d+(\.\d+)? GB per device; allowed is one block"):
+        deploy("llama3-8b", _A100, cache_bytes=left + 1)
     with pytest.raises(
         ServeError, match=rf"a KV cache of {most + 1:,} blocks .*; allowed are 1 to {most:,}, which"
     ):
@@ -129,3 +138,45 @@ def test_each_stage_takes_as_long_as_its_layers_and_the_last_one_has_the_head():
     assert step_time.decode_seconds(items, 2)[0] == pytest.approx(first + second + third + last)
     with pytest.raises(ServeError, match="the time of 3 stages; this step time is of 4"):
         step_time.stage_seconds(items, {0: state}, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "step", "num_tokens"),
+    [
+        # vLLM 0.19.0, by the runs of LLMServingSim.
+        ("llama3.1-8b", "1x1xRTX4090", StepSize(2048, 256), 41_408),
+        # vLLM 0.11.0, by the runs of inference-sim.
+        ("llama2-7b", "1x1xH100", StepSize(64, 32), 7438 * 16),
+        ("codellama-34b", "1x1xH100", StepSize(64, 32), 2790 * 16),
+    ],
+)
+def test_the_cache_has_as_many_tokens_as_servers_report(model, cluster, step, num_tokens):
+    place = deploy(model, parse_cluster(cluster), step=step)
+    assert place.cached_tokens == pytest.approx(num_tokens, rel=0.03)
+
+
+def test_activations_are_those_of_the_largest_step():
+    """Of Llama 3 8B: both products of gate and up beside the residual stream, or the scores of all words."""
+    model = deploy("llama3-8b", _A100).model
+    layer = 2 * (2 * 14336 + 14336 + 4096)
+    assert model.with_step(StepSize(8192, 16)).activation_bytes == 8192 * layer
+    assert model.activation_bytes == 2048 * 2 * 4096 + 256 * 128256 * 38
+    assert model.with_step(StepSize(8, 256)).activation_bytes == 8 * 2 * 4096 + 8 * 128256 * 38
+
+
+def test_the_largest_step_is_that_of_any_policy():
+    policies = [each for _, each in parse_policies("vllm(max_batch_tokens=64), sarathi(chunk_tokens=512)")]
+    assert largest_step(policies) == StepSize(512, 256)
+    assert largest_step(policies[:1]) == StepSize(64, 256)
+    assert largest_step([Orca(8)]) == largest_step([]) == StepSize()
+
+
+@pytest.mark.slow
+def test_layers_with_windows_and_shared_heads_are_served():
+    """Gemma 3 1B has one head of keys and values, of which every device has a copy, and windows in 22 of 26 layers."""
+    whole, split = (served_model("gemma3-1b", _A100, tensor_parallel=num) for num in (1, 4))
+    assert whole.cache_bytes_per_token == split.cache_bytes_per_token == 26 * 2 * 256 * 2
+    assert whole.context == 32_768
+    assert split.weight_bytes < 0.35 * whole.weight_bytes
+    (costs,) = {whole.step_time.costs}
+    assert {shape.window: num for shape, num in costs.graph.attention} == {512: 22, 0: 4}

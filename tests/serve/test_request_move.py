@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from deployments import deployment
@@ -17,12 +18,15 @@ from trainyard.serve.check import BatchChecker
 from trainyard.serve.compare import compare_policies, follow_request
 from trainyard.serve.errors import ServeError
 from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.request_state import RequestState
 from trainyard.serve.requests.request import TracedRequest
 from trainyard.serve.results import Results
-from trainyard.serve.router import router_of
+from trainyard.serve.router import RoutedInstance, Router, router_of
 from trainyard.serve.simulate import simulate_requests
 
 _STEP = replace(STEP, moved_block_s=1e-3)
+_LOADS = replace(_STEP, adapter_s=0.01)
 _POLICIES = "vllm, vllm_v0, sarathi(chunk_tokens=100), orca, vllm_v0(preempt='swap')"
 
 
@@ -118,20 +122,82 @@ def test_all_are_served_whatever_the_room(policy: object, data: st.DataObject) -
     )
 
 
-def test_repeated_decodes_change_nothing() -> None:
-    requests = [request(n, 0.05 * n, 40 + 31 * n % 200, 20 + 17 * n % 90) for n in range(60)]
-    runs = [
-        simulate_requests(
-            requests,
-            deployment(3, 200).instances(vllm()),
-            _STEP,
-            router_of("prefill_decode"),
-            one_by_one=one_by_one,
+def _mixed(request: RequestState, instances: Sequence[RoutedInstance]) -> tuple[int, ...]:
+    """Some requests stay on the first replica, beside others that go on from there."""
+    return (0,) if request.request_number % 3 == 0 else (0, 1 + request.request_number % 2)
+
+
+_ROUTERS: dict[str, Router] = {
+    "mixed": _mixed,
+    **{
+        text: router_of(text)
+        for text in (
+            "round_robin",
+            "least_requests",
+            "prefill_decode",
+            "prefill_decode(prefill_replicas=2)",
         )
-        for one_by_one in (True, False)
-    ]
-    ends_s = [{each.request.name: each.finished_s for each in run.served} for run in runs]
-    assert ends_s[0] == pytest.approx(ends_s[1])
+    },
+}
+_REPEATED = (
+    "vllm, vllm_v0, sarathi(chunk_tokens=100), orca, vllm_v0(preempt='swap'), vllm + vtc, vllm_v0 + vtc, orca + vtc, "
+    "sarathi(chunk_tokens=100) + vtc(predict='moving average'), vllm + vtc(predict='oracle'), vllm + priority, "
+    "vllm + shortest_prompt, vllm + longest_prefix"
+)
+_DRAWN = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.01, 0.05, 0.3]),
+        st.integers(1, 150),
+        st.integers(1, 90) | st.tuples(st.integers(1, 90), st.integers(1, 9)),
+        st.sampled_from(["", "a", "b", "c"]),
+        st.sampled_from("xyz"),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("policy", [each for _, each in parse_policies(_REPEATED)], ids=_REPEATED.split(", "))
+@pytest.mark.parametrize("router", sorted(_ROUTERS))
+@settings(max_examples=8, deadline=None)
+@given(drawn=_DRAWN, num_blocks=st.integers(16, 60), max_loras=st.sampled_from([None, 1, 2]))
+def test_repeated_steps_are_those_that_are_decided_one_by_one(
+    router: str, policy: BatchPolicy, drawn: list[tuple[Any, ...]], num_blocks: int, max_loras: int | None
+) -> None:
+    """With adapters that are loaded, and pools between which requests move."""
+    requests, now_s = [], 0.0
+    for number, (gap_s, prompt, output, adapter, client) in enumerate(drawn):
+        now_s += gap_s
+        num_samples = len(output) if isinstance(output, tuple) else 1
+        more = {"adapter": adapter, "client": client, "num_samples": num_samples, "priority": number % 3}
+        each = request(number, now_s, prompt, output, **more)
+        requests.append(each._replace(request=replace(each.request, max_tokens=90)))
+    runs = []
+    for one_by_one in (True, False):
+        replicas = [Checked(policy, num_blocks, num_host_blocks=40, max_loras=max_loras) for _ in range(3)]
+        instances = [each.instance for each in replicas]
+        runs.append(simulate_requests(requests, instances, _LOADS, _ROUTERS[router], one_by_one=one_by_one))
+    single, repeated = runs
+    assert single.served == repeated.served
+    assert single.num_steps == repeated.num_steps
+    assert len(single.served) + len(single.refused) == len(requests)
+
+
+def test_a_load_before_repeated_decodes_takes_its_time() -> None:
+    """The second replica loads the adapter when the request moves in, before it decodes."""
+    one = [request(0, 0.0, 16, 5, adapter="a")]
+
+    def end_s(adapter_s: float, one_by_one: bool) -> float:
+        replicas = [Checked(vllm(), 100, max_loras=1) for _ in range(2)]
+        step_time = replace(STEP, adapter_s=adapter_s, moved_block_s=1e-3)
+        instances = [each.instance for each in replicas]
+        router = router_of("prefill_decode")
+        (done,) = simulate_requests(one, instances, step_time, router, one_by_one=one_by_one).served
+        return done.finished_s
+
+    assert end_s(0.01, False) == end_s(0.01, True)
+    # One load before the prompt; the other one begins with the move, which takes 1 ms of it.
+    assert end_s(0.01, False) - end_s(0.0, False) == pytest.approx(0.01 + 0.01 - 1e-3)
 
 
 def test_a_request_is_followed_to_its_second_replica() -> None:

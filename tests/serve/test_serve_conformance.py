@@ -14,11 +14,13 @@ from served import Checked, request
 from trainyard.serve.admission import FIRST_COME, Admission
 from trainyard.serve.batch import Batch
 from trainyard.serve.cache.eviction import LeastRecentlyUsed, UnkeyedFirst
+from trainyard.serve.policies.longest_prefix import LongestPrefix
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.sarathi import sarathi
-from trainyard.serve.policies.sglang import LongestPrefix
+from trainyard.serve.policies.sglang import SGLang
 from trainyard.serve.policies.shortest_prompt import ShortestPrompt
 from trainyard.serve.policies.token_budget import TokenBudget
+from trainyard.serve.policies.trtllm import TensorRTLLM
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
 from trainyard.serve.policy import BatchPolicy
@@ -32,6 +34,13 @@ _POLICIES: dict[str, Callable[..., BatchPolicy]] = {
     "vllm, swapping": partial(vllm, 64, 8, preempt="swap"),
     "vllm V0, swapping": partial(PrefillFirst, 64, 8, preempt="swap"),
     "vllm V0, recomputing samples": partial(PrefillFirst, 64, 8, preempt="recompute"),
+    "sglang": partial(SGLang, 32, 64, 8),
+    "sglang, mixed, received later": partial(SGLang, 16, 64, 8, mixed_chunk=True, receive_interval=3),
+    "sglang, whole prompts": partial(SGLang, 0, 64, 8),
+    "trtllm": partial(TensorRTLLM, 96, 8),
+    "trtllm, max utilization": partial(TensorRTLLM, 96, 8, "max_utilization"),
+    "trtllm, chunks": partial(TensorRTLLM, 32, 8, chunked_prefill=True),
+    "trtllm, max utilization, chunks": partial(TensorRTLLM, 32, 8, "max_utilization", True),
 }
 _ADMISSIONS: dict[str, Admission] = {
     "first come": FIRST_COME,
@@ -43,6 +52,22 @@ _ADMISSIONS: dict[str, Admission] = {
     "VTC, oracle": VTC(predict="oracle"),
 }
 
+_SERVERS = [name for name in _POLICIES if name.startswith(("sglang", "trtllm"))]
+_IN_SHORT = {"first come", "VTC", "longest prefix"}
+"""Orders with which the schedulers of servers are tested by default; their variants only with the first of them."""
+
+
+def _pairs() -> list[object]:
+    """Every policy with every order of admission."""
+    pairs = []
+    for name in sorted(_POLICIES):
+        for admission in sorted(_ADMISSIONS):
+            few = {"first come"} if "," in name else _IN_SHORT
+            is_slow = name in _SERVERS and admission not in few
+            pairs.append(pytest.param(name, admission, marks=pytest.mark.slow if is_slow else ()))
+    return pairs
+
+
 _NUM_BLOCKS, _BLOCK_TOKENS, _MOST, _NUM_HOST_BLOCKS = 24, 4, 96, 30
 _WORDS = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 _DRAWN = st.lists(
@@ -52,6 +77,7 @@ _DRAWN = st.lists(
         st.lists(st.integers(1, 30), min_size=1, max_size=4).map(tuple)
         | st.integers(1, 30).map(lambda each: (each,)),
         st.sampled_from("abc"),
+        st.booleans(),
     ),
     min_size=1,
     max_size=14,
@@ -60,10 +86,12 @@ _DRAWN = st.lists(
 
 def _requests(drawn, is_known):
     now_s = 0.0
-    for number, (gap_s, prompt, outputs, client) in enumerate(drawn):
+    for number, (gap_s, prompt, outputs, client, is_limit_known) in enumerate(drawn):
         now_s += gap_s
         ids = tuple(prompt) if is_known else ()
         more = {"client": client, "prompt_ids": ids, "num_samples": len(outputs)}
+        if is_limit_known:
+            more["max_tokens"] = max(outputs)
         yield request(number, now_s, len(prompt), outputs if len(outputs) > 1 else outputs[0], **more)
 
 
@@ -72,8 +100,7 @@ def _instance(name: str, admission: str = "first come", num_host_blocks: int = _
     return Checked(policy, _NUM_BLOCKS, _BLOCK_TOKENS, num_host_blocks)
 
 
-@pytest.mark.parametrize("admission", sorted(_ADMISSIONS))
-@pytest.mark.parametrize("name", sorted(_POLICIES))
+@pytest.mark.parametrize(("name", "admission"), _pairs())
 @given(drawn=_DRAWN, is_known=st.booleans(), num_host_blocks=st.sampled_from([0, 5, _NUM_HOST_BLOCKS]))
 @settings(max_examples=25)
 def test_every_request_gets_its_tokens_and_every_batch_is_right(
@@ -86,7 +113,7 @@ def test_every_request_gets_its_tokens_and_every_batch_is_right(
     )
     wanted = {
         f"r{number}": tuple(min(output, _MOST - len(prompt)) for output in outputs)
-        for number, (_, prompt, outputs, _) in enumerate(drawn)
+        for number, (_, prompt, outputs, *_) in enumerate(drawn)
     }
     assert {each.request.name: each.by_sample or (each.output_tokens,) for each in results.served} == wanted
     assert all(each.output_tokens == sum(wanted[each.request.name]) for each in results.served)
@@ -97,7 +124,7 @@ def test_every_request_gets_its_tokens_and_every_batch_is_right(
 @pytest.mark.parametrize("name", sorted(_POLICIES))
 def test_the_same_requests_give_the_same_batches(name):
     drawn = [
-        (0.01, [number % 2] * (5 * number + 1), (20 + number,) * (number % 3 + 1), "ab"[number % 2])
+        (0.01, [number % 2] * (5 * number + 1), (20 + number,) * (number % 3 + 1), "ab"[number % 2], True)
         for number in range(10)
     ]
     first, second = (_instance(name) for _ in range(2))
@@ -107,8 +134,7 @@ def test_the_same_requests_give_the_same_batches(name):
     assert len(first.batches) > 20
 
 
-@pytest.mark.parametrize("admission", sorted(_ADMISSIONS))
-@pytest.mark.parametrize("name", sorted(_POLICIES))
+@pytest.mark.parametrize(("name", "admission"), _pairs())
 @given(drawn=_DRAWN)
 @settings(max_examples=25)
 def test_a_batch_is_repeated_only_where_it_would_be_decided_again(name, admission, drawn):

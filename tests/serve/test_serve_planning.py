@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from served import request
 from splits_of_tests import drawn, split_of
 
-from trainyard.report.serve_plan import verdict
+from trainyard.report.serve_plan import plan_facts, verdict
+from trainyard.serve.auto import tried
 from trainyard.serve.deployment import ServedModel
 from trainyard.serve.errors import DoesNotFitError, ServeError
 from trainyard.serve.planning.bottlenecks import ScaledStepTime
 from trainyard.serve.planning.frontier import frontier, steady_states
 from trainyard.serve.planning.objectives import results_if_met
 from trainyard.serve.planning.plan import ServingPlan, plan_serving
+from trainyard.serve.planning.search import order_of
 from trainyard.serve.policies.vllm import vllm
 from trainyard.serve.policy_choices import catalog_choices, given_choices
 from trainyard.serve.requests.change import with_objectives
 from trainyard.serve.requests.request import Request, TracedRequest
+from trainyard.serve.results import Results
 from trainyard.serve.router import router_of
 from trainyard.serve.simulate import simulate_requests
 from trainyard.serve.splits import possible_splits
@@ -38,34 +41,41 @@ def goodput_of(requests, place, choice, router="least_requests"):
     return Summary.of(results, place.num_replicas).slo_attainment
 
 
+def all_met(requests, split, choices, most, share=0.95):
+    """Every deployment on at most so many devices that meets the objectives, best first: all simulated to their ends."""
+    met = []
+    for each in possible_splits(split, 8, 4)[0]:
+        for num in range(1, most // each.model.num_devices + 1):
+            routers = ["least_requests", *(f"prefill_decode(prefill_replicas={k})" for k in range(1, num))]
+            for choice, router in product(choices, routers):
+                met.append(tried(requests, each.deployment(num), choice, router))
+    met = [each for each in met if each.summary is not None and each.summary.share_met >= share - 1e-9]
+    return sorted(met, key=order_of)
+
+
 @pytest.mark.parametrize(
-    ("rate", "seed", "wanted", "found"),
+    ("rate", "seed", "wanted", "prompt", "found", "router"),
     [
-        (10.0, 0, WANTED, "1 replica of made"),
-        (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}, "1 replica of made with tp 4"),
-        (120.0, 3, WANTED, "3 replicas of made with tp 2"),
+        (10.0, 0, WANTED, 400.0, "1 replica of made", "least_requests"),
+        (40.0, 2, {"ttft_s": 0.2, "tpot_s": 0.006}, 400.0, "1 replica of made with tp 4", "least_requests"),
+        (120.0, 3, WANTED, 400.0, "4 replicas of made", "prefill_decode(prefill_replicas=3)"),
     ],
 )
-def test_no_deployment_with_fewer_devices_meets_the_objectives(rate, seed, wanted, found):
-    """Of all splits, numbers of replicas and policies."""
-    requests = drawn(120, rate, seed, **wanted)
+def test_a_plan_is_the_best_of_all_deployments(rate, seed, wanted, prompt, found, router):
+    """Of all splits, numbers of replicas, ratios of prefill to decode, and policies; no simulation ends early there."""
+    requests = drawn(120, rate, seed, prompt, **wanted)
     plan = plan_serving(requests, split_of(), 8, CHOICES, node_size=4, share=0.95)
-    splits, _ = possible_splits(split_of(), 8, 4)
-    meeting = [
-        num * each.model.num_devices
-        for each in splits
-        for num in range(1, each.max_replicas + 1)
-        for choice in CHOICES
-        if goodput_of(requests, each.deployment(num), choice) >= 0.95
-    ]
+    first = all_met(requests, split_of(), CHOICES, plan.deployment.num_devices)[0]
     assert plan.is_met
-    assert str(plan.deployment) == found
-    assert plan.deployment.num_devices == min(meeting)
-    assert plan.summary.slo_attainment == goodput_of(requests, plan.deployment, plan.best.choice) >= 0.95
+    assert (str(plan.deployment), plan.best.router) == (found, router)
+    assert str(first) == str(plan.best)
+    assert order_of(first) == order_of(plan.best)
+    assert plan.summary.e2e == plan.best.summary.e2e
     for each in plan.runners_up:
         assert each.summary is not None
         assert each.deployment.num_devices >= plan.deployment.num_devices
-        assert each.summary.slo_attainment == goodput_of(requests, each.deployment, each.choice) >= 0.95
+        again = goodput_of(requests, each.deployment, each.choice, each.router)
+        assert each.summary.slo_attainment == again >= 0.95
 
 
 def test_more_requests_never_need_fewer_devices():
@@ -159,6 +169,27 @@ def test_what_bounds_is_what_helps():
     assert bound(planned(crowded, usable_bytes=17e9 + 2600 * 2**20)) == "KV cache size"
 
 
+def test_prompts_longer_than_the_context_are_refused_as_such():
+    long = [with_objectives(request(n, 1.0 * n, 130_000, 20), ttft_s=10.0) for n in range(10)]
+    with pytest.raises(
+        ServeError, match=r"10 of 10 requests .* up to 130,000 tokens; made supports .* 4,096 tokens"
+    ):
+        plan_serving(long, split_of(), 1, given_choices("vllm"))
+    short = [with_objectives(request(n, 1.0 * n, 100, 20), ttft_s=10.0) for n in range(10, 200)]
+    plan = plan_serving([*long[:1], *short], split_of(), 1, given_choices("vllm"))  # 99.5 % can be served
+    assert plan.is_met
+
+
+def test_where_no_change_gains_anything_no_bottleneck_is_named():
+    hopeless = [TracedRequest(Request(f"{i}", float(i), 100, 2, ttft_s=1e-6), 2) for i in range(5)]
+    plan = plan_serving(hopeless, split_of(), 1, given_choices("vllm"))
+    assert {each.slo_attainment for each in plan.bottlenecks} == {0.0}
+    assert plan.bottleneck is None
+    assert (
+        dict(plan_facts(plan))["bottleneck"] == "none of those examined: no improvement helps more requests"
+    )
+
+
 def test_splits_that_cannot_be_are_refused_with_why():
     splits, refused = possible_splits(split_of(num_heads=2, usable_bytes=10e9), 8, 4)
     assert [str(each) for each in splits] == ["tp 2", "tp 1, pp 2", "tp 2, pp 2", "tp 1, pp 4", "tp 2, pp 4"]
@@ -220,8 +251,8 @@ def test_a_run_is_broken_off_only_where_too_many_miss_their_objectives(rate, sha
     whole = simulate_requests(requests, place.instances(vllm()), place.model.step_time)
     is_met = Summary.of(whole, 1).slo_attainment >= share
     found = results_if_met(requests, place, vllm(), share)
-    assert (found is not None) == is_met
-    if found is not None:
+    assert isinstance(found, Results) == is_met
+    if isinstance(found, Results):
         assert found.served == whole.served
 
 

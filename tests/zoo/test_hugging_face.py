@@ -116,6 +116,10 @@ def test_a_config_has_the_published_number_of_parameters(name, tmp_path):
     ("name", "billions"),
     [
         ("llama2-70b", 68.977),
+        ("llama3.1-8b", 8.0303),
+        ("llama3.1-70b", 70.554),
+        ("llama3.1-405b", 405.85),
+        ("mistral-small", 23.572),
         ("codellama-34b", 33.744),
         ("mistral-7b", 7.2480),
         ("qwen3-8b", 8.1907),
@@ -132,6 +136,27 @@ def test_what_is_served_has_the_published_number_of_parameters(name, billions):
     with torch.device("meta"):
         model = build(name, 1)
     assert sum(p.numel() for p in model.module.parameters()) / 1e9 == pytest.approx(billions, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kib"),
+    [  # Of 16 bits, as the published config.json gives: 2 x layers x heads of keys x width of a head x 2 bytes.
+        ("llama3.1-8b", 128),
+        ("llama3.1-70b", 320),
+        ("llama3.1-405b", 504),
+        ("qwen3-8b", 144),
+        ("qwen3-32b", 256),
+        ("qwen3-235b-a22b", 188),
+        ("gemma3-1b", 26),
+        ("gemma3-4b", 136),
+        ("gemma3-12b", 384),
+        ("gemma3-27b", 496),
+        ("mistral-small", 160),
+    ],
+)
+def test_what_is_served_has_the_published_cache_of_a_token(name, kib):
+    config = ENTRIES[name].config
+    assert 2 * config.layers * config.kv_heads * config.width * 2 == kib * 1024
 
 
 def test_all_that_is_said_of_a_mixture_is_read(tmp_path):

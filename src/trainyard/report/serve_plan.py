@@ -14,6 +14,8 @@ from trainyard.serve.auto import Trial
 from trainyard.serve.deployment import Deployment
 from trainyard.serve.planning.frontier import FrontierPoint, frontier
 from trainyard.serve.planning.plan import ServingPlan
+from trainyard.serve.planning.reasons import missed_objectives
+from trainyard.serve.planning.search import kind_of, pools_of, pools_text
 
 __all__ = [
     "bottleneck_rows",
@@ -41,13 +43,23 @@ def verdict(plan: ServingPlan) -> str:
     wanted = percent_text(plan.share)
     if plan.is_met:
         return (
-            f"{_devices_text(place)}: {place}, {plan.policy}; {met} of the requests meet their objectives "
-            f"(target {wanted})"
+            f"{_devices_text(place)}: {place}{_pools(plan.best)}, {plan.policy}; {met} of the requests meet their "
+            f"objectives (target {wanted})"
         )
+    results = plan.runs[0].results
+    why = results.refused_all or "; ".join(map(str, missed_objectives(results, plan.share)))
+    if not why and results.num_cut:
+        why = f"its KV cache cuts answers of {count_text(results.num_cut, 'request')} at {place.max_model_len:,} tokens"
     return (
         f"no deployment on these devices meets the objectives for {wanted} of the requests; {place} with {plan.policy} "
-        f"comes closest, with {met}" + (f": {why}" if (why := plan.runs[0].results.refused_all) else "")
+        f"comes closest, with {met}" + (f": {why}" if why else "")
     )
+
+
+def _pools(trial: Trial) -> str:
+    """The two kinds of replicas in parentheses, if there are two."""
+    pools = pools_of(trial)
+    return f" ({pools_text(pools)})" if pools is not None else ""
 
 
 def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
@@ -55,7 +67,7 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
     place, model = plan.deployment, plan.deployment.model
     return (
         ("devices", f"{place.num_devices}"),
-        ("replicas", f"{place.num_replicas}"),
+        ("replicas", f"{place.num_replicas}{_pools(plan.best)}"),
         ("split per replica", model.split),
         ("policy", plan.policy),
         ("router", plan.best.router),
@@ -71,12 +83,11 @@ def plan_facts(plan: ServingPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _bottleneck(plan: ServingPlan) -> str:
-    if not plan.bottlenecks or plan.closest is None:
-        return "none: no smaller deployment could be simulated"
-    summary, best = plan.closest.summary, plan.bottlenecks[0]
-    if summary is not None and best.slo_attainment <= summary.share_met:
+    if plan.bottleneck is not None:
+        return plan.bottleneck.name
+    if plan.bottlenecks:
         return "none of those examined: no improvement helps more requests"
-    return best.name
+    return "none: no smaller deployment could be simulated"
 
 
 def _cut(plan: ServingPlan) -> str:
@@ -128,9 +139,7 @@ def plan_tables(plan: ServingPlan) -> tuple[str | Table, ...]:
     parts: list[str | Table] = ["", verdict(plan), "", facts_table("", plan_facts(plan)), ""]
     parts.append(
         make_table(
-            "deployments that meet the objectives: the best of each split, then others"
-            if plan.is_met
-            else "closest",
+            _simulated_title(plan),
             *evidence(_shown(plan)),
             3,
         )
@@ -160,8 +169,11 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
         "is_met": plan.is_met,
         "share": plan.share,
         "best": _trial_document(plan.best),
+        "step_time_from": plan.deployment.model.source,
+        "described_kernels": dict(plan.deployment.model.described),
         "runners_up": [_trial_document(each) for each in plan.runners_up],
         "closest": None if plan.closest is None else _trial_document(plan.closest),
+        "bottleneck": None if plan.bottleneck is None else plan.bottleneck.name,
         "bottlenecks": [each._asdict() for each in plan.bottlenecks],
         "excluded_splits": [asdict(each) for each in plan.excluded_splits],
         "frontier": [asdict(each) | {"is_best": each in best} for each in plan.points],
@@ -172,13 +184,13 @@ def plan_document(plan: ServingPlan) -> dict[str, Any]:
 def _shown(plan: ServingPlan) -> list[Trial]:
     """The plan, the best of every other split, and then the other runners-up."""
     found: list[Trial] = [plan.best]
-    seen = {plan.deployment.model.split}
+    seen = {kind_of(plan.best)}
     others = []
     for each in plan.runners_up:
-        if each.deployment.model.split in seen:
+        if kind_of(each) in seen:
             others.append(each)
         else:
-            seen.add(each.deployment.model.split)
+            seen.add(kind_of(each))
             found.append(each)
     return [*found, *others]
 
@@ -192,7 +204,7 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
     assert summary is not None
     return (
         f"{place.num_devices}",
-        f"{place.num_replicas} x {place.model.split}",
+        f"{_replicas_text(trial)} x {place.model.split}",
         trial.policy,
         percent_text(summary.share_met),
         *(
@@ -203,11 +215,17 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
     )
 
 
+def _replicas_text(trial: Trial) -> str:
+    pools = pools_of(trial)
+    return f"{trial.deployment.num_replicas}" if pools is None else f"({pools_text(pools)})"
+
+
 def _trial_document(trial: Trial) -> dict[str, Any]:
-    place = trial.deployment
+    place, pools = trial.deployment, pools_of(trial)
     return {
         "num_devices": place.num_devices,
         "num_replicas": place.num_replicas,
+        "prefill_replicas": None if pools is None else pools[0],
         "tensor_parallel": place.model.tensor_parallel,
         "pipeline_stages": place.model.pipeline_stages,
         "data_parallel": place.model.data_parallel,

@@ -150,6 +150,7 @@ def tried(
 ) -> Trial:
     """Simulate the requests once on a deployment."""
     try:
+        deployment = deployment.sized_for([choice.policy])
         results = simulate_requests(
             requests, deployment.instances(choice.policy), deployment.model.step_time, router_of(router)
         )

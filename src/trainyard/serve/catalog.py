@@ -15,12 +15,14 @@ from trainyard.serve.errors import ServeError
 from trainyard.serve.own_policy import OwnPolicy, decision_of
 from trainyard.serve.policies.admitting import AdmittingPolicy
 from trainyard.serve.policies.alpaserve.local import mixed_search
+from trainyard.serve.policies.longest_prefix import LongestPrefix
 from trainyard.serve.policies.nexus.packing import pack
 from trainyard.serve.policies.orca import Orca
 from trainyard.serve.policies.priority import Priority
 from trainyard.serve.policies.sarathi import sarathi
-from trainyard.serve.policies.sglang import LongestPrefix
+from trainyard.serve.policies.sglang import SGLang
 from trainyard.serve.policies.shortest_prompt import ShortestPrompt
+from trainyard.serve.policies.trtllm import TensorRTLLM
 from trainyard.serve.policies.turbotransformers.batching import TurboTransformers
 from trainyard.serve.policies.vllm import PrefillFirst, vllm
 from trainyard.serve.policies.vtc import VTC
@@ -146,6 +148,35 @@ CATALOG: tuple[Entry, ...] = (
         chunk_option="chunk_tokens",
     ),
     Entry(
+        "sglang",
+        "batches",
+        SGLang,
+        "Prompts first, in chunks, with an estimate of what running requests need",
+        "the program SGLang, version 0.5, 2025, with the paper of Zheng et al., NeurIPS 2024",
+        "simplified",
+        f"{_TESTS}/test_sglang.py",
+        left_out="priorities, dynamic chunks, and that ends of requests are seen a step later",
+        variants={"mixed chunks": {"mixed_chunk": True}, "whole prompts": {"chunk_tokens": 0}},
+        searched={"chunk_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+        chunk_option="chunk_tokens",
+    ),
+    Entry(
+        "trtllm",
+        "batches",
+        TensorRTLLM,
+        "Decodes and whole prompts in one step, with blocks guaranteed to the end",
+        "the program TensorRT-LLM, versions 1.0 to 1.2, NVIDIA, 2025",
+        "simplified",
+        f"{_TESTS}/test_trtllm.py",
+        left_out="waiting for more prompts, equal progress of chunks, static batches, and beams",
+        needs=("how long answers may be",),
+        variants={
+            "max utilization": {"capacity": "max_utilization"},
+            "chunked prompts": {"chunked_prefill": True},
+        },
+        searched={"max_batch_tokens": _STEP_TOKENS, "max_requests": _REQUESTS},
+    ),
+    Entry(
         "turbotransformers",
         "encoder batches",
         TurboTransformers,
@@ -157,13 +188,13 @@ CATALOG: tuple[Entry, ...] = (
         needs=("how long a batch takes",),
     ),
     Entry(
-        "sglang",
+        "longest_prefix",
         "admission",
         LongestPrefix,
         "Longest prefix in the cache first",
         'Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024',
         "simplified",
-        f"{_TESTS}/test_sglang.py",
+        f"{_TESTS}/test_longest_prefix.py",
         left_out="prefixes that end within a block, and the language",
         needs=("tokens of prompts, or their blocks",),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
@@ -18,22 +19,23 @@ from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.forward_graph import forward_program
-from trainyard.serve.costs.kernels import StepGraph
+from trainyard.serve.costs.host_time import OVERLAPPED, HostTime
 from trainyard.serve.costs.model_step_time import ModelStepTime, PipelineStepTime, StepCosts
 from trainyard.serve.costs.sources import step_costs
 from trainyard.serve.costs.split_plan import split_plan, with_whole_experts
 from trainyard.serve.costs.step_graph import stage_graphs, with_shared_experts
+from trainyard.serve.costs.tensor_widths import step_memory
 from trainyard.serve.deployment import Deployment, ServedModel, cache_blocks_of
 from trainyard.serve.errors import ServeError, check_context
+from trainyard.serve.step_memory import DEFAULT_STEP, StepSize
 from trainyard.serve.step_time import StepTime
 from trainyard.zoo.decoder import with_heads_for_each
 
 __all__ = ["deploy", "served_model", "usable_bytes"]
 
 _MEMORY_FRACTION = 0.9  # of a device, that a server takes: the default of vLLM
-_STEP_TOKENS, _STEP_SEQUENCES = 2048, 256  # for which activations have room
 _MOST_HOST_BLOCKS = 10_000_000
-_ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
+_LORA_BYTES = 2
 _MANY = 1000  # blocks, of which latency is no part
 
 
@@ -55,21 +57,21 @@ def deploy(
     max_model_len: int | None = None,
     max_loras: int | None = None,
     lora_rank: int = 16,
+    step: StepSize = DEFAULT_STEP,
+    host_time: HostTime = OVERLAPPED,
 ) -> Deployment:
     """Replicas of a model on the devices of a cluster.
 
     Parameters
     ----------
     model : its name in the zoo, a Python file, or a Hugging Face ``config.json`` or its folder.
-    kernels : measured times, as `step_costs` reads them; by default predicted from the device's description.
-    dtype : type of the weights, a key of `FORMATS`.
-    tensor_parallel, pipeline_stages : how each replica is split.
+    kernels, dtype : measured times, by default predicted, as of `step_costs`; type of the weights, a key of `FORMATS`.
+    tensor_parallel, pipeline_stages, num_replicas : how each replica is split; how many, by default all with devices.
     data_parallel : ranks of a replica with their own requests and KV cache, which share the experts of a mixture.
     expert_parallel : whether each tensor-parallel device holds whole experts, instead of a slice of every expert.
-    num_replicas : by default as many as the cluster has devices for.
-    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; at most and by default all that is left.
-    block_tokens : tokens per block.
-    host_cache_bytes : host memory per device to which requests may be swapped out.
+    cache_blocks, cache_bytes : KV cache of a replica in blocks, or of a device; by default all that fit.
+    block_tokens, step : tokens per block; and the largest step, whose activations have room.
+    host_cache_bytes, host_time : host memory per device for swapped requests; and how long devices wait between steps.
     max_model_len : the longest sequence, in tokens; by default what the model and the KV cache allow.
     max_loras, lora_rank : LoRA adapters on the devices at once, by default all, in no memory; and their rank.
 
@@ -90,13 +92,21 @@ def deploy(
         block_tokens=block_tokens,
         max_loras=max_loras,
         lora_rank=lora_rank,
-    )
-    room = _replica_devices(cluster, served)
-    replicas = _num_replicas(cluster, num_replicas, room, served.num_devices)
+        host_time=host_time,
+    ).with_step(step)
+    placed = _placed_replicas(cluster, served, num_replicas)
     num_blocks = _num_blocks(served, block_tokens, cache_blocks, cache_bytes)
-    length = _length(served, num_blocks * block_tokens, max_model_len)
-    host_blocks = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
-    return Deployment(served, replicas, num_blocks, length, block_tokens, host_blocks, room[:replicas])
+    longest = _length(served, num_blocks * block_tokens, max_model_len)
+    hosted = _host_blocks(host_cache_bytes, block_tokens * served.cache_bytes_per_token)
+    return Deployment(served, len(placed), num_blocks, longest, block_tokens, hosted, placed)
+
+
+def _placed_replicas(
+    cluster: Cluster, served: ServedModel, num_replicas: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each replica that is deployed."""
+    room = _replica_devices(cluster, served)
+    return room[: _num_replicas(cluster, num_replicas, room, served.num_devices)]
 
 
 def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, ...], ...]:
@@ -141,7 +151,7 @@ def _num_blocks(
     """Blocks of a replica's KV cache; more than a device has memory for are refused, as a server would."""
     if cache_blocks is None:
         return cache_blocks_of(served, block_tokens, cache_bytes)
-    most = cache_blocks_of(served, block_tokens)
+    most = cache_blocks_of(replace(served, activation_bytes=0), block_tokens)  # as a size in bytes may be
     if cache_blocks > most:
         raise ServeError(
             f"{served.name} with {served.split}: a KV cache of {cache_blocks:,} blocks of {block_tokens} tokens; allowed "
@@ -182,6 +192,7 @@ def served_model(
     block_tokens: int = 16,
     max_loras: int | None = None,
     lora_rank: int = 16,
+    host_time: HostTime = OVERLAPPED,
 ) -> ServedModel:
     """A model on the first devices of a cluster; parameters and errors are those of `deploy`."""
     if dtype not in FORMATS:
@@ -199,30 +210,38 @@ def served_model(
     costs, source = step_costs(model, graphs, cluster, tensor_parallel, dtype, kernels, data_parallel)
     form = FORMATS[dtype]
     token_bytes = int(max(graph.cached_per_token for graph in graphs) * form.cache_bytes)
-    lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _ACTIVATION_BYTES)
+    lora_bytes = int(lora_rank * max(graph.lora_width for graph in graphs) * _LORA_BYTES)
     weight_bytes = int(max(graph.num_weights for graph in graphs) * form.num_bytes)
+    memory = tuple(dict.fromkeys(step_memory(graph) for graph in graphs))
     return ServedModel(
         model,
-        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes),
+        _step_time(costs, cluster, block_tokens * token_bytes, lora_bytes, weight_bytes, host_time),
         tensor_parallel,
         pipeline_stages,
         weight_bytes,
         token_bytes,
         usable_bytes(cluster.devices[0]),
-        max(_activation_bytes(graph) for graph in graphs),
+        max(each.peak_bytes(DEFAULT_STEP) for each in memory),
         _context(model),
-        source,
+        source.text if host_time == OVERLAPPED else f"{source.text}; {host_time}",
         data_parallel,
         with_whole_experts(program, plan) if expert_parallel or data_parallel > 1 else plan,
         has_experts,
         len(repeated_blocks(program)) or None,
         max_loras,
         lora_bytes,
+        memory,
+        source.described,
     )
 
 
 def _step_time(
-    costs: Sequence[StepCosts], cluster: Cluster, block_bytes: int, lora_bytes: int, weight_bytes: int
+    costs: Sequence[StepCosts],
+    cluster: Cluster,
+    block_bytes: int,
+    lora_bytes: int,
+    weight_bytes: int,
+    host: HostTime,
 ) -> StepTime:
     """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
     device = cluster.devices[0]
@@ -235,8 +254,9 @@ def _step_time(
         weights_s=weight_bytes / device.host_bandwidth_bytes_per_s,
     )
     if len(costs) == 1:
-        return made(costs[0])
-    kinds = {each: made(each) for each in dict.fromkeys(costs)}
+        return made(costs[0], host)
+    # The last stage samples, and sends no more: it is like no other one.
+    kinds = {each: made(each, host if each is costs[-1] else OVERLAPPED) for each in dict.fromkeys(costs)}
     return PipelineStepTime([kinds[each] for each in costs])
 
 
@@ -260,16 +280,8 @@ def _moved_s(cluster: Cluster, num_bytes: int) -> float:
 
 
 def usable_bytes(device: DeviceSpec) -> int:
-    """Bytes of a device that a server may use."""
-    overhead = device.overhead
-    return int(device.usable_bytes * _MEMORY_FRACTION) - overhead.context_bytes - overhead.segment_bytes
-
-
-def _activation_bytes(graph: StepGraph) -> int:
-    """Of the widest kernel of a step, and the scores of all words."""
-    widest = max(num for num, _ in graph.pointwise)
-    scores = max((each.columns for each, _ in graph.products if each.is_of_last_tokens), default=0)
-    return _STEP_TOKENS * widest * _ACTIVATION_BYTES + _STEP_SEQUENCES * scores * _SCORE_BYTES
+    """Bytes of a device that a server may use; the CUDA context is in the rest, as vLLM counts it."""
+    return int(device.usable_bytes * _MEMORY_FRACTION) - device.overhead.segment_bytes
 
 
 def _program(model: str, tensor_parallel: int) -> Program:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from trainyard.job.plan import Plan
 from trainyard.serve.cache.block_cache import BlockCache
@@ -12,6 +12,7 @@ from trainyard.serve.errors import DoesNotFitError, ServeError, check_max_model_
 from trainyard.serve.instance import Instance
 from trainyard.serve.placement import Group, Placement, Replica
 from trainyard.serve.policy import BatchPolicy
+from trainyard.serve.step_memory import StepMemory, StepSize, largest_step
 from trainyard.serve.step_time import StepTime
 
 __all__ = ["Deployment", "ServedModel", "cache_blocks_of", "split_text"]
@@ -29,7 +30,7 @@ class ServedModel:
     weight_bytes : weights on one device, the one that holds most.
     cache_bytes_per_token : KV cache of a token on one device, the one that holds most.
     usable_bytes : memory of a device for weights, KV cache and activations.
-    activation_bytes : activations on one device, in its largest step.
+    activation_bytes : activations on one device at the peak of the largest step; see `with_step`.
     context : the longest sequence that the model supports, in tokens.
     source : where step times come from, in a few words.
     data_parallel : ranks with their own requests and KV cache, which share the experts of a mixture.
@@ -39,6 +40,8 @@ class ServedModel:
     max_loras : LoRA adapters that are on its devices at once, where others are loaded from the host; None if all are
         there, in no memory.
     lora_bytes : of an adapter on one device, the one that holds most.
+    step_memory : from which `activation_bytes` of other steps follow, of each kind of device; empty if they do not.
+    described : kernels of a step whose times are predicted from the device's description, by kind.
     """
 
     name: str
@@ -57,6 +60,14 @@ class ServedModel:
     num_layers: int | None = None
     max_loras: int | None = None
     lora_bytes: int = 0
+    step_memory: tuple[StepMemory, ...] = ()
+    described: tuple[tuple[str, int], ...] = ()
+
+    def with_step(self, step: StepSize) -> ServedModel:
+        """The same model, where activations of another largest step have room."""
+        if not self.step_memory:
+            return self
+        return replace(self, activation_bytes=max(each.peak_bytes(step) for each in self.step_memory))
 
     @property
     def split(self) -> str:
@@ -88,6 +99,7 @@ class Deployment:
     block_tokens : tokens per block.
     num_host_blocks : blocks of each replica on its host, to which requests are swapped out.
     devices : of each replica; by default they follow each other.
+    fills_memory : whether the KV cache has all blocks that fit, so that `sized_for` may change their number.
 
     Raises
     ------
@@ -102,11 +114,28 @@ class Deployment:
     block_tokens: int = 16
     num_host_blocks: int = 0
     devices: tuple[tuple[int, ...], ...] = ()
+    fills_memory: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_replicas", "num_blocks", "block_tokens")
         require_at_least(self, 0, "num_host_blocks")
         check_max_model_len(self.max_model_len, self.num_blocks * self.block_tokens)
+
+    def sized_for(self, policies: Iterable[BatchPolicy]) -> Deployment:
+        """The deployment whose KV cache fills what the largest step of these policies leaves.
+
+        Raises
+        ------
+        DoesNotFitError
+            If that step leaves too little memory.
+        """
+        if not self.fills_memory:
+            return self
+        model = self.model.with_step(largest_step(policies))
+        num_blocks = cache_blocks_of(model, self.block_tokens)
+        usual = self.max_model_len == min(model.context, self.num_blocks * self.block_tokens)
+        length = min(model.context, num_blocks * self.block_tokens) if usual else self.max_model_len
+        return replace(self, model=model, num_blocks=num_blocks, max_model_len=length)
 
     @property
     def num_devices(self) -> int:
@@ -169,30 +198,33 @@ def split_text(tensor_parallel: int, pipeline_stages: int, data_parallel: int = 
 def cache_blocks_of(model: ServedModel, block_tokens: int, cache_bytes: int | None = None) -> int:
     """Blocks of KV cache that fit on a device.
 
+    A size that is given may take the room of the activations: how much they need is an estimate, and what a server
+    reports of itself is not.
+
     Parameters
     ----------
     block_tokens : tokens per block.
-    cache_bytes : memory of a device for the KV cache; by default all that is left.
+    cache_bytes : memory of a device for the KV cache; by default all that weights and activations leave.
 
     Raises
     ------
     DoesNotFitError
         If not even one block fits.
     ServeError
-        If less memory is left than is given.
+        If more memory is given than the weights leave.
     """
-    left = model.cache_bytes
-    given = left if cache_bytes is None else cache_bytes
+    most = model.cache_bytes if cache_bytes is None else model.cache_bytes + model.activation_bytes
+    given = most if cache_bytes is None else cache_bytes
     block_bytes = block_tokens * model.cache_bytes_per_token
-    if left < block_bytes:
+    if most < block_bytes:
         raise DoesNotFitError(
             f"{model.name} with {model.split} does not fit: a device has {model.usable_bytes / 1e9:.4g} GB for weights "
             f"of {model.weight_bytes / 1e9:.4g} GB, activations of {model.activation_bytes / 1e9:.4g} GB and the KV "
             "cache; use more devices per replica, or smaller weights"
         )
-    if not block_bytes <= given <= left:
+    if not block_bytes <= given <= most:
         raise ServeError(
             f"{model.name} with {model.split}: a KV cache of {given / 1e9:.4g} GB per device; allowed is one block of "
-            f"{block_bytes / 1e9:.4g} GB to {left / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
+            f"{block_bytes / 1e9:.4g} GB to {most / 1e9:.4g} GB, beside weights of {model.weight_bytes / 1e9:.4g} GB"
         )
     return given // block_bytes

@@ -32,6 +32,8 @@ class BatchDraft(WeightsDraft):
     ----------
     now_s : the current time.
     arrived : requests that arrived since the last decision, in order; they are among the waiting ones, too.
+    moved_in : requests that came from other instances since the last decision, in order; they are among the running
+        ones, too.
     num_layers : layers of the model; None where steps are always of all layers.
     refused : requests that this decision refused, and why.
     """
@@ -45,9 +47,11 @@ class BatchDraft(WeightsDraft):
         keys: BlockKeys,
         adapters: AdapterSlots,
         num_layers: int | None = None,
+        moved_in: Sequence[RequestState] = (),
     ) -> None:
         super().__init__(queues, cache, keys, adapters, num_layers)
         self.now_s, self.arrived, self.num_layers = now_s, arrived, num_layers
+        self.moved_in = moved_in
         self._items = self._launches.items
         self._ops: list[CacheOp] = []
         self._preempted: list[int] = []
@@ -149,8 +153,12 @@ class BatchDraft(WeightsDraft):
         if self._adapters.absent:
             self._require_weights(state)
 
-    def preempt(self, state: RequestState) -> None:
-        """Free the blocks of a running request; it waits before all others, and its tokens will be computed again.
+    def preempt(self, state: RequestState, *, to_back: bool = False) -> None:
+        """Free the blocks of a running request, which waits again; its tokens will be computed again.
+
+        Parameters
+        ----------
+        to_back : whether it waits after all others; by default it waits before them.
 
         Raises
         ------
@@ -159,8 +167,8 @@ class BatchDraft(WeightsDraft):
         """
         self._stop(state, "preempted")
         self._free(state)
-        state.num_computed = 0
-        self._queues.wait_again(state)
+        state.num_computed, state.num_prefill_tokens = 0, state.num_tokens
+        self._queues.wait_again(state, to_back=to_back)
 
     def swap_out(self, states: Sequence[RequestState]) -> bool:
         """Move the blocks of running requests to the host, together.

@@ -130,7 +130,14 @@ class Instance:
         self.moves = []
         moved = self._begin_moves() if self.arriving else _NOTHING
         draft = BatchDraft(
-            now_s, self._arrived, self.queues, self.cache, self._keys, self._adapters, self.num_layers
+            now_s,
+            self._arrived,
+            self.queues,
+            self.cache,
+            self._keys,
+            self._adapters,
+            self.num_layers,
+            [state for each in self.moves for state in each.states],
         )
         self._arrived = []
         self.policy.decide(draft, self._state)

@@ -43,10 +43,12 @@ class Queues:
         self._wait_no_longer(state)
         self._run(state)
 
-    def wait_again(self, state: RequestState) -> None:
-        """Move a running request to the front of the queue."""
+    def wait_again(self, state: RequestState, *, to_back: bool = False) -> None:
+        """Move a running request to the front of the queue, or to its end."""
         self._run_no_longer(state)
         self._wait(state)
+        if to_back:
+            return
         for waiting in (self.waiting, self.waiting_by_client[state.request.client]):
             waiting.move_to_end(state.number, last=False)
 

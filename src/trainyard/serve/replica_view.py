@@ -26,7 +26,7 @@ class ReplicaView:
 
     @property
     def waiting(self) -> Iterator[RequestState]:
-        """Requests without blocks: preempted ones first, the last preempted before others, then by arrival."""
+        """Requests without blocks, by arrival; preempted ones before them, the last preempted first, or at the end."""
         return iter(self._queues.waiting.values())
 
     @property
@@ -56,6 +56,11 @@ class ReplicaView:
     def running(self) -> list[RequestState]:
         """Requests with blocks that are in no step and not in this batch, in the order of admission."""
         return [state for state in self._queues.running.values() if not state.num_in_step]
+
+    @property
+    def all_running(self) -> Iterator[RequestState]:
+        """Requests with blocks, in a step or not, in the order of admission."""
+        return iter(self._queues.running.values())
 
     @property
     def num_running(self) -> int:

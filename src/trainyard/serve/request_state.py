@@ -31,6 +31,8 @@ class RequestState:
     rank : the data-parallel rank of its instance that has it.
     num_tokens : tokens of the sequence so far.
     max_num_tokens : tokens at which the sequence ends, by the limit of the client or of the model.
+    num_prefill_tokens : tokens that are computed before it decodes: the prompt, or all that it had when it last lost its
+        blocks and was to be computed again.
     num_generated : tokens generated so far, the last of which is not in the KV cache.
     num_computed : tokens in the KV cache; those of a step count when it ends.
     num_layers_done : layers that its next tokens went through in the steps before; 0 if it begins with the first one.
@@ -65,6 +67,7 @@ class RequestState:
         "num_in_step",
         "num_layers_done",
         "num_preemptions",
+        "num_prefill_tokens",
         "num_tokens",
         "number",
         "output_tokens",
@@ -85,7 +88,7 @@ class RequestState:
         self.samples: tuple[RequestState, ...] = ()
         self.route: tuple[int, ...] = ()
         self.rank = 0
-        self.num_tokens = request.prompt_tokens
+        self.num_tokens = self.num_prefill_tokens = request.prompt_tokens
         self.max_num_tokens = request.prompt_tokens + request.max_tokens
         self.num_generated = self.num_computed = self.num_in_step = self.num_preemptions = (
             self.num_cached_tokens
@@ -136,7 +139,7 @@ class RequestState:
     @property
     def decodes(self) -> bool:
         """Whether its next step is a decode: only the newest token is not in the KV cache."""
-        return self.num_generated > 0 and self.num_tokens - self.num_computed == 1
+        return self.num_tokens > self.num_prefill_tokens and self.num_tokens - self.num_computed == 1
 
     def __repr__(self) -> str:
         return f"<request {self.request.name}: {self.num_computed} of {self.num_tokens} tokens computed>"

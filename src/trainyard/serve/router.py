@@ -78,6 +78,9 @@ class PrefillDecode:
             )
         return _least(instances, range(num)), _least(instances, range(num, len(instances)))
 
+    def __str__(self) -> str:
+        return f"prefill_decode(prefill_replicas={self.prefill_replicas})"
+
 
 def _least(instances: Sequence[RoutedInstance], numbers: Iterable[int]) -> int:
     return min(numbers, key=lambda number: instances[number].num_requests)

@@ -73,13 +73,15 @@ class _Step:
 
     Attributes
     ----------
-    start_s : when it began.
+    start_s : when it was decided, and its copies and loads of weights began.
+    begins_s : when they are done, on the first stage.
     ends_s : when it will have been computed once, twice, and so on.
     may_be_cut : whether the arrival of a request ends its repetition.
     """
 
     batch: Batch
     start_s: float
+    begins_s: float
     ends_s: Floats
     may_be_cut: bool
 
@@ -181,7 +183,7 @@ class _Simulation:
         """The step that runs is not computed, nor are further repetitions of it."""
         step, instance = self._steps[number].popleft(), self.instances[number]
         self._expect(number)
-        self._stage_free_s[number][0] = self._now_s
+        self._stage_free_s[number][0] = max(self._now_s, step.begins_s)
         num_done, left = int(np.searchsorted(step.ends_s, self._now_s, side="right")), step.batch
         if num_done:
             self._complete(number, replace(step, ends_s=step.ends_s[:num_done]))
@@ -207,29 +209,30 @@ class _Simulation:
             self._refuse(state.request, why)
         for request_move in instance.moves:
             self._begin_move(number, request_move)
+        before_s, free_s = self._before_s(batch, instance), self._stage_free_s[number]
+        begins_s = max(start_s, free_s[0]) + before_s
         if not batch.launches:
             if self._seen is not None and (batch.cache_ops or batch.refused):
                 self._seen(number, start_s, batch)
-            if before_s := self._before_s(batch, instance):  # the next step waits for that
-                free_s = self._stage_free_s[number]
-                free_s[0] = max(start_s, free_s[0]) + before_s
+            if before_s:  # the next step waits for that
+                free_s[0] = begins_s
             return False
         most = min(self._least_left(batch, instance), _MOST_REPEATS) if self._repeats else 1
         num = instance.max_repeats(batch, most)
         if num == 1:
-            ends_s = np.array([self._through_stages(number, batch)])
+            ends_s = np.array([self._through_stages(number, batch, before_s)])
         else:
             seconds = self._step_time.decode_seconds(batch.items, num)
-            ends_s = np.cumsum(np.concatenate(([start_s], seconds)))[1:]
-        step = _Step(batch, start_s, ends_s, may_be_cut=num > 1 and not instance.queues.waiting)
+            ends_s = np.cumsum(np.concatenate(([begins_s], seconds)))[1:]
+        may_be_cut = num > 1 and not instance.queues.waiting
+        step = _Step(batch, start_s, begins_s, ends_s, may_be_cut)
         self._steps[number].append(step)
         self._expect(number)
         return True
 
-    def _through_stages(self, number: int, batch: Batch) -> float:
+    def _through_stages(self, number: int, batch: Batch, before_s: float) -> float:
         """When a batch that starts now leaves the last stage. Each computes one batch after the other."""
         free_s, at_s, instance = self._stage_free_s[number], self._now_s, self.instances[number]
-        before_s = self._before_s(batch, instance)
         if len(free_s) == 1:
             parts_s = [self._seconds(batch, instance)]
         else:
@@ -295,6 +298,8 @@ class _Simulation:
     def _end_move(self) -> None:
         *_, number, request_move = heapq.heappop(self._moves)
         request_move.end()
+        for step in self._steps[request_move.source]:  # blocks are free there
+            self._cut(request_move.source, step)
         self._touched |= {number, request_move.source}
 
     def _hand_over(self, number: int) -> None:

@@ -41,7 +41,14 @@ class PossibleSplit:
 
     def deployment(self, num_replicas: int) -> Deployment:
         """The deployment with so many replicas."""
-        return Deployment(self.model, num_replicas, self.num_blocks, self.max_model_len, self.block_tokens)
+        return Deployment(
+            self.model,
+            num_replicas,
+            self.num_blocks,
+            self.max_model_len,
+            self.block_tokens,
+            fills_memory=True,
+        )
 
     def excluded(self, why: str) -> ExcludedSplit:
         """The split, ruled out."""

@@ -126,7 +126,7 @@ class LinearStepTime(CopyTimes):
         num_prompt_tokens = num_decodes = num_cached = 0
         num_pairs = 0.0
         for number, start, stop in items:
-            if stop - start == 1 and requests[number].num_generated and stop == requests[number].num_tokens:
+            if stop > requests[number].num_prefill_tokens:
                 num_decodes += 1
                 num_cached += stop
             else:

@@ -13,6 +13,7 @@ OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +128,7 @@ def with_heads_for_each(model: Model, num_devices: int) -> Model:
     module = model.module
     if not isinstance(module, Llama | Decoder):
         return model
-    config: LlamaConfig = module.config
+    config: Any = module.config
     is_latent = isinstance(config, DecoderConfig) and config.latent is not None
     if (
         is_latent
@@ -136,5 +137,4 @@ def with_heads_for_each(model: Model, num_devices: int) -> Model:
         or config.heads % num_devices
     ):
         return model
-    copied = replace(config, kv_heads=num_devices)
-    return replace(model, module=Decoder(copied) if isinstance(copied, DecoderConfig) else Llama(copied))
+    return replace(model, module=type(module)(replace(config, kv_heads=num_devices)))

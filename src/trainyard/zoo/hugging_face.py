@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trainyard.reading import Section, parse_json, read_text
 from trainyard.zoo.decoder import DecoderConfig
+from trainyard.zoo.gemma import GemmaConfig, gemma_windows
 from trainyard.zoo.latent import LatentConfig
 from trainyard.zoo.llama import LlamaConfig
 from trainyard.zoo.mixture import MixtureConfig
@@ -21,6 +22,21 @@ __all__ = ["MODEL_TYPES", "read_config"]
 
 _MOST = 10_000_000  # of any size
 _MOST_LAYERS = 1000
+_GELU = "gelu_pytorch_tanh"
+_GEMMA_3 = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+"""What published files leave out (transformers 5, ``Gemma3TextConfig``)."""
 
 
 def read_config(path: Path) -> LlamaConfig:
@@ -50,8 +66,10 @@ def read_config(path: Path) -> LlamaConfig:
         raise given.error(
             "model_type", f"one of {', '.join(MODEL_TYPES)}; write other models as a Python file"
         )
-    if given.text("hidden_act", "silu") != "silu":
-        raise given.error("hidden_act", "'silu'")
+    given = _with_fields(given, {**_GEMMA_3, **given}) if kind == "gemma3_text" else given
+    activation, wanted = ("hidden_activation", _GELU) if kind == "gemma3_text" else ("hidden_act", "silu")
+    if given.text(activation, wanted) != wanted:
+        raise given.error(activation, repr(wanted))
     heads, kv_heads = given.whole("num_attention_heads", 1, _MOST), _kv_heads(given)
     if heads % kv_heads:
         raise given.error("num_key_value_heads", f"a divisor of the {heads} heads of queries")
@@ -60,11 +78,14 @@ def read_config(path: Path) -> LlamaConfig:
 
 def _without_nulls(given: Section) -> Section:
     """The same without fields that say nothing."""
-    kept = Section(
-        given.source, given.line, {key: value for key, value in given.items() if value is not None}
-    )
-    kept.lines, kept.what = given.lines, given.what
-    return kept
+    return _with_fields(given, {key: value for key, value in given.items() if value is not None})
+
+
+def _with_fields(given: Section, values: Mapping[str, Any]) -> Section:
+    """The same place of a file with other fields."""
+    other = Section(given.source, given.line, dict(values))
+    other.lines, other.what = given.lines, given.what
+    return other
 
 
 def _kv_heads(given: Section) -> int:
@@ -143,6 +164,45 @@ def _qwen3_moe(given: Section) -> DecoderConfig:
     )
 
 
+def _gemma3(given: Section) -> GemmaConfig:
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if name in given:
+            raise given.error(name, "null")
+    if given.flag("use_bidirectional_attention", False):
+        raise given.error("use_bidirectional_attention", "false")
+    theta, local_theta = 1e6, 10000.0
+    if "rope_parameters" in given:  # as transformers 5 writes it
+        by_kind = given.section("rope_parameters")
+        theta = by_kind.section("full_attention").positive("rope_theta", theta)
+        local_theta = by_kind.section("sliding_attention").positive("rope_theta", local_theta)
+        given = _with_fields(given, {key: value for key, value in given.items() if key != "rope_parameters"})
+    else:
+        theta = given.positive("rope_theta", theta)
+        local_theta = given.positive("rope_local_base_freq", local_theta)
+    sizes, bias = _sizes(given) | {"theta": theta}, given.flag("attention_bias", False)
+    pattern = given.whole("sliding_window_pattern", 1, _MOST_LAYERS, 6)
+    usual = gemma_windows(sizes["layers"], 1, pattern)
+    kinds = ["sliding_attention" if each else "full_attention" for each in usual]
+    width, score_width = sizes["head_width"], given.whole("query_pre_attn_scalar", 1, _MOST)
+    return GemmaConfig(
+        **sizes,
+        qk_norm="head",
+        qkv_bias=bias,
+        out_bias=bias,
+        windows=_windows(given, sizes["layers"], kinds, given.whole("sliding_window", 1, _MOST)),
+        local_theta=local_theta,
+        score_width=0 if score_width == width else score_width,
+    )
+
+
+def _windows(given: Section, layers: int, usual: list[str], window: int) -> tuple[int, ...]:
+    """The window of each layer, 0 where it sees all tokens."""
+    kinds = given.texts("layer_types", usual)
+    if len(kinds) != layers:
+        raise given.error("layer_types", f"a kind for each of {layers} layers")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
 def _minimax_m2(given: Section) -> DecoderConfig:
     if given.text("qk_norm_type", "per_layer") != "per_layer":
         raise given.error("qk_norm_type", "'per_layer'")
@@ -162,11 +222,8 @@ def _minimax_m2(given: Section) -> DecoderConfig:
 
 def _gpt_oss(given: Section) -> DecoderConfig:
     sizes, bias = _sizes(given), given.flag("attention_bias", True)
-    window = given.whole("sliding_window", 1, _MOST, 128)
-    kinds = given.texts("layer_types", ["sliding_attention", "full_attention"] * (sizes["layers"] // 2))
-    if len(kinds) != sizes["layers"]:
-        raise given.error("layer_types", f"a kind for each of {sizes['layers']} layers")
-    windows = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    usual = ["sliding_attention", "full_attention"] * (sizes["layers"] // 2)
+    windows = _windows(given, sizes["layers"], usual, given.whole("sliding_window", 1, _MOST, 128))
     mixture = MixtureConfig(**_mixture(given, "num_local_experts", "intermediate_size"), bounded=True)
     return DecoderConfig(**sizes, qkv_bias=bias, out_bias=bias, mixture=mixture, windows=windows, sinks=True)
 
@@ -237,6 +294,7 @@ MODEL_TYPES: Mapping[str, Callable[[Section], LlamaConfig]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
+    "gemma3_text": _gemma3,
     "gpt_oss": _gpt_oss,
     "minimax_m2": _minimax_m2,
 }

@@ -12,6 +12,7 @@ Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,7 @@ class LlamaConfig:
     window : tokens that a token sees, itself included; 0 is all.
     tied : whether the scores of words are products with the look-up table.
     epsilon : added to mean squares before a root is taken.
+    score_width : scores of attention are divided by its root; 0 is the width of a head.
     """
 
     vocab: int = 128256
@@ -58,6 +60,7 @@ class LlamaConfig:
     window: int = 0
     tied: bool = False
     epsilon: float = 1e-5
+    score_width: int = 0
 
     @property
     def width(self) -> int:
@@ -111,6 +114,7 @@ class Attention(nn.Module):
         super().__init__()
         self.width, self.window = config.width, window
         self.group = config.heads // config.kv_heads
+        self.scale = config.score_width**-0.5 if config.score_width else None
         self.q = nn.Linear(config.hidden, config.heads * self.width, bias=config.qkv_bias)
         self.k = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
         self.v = nn.Linear(config.hidden, config.kv_heads * self.width, bias=config.qkv_bias)
@@ -125,7 +129,7 @@ class Attention(nn.Module):
         k, v, mask = self.seen(k, v)
         if self.group > 1:
             k, v = (t.unsqueeze(2).expand(-1, -1, self.group, -1, -1).flatten(1, 2) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale)
         result: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return result
 
@@ -151,10 +155,10 @@ def _norm(config: LlamaConfig, num_heads: int) -> RMSNorm | None:
 class Block(nn.Module):
     """Attention and the gated MLP, each normalised before and added to its input."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, window: int) -> None:
         super().__init__()
         self.norm_1 = RMSNorm(config.hidden, config.epsilon)
-        self.attention = Attention(config, config.window)
+        self.attention = Attention(config, window)
         self.norm_2 = RMSNorm(config.hidden, config.epsilon)
         self.gate = nn.Linear(config.hidden, config.ffn, bias=False)
         self.up = nn.Linear(config.hidden, config.ffn, bias=False)
@@ -168,13 +172,21 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens [rows, length] to logits [rows, length, vocab]."""
+    """Tokens [rows, length] to logits [rows, length, vocab].
 
-    def __init__(self, config: LlamaConfig) -> None:
+    Parameters
+    ----------
+    config : sizes.
+    blocks : layers; by default all are `Block`.
+    """
+
+    def __init__(self, config: LlamaConfig, blocks: Iterable[nn.Module] | None = None) -> None:
         super().__init__()
         self.config = config
         self.tokens = nn.Embedding(config.vocab, config.hidden)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        if blocks is None:
+            blocks = (Block(config, config.window) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.hidden, config.epsilon)
         self.head = None if config.tied else nn.Linear(config.hidden, config.vocab, bias=False)
 
@@ -183,6 +195,10 @@ class Llama(nn.Module):
         cos, sin = rotations(self.config.rotary or self.config.width, self.config.theta, tokens.shape[1], x)
         for block in self.blocks:
             x = block(x, cos, sin)
+        return self.scores(x)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the logits of what the last block computed."""
         x = self.norm(x)
         result: Tensor = F.linear(x, self.tokens.weight) if self.head is None else self.head(x)
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from trainyard.program.model import Model
 from trainyard.reading import shown
 from trainyard.reading.limits import MOST_ROWS
 from trainyard.user_file import is_config
-from trainyard.zoo import bert, decoder, dlrm, gpt, llama, lstm, moe, resnet, vgg
+from trainyard.zoo import bert, decoder, dlrm, gemma, gpt, llama, lstm, moe, resnet, vgg
 from trainyard.zoo.bert import BertConfig
 from trainyard.zoo.decoder import DecoderConfig
 from trainyard.zoo.dlrm import DLRMConfig
+from trainyard.zoo.gemma import GemmaConfig, gemma_windows
 from trainyard.zoo.gpt import GPTConfig
 from trainyard.zoo.hugging_face import read_config
 from trainyard.zoo.latent import LatentConfig
@@ -64,8 +65,27 @@ def _qwen3(layers: int, hidden: int, heads: int, ffn: int) -> LlamaConfig:
     )
 
 
+def _gemma3(
+    layers: int, hidden: int, heads: int, kv_heads: int, width: int, score_width: int = 0
+) -> GemmaConfig:
+    """Gemma Team 2025, google/gemma_pytorch ``gemma/config.py``; the vocabulary as config.json of the weights has it."""
+    return GemmaConfig(
+        *(262208, 131072, layers, hidden, heads, kv_heads, 4 * hidden, 1e6),
+        head_width=width,
+        qk_norm="head",
+        tied=True,
+        epsilon=1e-6,
+        score_width=score_width,
+        windows=gemma_windows(layers, 1024),
+    )
+
+
 def _decoder(config: LlamaConfig, rows: int = 4) -> Entry:
-    return Entry(decoder.build if isinstance(config, DecoderConfig) else llama.build, config, rows)
+    builders: dict[type, Callable[[str, Any, int], Model]] = {
+        DecoderConfig: decoder.build,
+        GemmaConfig: gemma.build,
+    }
+    return Entry(builders.get(type(config), llama.build), config, rows)
 
 
 def _qwen3_moe(layers: int, hidden: int, heads: int, width: int) -> Entry:
@@ -108,6 +128,14 @@ _CODE_LLAMA_34B = LlamaConfig(32000, 16384, 48, 8192, 64, 8, 22016, 1e6)
 # Version 0.3, whose attention has no window and whose vocabulary is larger than that of Jiang et al. 2023.
 _MISTRAL_7B = LlamaConfig(32768, 32768, 32, 4096, 32, 8, 14336, 1e6)
 _LLAMA_3_70B = LlamaConfig(layers=80, hidden=8192, heads=64, ffn=28672)
+# Grattafiori et al. 2024 (arXiv 2407.21783), table 3.
+_LLAMA_3_405B = LlamaConfig(layers=126, hidden=16384, heads=128, ffn=53248)
+_LLAMA_3_1_CONTEXT = 131072
+# Mistral AI 2025, config.json of Mistral-Small-24B-Base-2501: version 3.
+_MISTRAL_SMALL = LlamaConfig(131072, 32768, 40, 5120, 32, 8, 32768, 1e8, head_width=128)
+_GEMMA_3_1B = replace(
+    _gemma3(26, 1152, 4, 1, 256), vocab=262144, context=32768, ffn=6912, windows=gemma_windows(26, 512)
+)
 _BERT_LARGE = BertConfig(layers=24, hidden=1024, heads=16)
 
 TINY: dict[str, Entry] = {
@@ -149,9 +177,17 @@ ENTRIES: dict[str, Entry] = {
     "codellama-34b": Entry(llama.build, _CODE_LLAMA_34B, 4),
     "llama3-8b": Entry(llama.build, LlamaConfig(), 4),
     "llama3-70b": Entry(llama.build, _LLAMA_3_70B, 4),
+    "llama3.1-8b": Entry(llama.build, LlamaConfig(context=_LLAMA_3_1_CONTEXT), 4),
+    "llama3.1-70b": Entry(llama.build, replace(_LLAMA_3_70B, context=_LLAMA_3_1_CONTEXT), 4),
+    "llama3.1-405b": Entry(llama.build, replace(_LLAMA_3_405B, context=_LLAMA_3_1_CONTEXT), 4),
     "mistral-7b": Entry(llama.build, _MISTRAL_7B, 4),
+    "mistral-small": Entry(llama.build, _MISTRAL_SMALL, 4),
     "qwen3-8b": Entry(llama.build, _qwen3(36, 4096, 32, 12288), 4),
     "qwen3-32b": Entry(llama.build, _qwen3(64, 5120, 64, 25600), 4),
+    "gemma3-1b": _decoder(_GEMMA_3_1B),
+    "gemma3-4b": _decoder(_gemma3(34, 2560, 8, 4, 256)),
+    "gemma3-12b": _decoder(_gemma3(48, 3840, 16, 8, 256)),
+    "gemma3-27b": _decoder(_gemma3(62, 5376, 32, 16, 128, score_width=5376 // 32)),
     "mixtral-8x7b": _decoder(_MIXTRAL),
     "qwen3-30b-a3b": _qwen3_moe(48, 2048, 32, 768),
     "qwen3-235b-a22b": _qwen3_moe(94, 4096, 64, 1536),

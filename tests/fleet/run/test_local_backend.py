@@ -28,7 +28,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run import local as local_backend
-from trainyard.fleet.run.backend import BackendOptions, JobLimits
+from trainyard.fleet.run.backend import BackendOptions, JobLimits, Progress
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.local import LocalBackend
@@ -185,18 +185,19 @@ def test_a_process_that_does_not_begin_is_no_failure_of_its_job(
     local.begin_limits = ProcessLimits(cpu_s=60.0, idle_s=0.5)
     job = training_job("a", 0.0, 1, TRAINING)
     local.start(job, Grant((0,)))
-    tickets, processes = set[str](), set[int]()
+    tickets, processes, seen = set[str](), set[int](), list[Progress]()
     while len(processes) < 3:
         tickets.add((tmp_path / "a" / "ticket").read_text())
         processes.add(local._processes["a"].pid or 0)
         if len(processes) == 1:
             with suppress(BackendError):
-                assert local.progress("a").failure is None
+                seen.append(local.progress("a"))
         else:
             with pytest.raises(BackendError, match=r"begun: it used no CPU for .*; it is tried again$"):
                 local.progress("a")
         time.sleep(0.01)
     assert len(tickets) == 3
+    assert not any(progress.failure for progress in seen)
     with local.directory("a").locked(0):  # now it has
         assert local.progress("a").failure is None
     local.kill("a")

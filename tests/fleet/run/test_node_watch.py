@@ -180,8 +180,14 @@ def test_limits_are_more_than_nothing() -> None:
         JobLimits(stall_s=-1.0)
 
 
-def test_a_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
-    JobDirectory(tmp_path / "gone").beat(0)  # nor is this an error: it is said again soon
+def test_no_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
+    gone = JobDirectory(tmp_path / "gone")
+    gone.beat(0)  # nor is this an error: it is said again soon
+    assert gone.heartbeats() == {}
+    assert not gone.path.exists()
+    gone.path.mkdir()
+    gone.beat(0)
+    assert len(gone.heartbeats()) == 1
 
 
 def test_how_far_a_job_is_while_its_metrics_are_begun_anew(directory: JobDirectory) -> None:

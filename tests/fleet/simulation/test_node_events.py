@@ -73,13 +73,20 @@ def test_who_waits_for_what_never_comes_back_is_told() -> None:
         scheduler_of("fifo").simulate([WIDE], changing((50, "leave", 1)))
 
 
-@pytest.mark.parametrize("policy", ["las", "gandiva", "optimus", "sia", "gavel_makespan"])
+WAITING = pytest.mark.parametrize("policy", ["las", "gandiva", "optimus", "sia", "gavel_makespan"])
+
+
+@WAITING
 @pytest.mark.parametrize("every_s", [float("inf"), 1e9])
-def test_no_policy_waits_for_ever_for_what_left_for_good(policy: str, every_s: float) -> None:
+def test_no_policy_waits_for_ever_for_all_nodes(policy: str, every_s: float) -> None:
     """Neither one that asks again and again, nor one in rounds while nodes that are not there fail and are repaired."""
     hazards = Hazards(node_failure_every_s=every_s, node_repair_s=10.0)
     with pytest.raises(FleetError, match="leaves 1 jobs waiting for ever"):
         scheduler_of(policy).simulate([WIDE], changing((50, "leave", 0), (50, "leave", 1)), hazards=hazards)
+
+
+@WAITING
+def test_no_policy_waits_for_ever_for_one_node(policy: str) -> None:
     with pytest.raises(FleetError, match="leaves 1 jobs waiting for ever"):
         scheduler_of(policy).simulate([WIDE], changing((50, "leave", 1)))
 

@@ -100,7 +100,7 @@ def test_it_is_refused_with_what_to_do(name: str) -> None:
 
 
 def test_statistics_of_each_microbatch_are_trained() -> None:
-    planned(Net(nn.BatchNorm1d(WIDTH)))
+    assert planned(Net(nn.BatchNorm1d(WIDTH))).statistics == "microbatch"
 
 
 def test_updates_that_are_done_cannot_be_left_out() -> None:

@@ -46,6 +46,7 @@ def test_only_what_was_sent_before_and_taken_before_the_answer_has_arrived(
     calls = calls_of(schedule, per_rank)
     taken = {d: i for of in calls for i, call in enumerate(of) for d in call.receives}
     sent = {d: i for of in calls for i, call in enumerate(of) for d in call.sends}
+    assert any(call.arrived for own in calls for call in own)
     for own in calls:
         known = [d for call in own for d in call.arrived]
         assert len(known) == len(set(known))

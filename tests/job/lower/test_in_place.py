@@ -45,6 +45,7 @@ def test_gradients_are_those_of_plain_pytorch_and_not_of_the_step_before() -> No
         executor.forward_backward(batch, step)
         _, found = summed(executor)
     model.loss(model.module, model.batch).backward()
+    assert found.keys() == values.keys()
     for name, value in model.module.named_parameters():
         assert value.grad is not None
         torch.testing.assert_close(found[name], value.grad, rtol=1e-5, atol=1e-7)

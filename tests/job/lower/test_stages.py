@@ -132,7 +132,9 @@ def text(graph: torch.fx.Graph) -> list[str]:
 
 
 def test_random_numbers_are_drawn_for_a_ranks_own_rows_in_every_stage() -> None:
-    for stage in lower(captured(), planned(data=2)).stages:
+    found = lower(captured(), planned(data=2)).stages
+    assert len(found) == NUM_STAGES
+    for stage in found:
         (draw,) = (n for n in stage.segments["F"].graph.nodes if n.target is torch.ops.trainyard.draw.default)
         assert draw.meta["val"].shape == (4, 8)
 

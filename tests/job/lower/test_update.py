@@ -76,7 +76,8 @@ def test_messages_that_are_started_are_waited_for() -> None:
         own = [n for s in segments if s.stage == rank for n in s.graph.nodes]
         does = [signature(n, context) for n in (*own, *lowered.updates[rank].nodes)]
         started = [found.starts for found in does if found.starts]
-        assert sorted(started) == sorted({*started})
+        assert {"losses"} < set(started)
+        assert len(started) == len({*started})
         assert {found.waits for found in does if found.waits} >= set(started)
 
 

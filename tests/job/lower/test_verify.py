@@ -95,6 +95,11 @@ FAULTS: dict[str, tuple[int, Callable[[list[Call]], None], str]] = {
         lambda calls: calls.__setitem__(1, replace(calls[1], arrived=calls[0].sends)),
         "may not have arrived",
     ),
+    "nothing is run": (
+        0,
+        lambda calls: calls.clear(),
+        r"rank 0, update: wait_reduction\w* waits for gradients of stage0\.bucket\d+, which nothing started",
+    ),
     "posted late": (
         1,
         lambda calls: calls.__setitem__(slice(0, 2), [replace(calls[0], posts=()), calls[1]]),
@@ -114,26 +119,26 @@ def test_a_fault_of_the_calls_is_found(name: str) -> None:
 def test_ranks_that_wait_for_each_other_are_found() -> None:
     lowered = replace(pipelined())
     first, second = lowered.calls
-    backward = next(i for i, call in enumerate(first) if call.action.kind == "B")
-    # Rank 0 wants the gradient of the first microbatch before it has sent the second's output that rank 1 waits for.
-    needed = replace(
-        first[0], posts=(*first[0].posts, *first[backward].receives), receives=first[backward].receives
-    )
-    moved = replace(first[backward], receives=())
-    calls = (needed, *first[1:backward], moved, *first[backward + 1 :])
-    lowered.__dict__["calls"] = (tuple(calls), second)
-    with pytest.raises(LoweringError):
+    # Rank 1 wants the third microbatch before its first backward pass, for which rank 0 waits before it sends the third.
+    order = {str(call.action): call for call in second}
+    early = ["1F0", "1F1", "1F2", "1B0"]
+    calls = [order[name] for name in (*early, *(name for name in order if name not in early))]
+    posts = tuple(delivery for call in second for delivery in call.posts)
+    calls = [replace(call, posts=() if i else posts, arrived=()) for i, call in enumerate(calls)]
+    plan = lowered.plan
+    actions = plan.schedule.actions[0], tuple(call.action for call in calls)
+    schedule = replace(plan.schedule, actions=actions)
+    lowered = replace(lowered, plan=replace(plan, schedule=schedule))
+    lowered.__dict__["calls"] = (first, tuple(calls))
+    with pytest.raises(LoweringError, match="wait for each other for ever: 0 at 0B0, 1 at 1F2"):
         verify(lowered)
 
 
 def test_an_update_that_does_not_wait_is_found() -> None:
     lowered = replace(pipelined())
-    update = lowered.updates[0]
-    for node in list(update.gradients.nodes):
-        if node.op == "call_function" and node.target.__name__ == "wait_reduction":
-            update.gradients.erase_node(node)
-            break
-    with pytest.raises(LoweringError, match="does not wait for gradients of stage0"):
+    graph = lowered.updates[0].gradients
+    graph.erase_node(first_of(graph, "wait_reduction"))
+    with pytest.raises(LoweringError, match=r"gradients of stage0\.bucket0 are not summed over the ranks"):
         verify(lowered)
 
 
@@ -172,6 +177,11 @@ UPDATES: dict[str, tuple[str, Callable[[fx.Graph, fx.Node], None], str]] = {
         "does not count every gradient once",
     ),
     "weights stay old": ("convert_weights", fx.Graph.erase_node, "weights are not made once"),
+    "what the rank has not": (
+        "start_reduction",
+        lambda _, node: setattr(node, "args", ("nobody",)),
+        "names nobody, which the rank has not",
+    ),
     "a reduction before its sum": (
         "start_reduction",
         lambda graph, node: first_of(graph, "add_grads").prepend(node),
@@ -230,6 +240,16 @@ def all_nodes(lowered: Lowered, target: object) -> list[fx.Node]:
             spmd.start_all_reduce,
             lambda n: setattr(n, "args", (n.args[0], "data", n.args[2])),
             r"along data \(1 ranks\)",
+        ),
+        (
+            spmd.accumulate_grads,
+            lambda n: setattr(n, "args", ("nobody", n.args[1])),
+            "accumulate_grads is of nobody, which the stage has not",
+        ),
+        (
+            spmd.start_all_reduce,
+            lambda n: n.meta.update(val=n.meta["val"].unsqueeze(0)),
+            r"along tensor \(2 ranks\) does not make \[1, ",
         ),
         (spmd.start_all_reduce, lambda n: drop(n.graph, n), "which starts nothing"),
     ],

@@ -140,3 +140,18 @@ def test_the_end_of_the_step_reports_once() -> None:
     graph.erase_node(node)
     with pytest.raises(LoweringError, match=r"end of the step: .* is wrong"):
         verify(lowered)
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("wait_sends", "end of the step: wait_sends is missing"),
+        ("start_losses", "end of the step: start_losses is missing"),
+    ],
+)
+def test_the_end_of_a_step_that_lacks_an_op_is_found(op: str, message: str) -> None:
+    lowered = replace(lowered_of())
+    graph = lowered.updates[0].gradients
+    graph.erase_node(next(n for n in graph.nodes if n.name == op))
+    with pytest.raises(LoweringError, match=message):
+        verify(lowered)

@@ -97,6 +97,7 @@ def test_ranks_on_two_axes_send_what_the_simulation_says(axes):
     plan = plans.plan(**axes)
     predicted = simulate_plan(_lowered(plan), parse_cluster("1x4xA100-80G")).sent_bytes
     (step,) = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(1)).metrics
+    assert len(step.sent_bytes) == 4
     for rank, sent in enumerate(step.sent_bytes):
         # Numbers that all ranks agree on at the end of a step (norm, losses) are not counted by the runtime.
         assert sent == pytest.approx(predicted[plan.coordinate(rank)["pipeline"]], rel=1e-3, abs=64)

@@ -18,14 +18,19 @@ def test_memory_per_device_is_constant_in_the_number_of_experts() -> None:
     _, whole = planned(tiny("moe"), "", "1x1xA100-80G")
     for degree in (2, 4):
         _, lowered = planned(tiny("moe"), f"expert_parallel(degree={degree})", "1x4xA100-80G")
+        shares = {
+            path: degree if path.startswith("blocks.1.experts.") and "router" not in path else 1
+            for path in whole.params
+        }
+        assert set(shares.values()) == {1, degree}
         for path, param in whole.params.items():
-            share = degree if path.startswith("blocks.1.experts.") and "router" not in path else 1
-            assert lowered.params[path].numel == param.numel // share
+            assert lowered.params[path].numel == param.numel // shares[path]
 
 
 def test_experts_are_not_reduced() -> None:
     _, lowered = planned(tiny("moe"), "expert_parallel", "1x2xA100-80G")
     (stage,) = lowered.stages
+    assert {bucket.reduced for bucket in stage.buckets} == {True, False}
     for bucket in stage.buckets:
         experts = [p for p in bucket.paths if p in ("blocks.1.experts.up", "blocks.1.experts.down")]
         assert bucket.reduced == (not experts)

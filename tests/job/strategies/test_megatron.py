@@ -42,6 +42,7 @@ def test_logits_are_not_gathered() -> None:
 def test_parameters_per_rank(model: str) -> None:
     _, whole = planned(tiny(model), "", "1x1xA100-80G")
     _, cut = planned(tiny(model), "megatron(tensor=2, pipeline=1)", "1x2xA100-80G")
+    assert {path: p.shape for path, p in cut.params.items()} != {p: q.shape for p, q in whole.params.items()}
     for path, param in whole.params.items():
         # All matrices are halved, but learned positions; norms and the biases of row products are whole.
         halved = len(param.shape) == 2 and "positions" not in path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainyard.hardware.parse import parse_cluster
-from trainyard.serve.costs.kernels import Attention, Experts, Product
+from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.costs.predicted import PredictedKernels
 from trainyard.serve.costs.tables.aiconfigurator import AiconfiguratorKernels
 from trainyard.serve.deploy import served_model
@@ -16,6 +16,8 @@ from trainyard.serve.errors import ServeError
 
 pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet files")
 _ATTENTION = Attention(32, 8, 128)
+_SHAPE = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
+_SHAPE |= {"kv_cache_dtype": "bfloat16"}
 
 
 def _write(root: Path, family: str, version: str, table: str, rows: list[dict[str, object]]) -> None:
@@ -34,8 +36,7 @@ def package(tmp_path):
         for kind, scale in (("bfloat16", 2.0), ("fp8", 1.0))
         for m in (1, 16, 256) for n in (1024, 4096) for k in (1024, 4096)
     ]  # fmt: skip
-    shape = {"num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
-    shape |= {"kv_cache_dtype": "bfloat16"}
+    shape = _SHAPE
     context = [
         shape | {"batch_size": 1, "isl": isl, "latency": 1e-9 * isl**2 + 1e-3}
         for isl in (1, 1024, 2048, 4096)
@@ -90,8 +91,9 @@ def test_a_table_without_windows_is_of_attention_to_all_tokens(package):
         _write(package, "attention", "0.24.0", table, [row for row in plain if row["latency"] < 99.0])
     kernels = _kernels(package)
     assert kernels.decode_attention_s(_ATTENTION, 64, np.array([1023.0])) == pytest.approx(64 * 1023e-9)
-    with pytest.raises(ServeError, match="has no column window_size"):
-        kernels.decode_attention_s(_ATTENTION._replace(window=128), 64, np.array([1023.0]))
+    windowed, seen = _ATTENTION._replace(window=128), np.array([1023.0])
+    described = kernels.others.decode_attention_s(windowed, 64, seen)
+    assert kernels.decode_attention_s(windowed, 64, seen) == pytest.approx(described)
 
 
 def test_a_server_that_is_not_there_is_told_with_those_that_are(package):
@@ -130,8 +132,9 @@ def test_decodes_by_number_and_length(package):
 
 
 def test_experts_that_are_cut_and_experts_that_are_dealt_out(package):
+    """Tokens are dealt out by a power law where that was measured, and else equally."""
     kernels = _kernels(package, 4)
-    assert kernels.experts_s(64, Experts(128, 8, 2048, 192, True)) == pytest.approx(128e-6)
+    assert kernels.experts_s(64, Experts(128, 8, 2048, 192, True)) == pytest.approx(9 * 64e-6)
     assert kernels.experts_s(64, Experts(128, 8, 2048, 768, True, num_devices=4)) == pytest.approx(192e-6)
 
 
@@ -159,6 +162,47 @@ def test_the_version_that_is_meant_or_the_newest_before_it(package, version, sec
     assert _kernels(package, 4, backend=f"vllm{version}").all_reduce_s(1024) == pytest.approx(seconds)
 
 
+def test_a_newest_version_with_few_shapes_is_read_last(package):
+    """Of the same op; what only that version has comes from it."""
+    wide = {"gemm_dtype": "bfloat16", "m": 16, "k": 4096}
+    _write(package, "gemm", "0.25.0rc1", "gemm_perf", [wide | {"n": 4096, "latency": 7.0}])
+    assert _kernels(package).product_s(16, Product(4096, 1024)) == pytest.approx(2e-15 * 16 * 4096 * 1024)
+    assert _kernels(package).versions(["gemm"]) == "vllm/0.24.0"
+    named = _kernels(package, backend="vllm/0.25.0rc1")
+    assert named.product_s(16, Product(4096, 4096)) == pytest.approx(7e-3)
+    only_there = {**_SHAPE, "num_heads": 48, "batch_size": 1, "step": 1, "latency": 3.0}
+    _write(package, "attention", "0.25.0rc1", "generation_attention_perf", [only_there])
+    found = _kernels(package).decode_attention_s(Attention(48, 8, 128), 1, np.array([1.0]))
+    assert found == pytest.approx(3e-3)
+
+
+def test_what_no_table_has_is_described_and_counted(package):
+    kernels = _kernels(package, 4)
+    others, seen = kernels.others, np.array([500.0])
+    heads, experts, far = Attention(12, 4, 128), Experts(64, 6, 2048, 192, True), Product(4096, 8193)
+    assert kernels.decode_attention_s(heads, 8, seen) == pytest.approx(
+        others.decode_attention_s(heads, 8, seen)
+    )
+    assert kernels.experts_s(64, experts) == others.experts_s(64, experts)
+    assert kernels.product_s(16, far) == others.product_s(16, far)
+    assert kernels.product_s(16, far._replace(columns=8192)) != others.product_s(
+        16, far._replace(columns=8192)
+    )
+    graph = StepGraph(
+        ((far, 2), (Product(4096, 1024), 5)),
+        ((heads, 3), (_ATTENTION, 4)),
+        ((64, 6),),
+        ((4096, 7),),
+        ((4096, 1),),
+        4096,
+        0,
+        ((experts, 8),),
+    )
+    assert kernels.described(graph) == {
+        "product": 2, "attention": 3, "experts": 8, "collective": 1, "elementwise": 6
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("version", ["9.9", "0.23.9", "../sglang", "."])
 def test_a_version_that_is_not_there_is_told_with_those_that_are(package, version):
     with pytest.raises(
@@ -168,14 +212,22 @@ def test_a_version_that_is_not_there_is_told_with_those_that_are(package, versio
         _kernels(package, backend=f"vllm/{version}")
 
 
-def test_the_source_says_which_version_was_read(package):
+def test_the_source_says_which_version_was_read_and_how_much_was_not_measured(package):
     cluster = parse_cluster("1x4xH100")
     newest, older = (
-        served_model("llama3-8b", cluster, tensor_parallel=4, kernels=Path(f"{package}{named}")).source
+        served_model("llama3-8b", cluster, tensor_parallel=4, kernels=Path(f"{package}{named}"))
         for named in ("", ":vllm/0.19.0")
     )
-    assert newest.startswith("kernels of vllm/0.24.0 measured on H100, in ")
-    assert older.startswith("kernels of vllm (gemm 0.9.0, attention 0.24.0, comm 0.19.0) measured on H100")
+    assert newest.source.startswith("kernels of vllm/0.24.0 measured on H100, in ")
+    assert older.source.startswith(
+        "kernels of vllm (gemm 0.24.0, attention 0.24.0, comm 0.19.0) measured on "
+    )
+    described = dict(newest.described)
+    assert (described["attention"], described["collective"]) == (32, 1)
+    assert f"not measured but described: {sum(described.values())} kernels of a step (" in newest.source
+    alone = served_model("llama3-8b", cluster)
+    assert alone.source == "predicted from the description of H100"
+    assert "product" in dict(alone.described)
 
 
 def test_tables_and_profiles_go_together(package, tmp_path):
@@ -204,8 +256,6 @@ def test_tables_and_profiles_go_together(package, tmp_path):
 
 
 def test_what_the_tables_do_not_have_is_told(package, tmp_path):
-    with pytest.raises(ServeError, match="no rows with num_heads = 12"):
-        _kernels(package).decode_attention_s(Attention(12, 4, 128), 1, np.array([5.0]))
     with pytest.raises(ServeError, match="no tables of V100"):
         AiconfiguratorKernels(package, "V100", 1, "bfloat16", _kernels(package).others)
     with pytest.raises(ServeError, match="no products of float32"):

@@ -27,7 +27,7 @@ RUNS = {
     "no prefixes": ("sarathi(chunk_tokens=16)", UNSHARED),
     "reservations": ("orca(max_requests=12)", ROOMY),
     "by client": ("vllm + vtc", TIGHT),
-    "longest prefix": ("vllm + sglang", TIGHT),
+    "longest prefix": ("vllm + longest_prefix", TIGHT),
     "shortest prompt": ("vllm + shortest_prompt", TIGHT),
 }
 

@@ -30,7 +30,7 @@ _POLICIES = (
     "sarathi(chunk_tokens=16)",
     "orca(max_requests=6)",
     "vllm + vtc",
-    "vllm + sglang",
+    "vllm + longest_prefix",
     "vllm + shortest_prompt",
 )
 

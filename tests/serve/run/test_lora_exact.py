@@ -29,7 +29,7 @@ _RUNS = {
         EngineOptions(num_blocks=24, block_tokens=8, num_host_blocks=120),
     ),
     "chunks": ("sarathi(chunk_tokens=16)", _TIGHT),
-    "longest prefix": ("vllm + sglang", _TIGHT),
+    "longest prefix": ("vllm + longest_prefix", _TIGHT),
 }
 _NAMES = ("llama", "qwen2", "gpt2")
 

@@ -26,7 +26,8 @@ from trainyard.serve.run.tensor_parallel import TensorParallelModel
 
 _TESTED = [
     "llama",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "qwen2", "mixtral")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "mixtral")),
+    pytest.param("qwen2", marks=pytest.mark.long),
 ]
 
 
@@ -67,7 +68,7 @@ def test_adapters_are_refused(model: TensorParallelModel, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["first", "other"])
+@pytest.mark.parametrize("whom", [pytest.param("first", marks=pytest.mark.long), "other"])
 def test_when_a_process_is_killed_all_are_started_again(tmp_path: Path, whom: str):
     made("llama").save_pretrained(tmp_path)
     (prompt,) = drawn_prompts(1)

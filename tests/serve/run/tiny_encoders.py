@@ -61,7 +61,7 @@ def save_encoder(
     paths = ["", "1_Pooling", "2_Normalize"]
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(zip(paths, kinds, strict=False))
+        for i, (path, kind) in enumerate(zip(paths[: len(kinds)], kinds, strict=True))
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()

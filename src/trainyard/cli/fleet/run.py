@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.fleet.run.directory_backend import DirectoryBackend
     from trainyard.fleet.workload.job import Job
 
-__all__ = ["Options", "act"]
+__all__ = ["Options", "act", "outcome_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.workload.read import read_workload
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
-    from trainyard.report.fleet_league import ignored_lines, run_document
-    from trainyard.report.fleet_measured import measured_table, measurement_document
+    from trainyard.report.fleet_league import ignored_lines
 
     cluster = parse_cluster(options.cluster)
     scheduler = scheduler_of(options.policy, options.placement, options.round)
@@ -90,15 +89,23 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     if options.html is not None:
         screen.keep(_page(title, predicted, measured, facts), options.html)
-    document = facts | {
-        "trace": str(options.trace),
+    document: dict[str, Any] = facts | {"trace": str(options.trace)}
+    if options.measure:
+        document["alone"] = measured_document(jobs, costs)
+    return outcome_of(predicted=predicted, measured=measured, title=title, facts=document)
+
+
+def outcome_of(*, predicted: FleetRun, measured: FleetRun, title: str, facts: dict[str, Any]) -> Outcome:
+    """Put the run as it was predicted beside the run as it was; the document begins with these facts."""
+    from trainyard.report.fleet_league import run_document
+    from trainyard.report.fleet_measured import measured_table, measurement_document
+
+    runs = {
         "jobs": measurement_document(predicted, measured),
         "predicted": run_document(predicted),
         "measured": run_document(measured),
     }
-    if options.measure:
-        document["alone"] = measured_document(jobs, costs)
-    return Outcome(document, (measured_table(title, predicted, measured),))
+    return Outcome(facts | runs, (measured_table(title, predicted, measured),))
 
 
 def _costs(options: Options) -> Costs:

@@ -17,7 +17,8 @@ class ChunkOption:
     """Option of commands that let batch policies decide."""
 
     chunk: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """Tokens of a step, into which the policy cuts prompts: chunk_tokens of sarathi, max_batch_tokens of vllm."""
+    """Tokens of a step, into which the policy cuts prompts: chunk_tokens of sarathi and sglang, max_batch_tokens
+    of vllm."""
 
     def chunked(self, policies: str) -> str:
         """The policies with what the option says.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,10 @@ from trainyard.cli.quantities import Size
 from trainyard.cli.serve.cache_memory import cache_bytes
 
 if TYPE_CHECKING:
+    from trainyard.serve.costs.expected_error import ExpectedError
     from trainyard.serve.deployment import Deployment
 
-__all__ = ["DeployOptions", "deployment_document", "deployment_facts"]
+__all__ = ["DeployOptions", "deployment_document", "deployment_facts", "errors_to_expect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,9 @@ class DeployOptions:
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times: layer profiles, or an installed aiconfigurator_core. PATH:NAME chooses a model of
     the profiles, or a server of aiconfigurator. By default, times are predicted from the device's peak rates."""
+    host_time: Annotated[str, tyro.conf.arg(metavar="NAME")] = "overlapped"
+    """Time between steps in which devices wait for the host: overlapped (none), vllm-0.5, vllm-0.6, or seconds of a step
+    and of each request in it, such as 2ms+20us."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     tp: Annotated[int, tyro.conf.arg(metavar="N"), DEVICES] = 1
@@ -44,7 +49,8 @@ class DeployOptions:
     replicas: Annotated[int | None, tyro.conf.arg(metavar="N"), DEVICES] = None
     """Copies of the model, each on --tp x --pp x --dp devices; by default as many as the cluster has devices for."""
     cache_blocks: Annotated[int | None, tyro.conf.arg(metavar="N"), TOKENS] = None
-    """KV cache of a replica, in blocks; by default as many as fit beside the weights, which is the most."""
+    """KV cache of a replica, in blocks; by default as many as fit beside the weights and the activations of the largest
+    step. At most as many as fit beside the weights: a server's own number is taken."""
     cache_memory: Size | None = None
     """KV cache as memory on each device, such as 40GB, instead of --cache-blocks."""
     host_cache_memory: Size | None = None
@@ -59,8 +65,12 @@ class DeployOptions:
     lora_rank: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
     """Rank of the LoRA adapters, which decides how much memory they take and how long they load."""
 
-    def deployment(self) -> Deployment:
+    def deployment(self, policies: str) -> Deployment:
         """The deployment.
+
+        Parameters
+        ----------
+        policies : as `parse_policies` reads them; the largest step of any has room beside the KV cache.
 
         Raises
         ------
@@ -68,12 +78,16 @@ class DeployOptions:
             If options do not go together, or the model does not fit.
         """
         from trainyard.hardware.parse import parse_cluster
+        from trainyard.serve.catalog import parse_policies
+        from trainyard.serve.costs.host_time import host_time_of
         from trainyard.serve.deploy import deploy
+        from trainyard.serve.step_memory import largest_step
 
         return deploy(
             self.model,
             parse_cluster(self.cluster),
             kernels=self.kernels,
+            host_time=host_time_of(self.host_time),
             dtype=self.dtype,
             tensor_parallel=self.tp,
             pipeline_stages=self.pp,
@@ -87,6 +101,7 @@ class DeployOptions:
             max_model_len=self.max_model_len,
             max_loras=self.max_loras,
             lora_rank=self.lora_rank,
+            step=largest_step(policy for _, policy in parse_policies(policies)),
         )
 
 
@@ -111,6 +126,7 @@ def deployment_document(deployment: Deployment) -> dict[str, Any]:
         "usable_bytes": model.usable_bytes,
         "activation_bytes": model.activation_bytes,
         "step_time_from": model.source,
+        "described_kernels": dict(model.described),
         "placement": [list(group.devices) for group in deployment.placement().groups],
         "plan": model.plan.to_text() if model.plan is not None else "",
     }
@@ -129,3 +145,13 @@ def deployment_facts(deployment: Deployment) -> dict[str, str]:
         "max sequence length": f"{deployment.max_model_len:,} tokens",
         "step time": model.source,
     }
+
+
+def errors_to_expect(
+    deployment: Deployment, kernels: Path | None, policies: Iterable[str]
+) -> list[ExpectedError]:
+    """How far measured servers were from predictions like these; none for policies that no measured server has."""
+    from trainyard.serve.costs.expected_error import expected_errors
+    from trainyard.serve.costs.sources import time_source
+
+    return expected_errors(policies, deployment.model.has_experts, time_source(kernels))

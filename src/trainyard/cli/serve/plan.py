@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,8 +16,10 @@ from trainyard.cli.bounds import RATE, TOKENS
 from trainyard.cli.option_help import text_of_value
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.serve.deploying import errors_to_expect
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 from trainyard.cli.serve.simulate import Options as SimulateOptions
+from trainyard.progress import Progress
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -44,10 +46,13 @@ class Options(RequestOptions):
     """Share of the requests that must meet their objectives."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="A,B,...")] = None
     """Choose among these policies only, with the options given; by default all policies are tried, and options tuned."""
-    router: Annotated[str, tyro.conf.arg(metavar="NAME")] = "least_requests"
-    """How requests are spread over replicas, as in `serve simulate`."""
+    router: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How requests are spread over replicas, as in `serve simulate`; by default by least_requests, and beside it every
+    ratio of replicas for prompts to replicas for decodes is tried."""
     kernels: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of measured kernel times, as in `serve simulate`; by default times are predicted."""
+    host_time: Annotated[str, tyro.conf.arg(metavar="NAME")] = "overlapped"
+    """Time between steps in which devices wait for the host, as in `serve simulate`; by default none."""
     dtype: Annotated[str, tyro.conf.arg(metavar="NAME")] = "bfloat16"
     """Type of the weights: float32, float16, bfloat16, float8 or float4. The KV cache has at least 16 bits."""
     block_tokens: Annotated[int, tyro.conf.arg(metavar="N"), TOKENS] = 16
@@ -85,30 +90,49 @@ class Options(RequestOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Plan."""
-    from trainyard.hardware.parse import parse_cluster
-    from trainyard.report.serve_plan import plan_document, plan_tables, verdict
-    from trainyard.report.serve_plan_page import serve_plan_page
-    from trainyard.serve.errors import DoesNotFitError, ServeError
+    with screen.waiting("loading PyTorch") as progress:
+        from trainyard.serve.errors import DoesNotFitError
 
-    share, cluster = _share(options.share), parse_cluster(options.cluster)
+        share, cluster = _share(options.share), _cluster(options.cluster)
+        choices = _choices(options.policy)
+        objectives = options.objectives()
+        given = options.read_at_rate()
+        asked = {
+            "model": options.model,
+            "cluster": options.cluster,
+            "requests": given.document,
+            "objectives": objectives,
+        }
+        try:
+            plan = _planned(options, progress, given, cluster, share, choices)
+        except DoesNotFitError as error:
+            return Outcome(
+                {**asked, "fits": False, "is_met": False, "reason": str(error)}, failure=str(error)
+            )
+    return _outcome(options, screen, plan, given, asked)
+
+
+def _cluster(text: str) -> Cluster:
+    """Read a cluster of equal devices in equal nodes."""
+    from trainyard.hardware.parse import parse_cluster
+    from trainyard.serve.errors import ServeError
+
+    cluster = parse_cluster(text)
     sizes = {len(node.devices) for node in cluster.nodes}
     if len(sizes) > 1 or len({device.name for device in cluster.devices}) > 1:
         raise ServeError(
-            f"{options.cluster} has different devices, or nodes of different sizes; give a cluster of equal nodes"
+            f"{text} has different devices, or nodes of different sizes; give a cluster of equal nodes"
         )
-    choices = _choices(options.policy)
-    objectives = options.objectives()
-    given = options.read_at_rate()
-    asked = {
-        "model": options.model,
-        "cluster": options.cluster,
-        "requests": given.document,
-        "objectives": objectives,
-    }
-    try:
-        plan = _planned(options, screen, given, cluster, share, choices)
-    except DoesNotFitError as error:
-        return Outcome({**asked, "fits": False, "is_met": False, "reason": str(error)}, failure=str(error))
+    return cluster
+
+
+def _outcome(
+    options: Options, screen: Screen, plan: ServingPlan, given: GivenRequests, asked: Mapping[str, Any]
+) -> Outcome:
+    """Write the page and the placement of a plan, and return what is printed."""
+    from trainyard.report.serve_plan import plan_document, plan_tables, verdict
+    from trainyard.report.serve_plan_page import serve_plan_page
+
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
     if told := given.other_models(options.model):
@@ -130,10 +154,13 @@ def act(options: Options, screen: Screen) -> Outcome:
         **plan_document(plan),
         "simulated_by": command,
     }
+    expected = errors_to_expect(plan.deployment, options.kernels, (plan.policy,))
+    document["expected_errors"] = [each._asdict() for each in expected]
     failure = "" if plan.is_met else verdict(plan)
     if options.save is not None and plan.is_met:
         failure = _save(plan, screen, options.save)
     lines = given.left_out.lines() if given.left_out is not None else ()
+    lines = (*(f"expected error: {each}" for each in expected), *lines)
     tables = (title, *plan_tables(plan), *lines, f"simulate it with `{command}`")
     return Outcome(document, tables, failure)
 
@@ -141,9 +168,15 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _save(plan: ServingPlan, screen: Screen, path: Path) -> str:
     """Write the placement of a plan; return why that cannot be, or ""."""
     from trainyard.serve.placement_document import placement_text
+    from trainyard.serve.planning.search import pools_of
 
     if plan.deployment.model.data_parallel > 1:
         return f"nothing is saved to {path}: a placement has no ranks that share experts"
+    if pools_of(plan.best) is not None:
+        return (
+            f"nothing is saved to {path}: requests move from replicas for prompts to replicas for decodes, which `serve "
+            "run` does not do; plan with --router least_requests"
+        )
     screen.keep(placement_text(plan.deployment.placement()), path, "placement")
     return ""
 
@@ -159,10 +192,10 @@ def _simulation(options: Options, plan: ServingPlan, given: GivenRequests) -> st
         "dp": place.model.data_parallel,
         "replicas": place.num_replicas,
         "policy": plan.policy,
-        "router": options.router,
+        "router": plan.best.router,
     }
     of_requests = [each.name for each in fields(RequestOptions) if each.name != "json"]
-    shared = ("kernels", "dtype", "block_tokens", "max_model_len", *of_requests)
+    shared = ("kernels", "host_time", "dtype", "block_tokens", "max_model_len", *of_requests)
     wanted |= {name: getattr(options, name) for name in shared}
     if "time_scale" in given.document:
         wanted |= {"rate": None, "time_scale": given.document["time_scale"]}
@@ -182,20 +215,26 @@ def _word(option: str, value: object) -> str:
 
 def _planned(
     options: Options,
-    screen: Screen,
+    progress: Progress,
     given: GivenRequests,
     cluster: Cluster,
     share: float,
     choices: Sequence[PolicyChoice],
 ) -> ServingPlan:
+    from trainyard.serve.costs.host_time import host_time_of
     from trainyard.serve.deploy import served_model
-    from trainyard.serve.deployment import ServedModel
+    from trainyard.serve.deployment import ServedModel, split_text
     from trainyard.serve.planning.plan import plan_serving
     from trainyard.serve.router import router_of
 
-    router_of(options.router)
+    if options.router is not None:
+        router_of(options.router)
+    host_time = host_time_of(options.host_time)
 
     def split(tensor_parallel: int, pipeline_stages: int, data_parallel: int) -> ServedModel:
+        progress(
+            "planning", f"splitting the model: {split_text(tensor_parallel, pipeline_stages, data_parallel)}"
+        )
         return served_model(
             options.model,
             cluster,
@@ -204,22 +243,22 @@ def _planned(
             data_parallel=data_parallel,
             dtype=options.dtype,
             kernels=options.kernels,
+            host_time=host_time,
             block_tokens=options.block_tokens,
         )
 
-    with screen.waiting("planning") as progress:
-        return plan_serving(
-            tuple(given),  # a search goes through them many times
-            split,
-            cluster.num_devices,
-            choices,
-            node_size=len(cluster.nodes[0].devices),
-            share=share,
-            router=options.router,
-            block_tokens=options.block_tokens,
-            max_model_len=options.max_model_len,
-            tell=partial(progress, "simulating"),
-        )
+    return plan_serving(
+        tuple(given),  # a search goes through them many times
+        split,
+        cluster.num_devices,
+        choices,
+        node_size=len(cluster.nodes[0].devices),
+        share=share,
+        router=options.router,
+        block_tokens=options.block_tokens,
+        max_model_len=options.max_model_len,
+        tell=partial(progress, "simulating"),
+    )
 
 
 def _choices(policy: str | None) -> Sequence[PolicyChoice]:

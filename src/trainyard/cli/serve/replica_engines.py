@@ -12,6 +12,7 @@ import tyro
 
 from trainyard.cli.bounds import DEVICES, PROCESSES
 from trainyard.cli.serve.engine_options import LocalEngineOptions
+from trainyard.cli.serve.possible_models import made_for_each
 from trainyard.serve.errors import ServeError
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def local_engines(
     policy: str,
     placement: Placement,
     folder: Path,
+    failed: dict[str, str],
 ) -> Mapping[str, Sequence[EngineFactory]]:
     """How each replica of each model is computed on this machine.
 
@@ -143,20 +145,21 @@ def local_engines(
     policy : the name of one.
     placement : of all models.
     folder : an empty one, for what models with random weights need.
+    failed : gets why a model is not known or cannot be served so, by name; it is not among those that are returned.
 
     Raises
     ------
     ServeError
-        If a model is not known or cannot be served so, or there is no such device, or not enough memory.
+        If no model can be served, there is no such device, or not enough memory.
     """
     from trainyard.cli.serve.zoo_models import require_memory, saved_random_model
     from trainyard.serve.run.engine_process import EngineSpec
 
     num = sum(replica.num_devices for group in placement.groups for replica in group.replicas)
-    found: dict[str, Sequence[EngineFactory]] = {}
-    for name, model in models.items():
-        within = folder / str(len(found))
-        path = saved_random_model(model, within) if name in drawn else Path(model)
+    places = {name: folder / str(number) for number, name in enumerate(models)}
+
+    def engines(name: str, model: str) -> Sequence[EngineFactory]:
+        path = saved_random_model(model, places[name]) if name in drawn else Path(model)
         made: dict[int, EngineFactory] = {}
         replicas = []
         for replica, devices in _placed(placement, name):
@@ -169,8 +172,15 @@ def local_engines(
             if size not in made:
                 made[size] = _local_spec(options, path, policy, num, size, is_drawn=name in drawn)
             replicas.append(_on_device(made[size], options.device, devices[0]))
-        found[name] = replicas
-    require_memory({name: [each for each in found[name] if isinstance(each, EngineSpec)] for name in drawn})
+        return replicas
+
+    found = made_for_each(models, engines, failed)
+    specs = {
+        name: [each for each in found[name] if isinstance(each, EngineSpec)]
+        for name in drawn
+        if name in found
+    }
+    require_memory(specs)
     return found
 
 
@@ -181,6 +191,7 @@ def simulated_engines(
     cluster: str,
     placement: Placement,
     folder: Path,
+    failed: dict[str, str],
 ) -> Mapping[str, Sequence[EngineFactory]]:
     """How each replica of each model is simulated.
 
@@ -188,24 +199,24 @@ def simulated_engines(
     ----------
     cluster : as text, with the devices of the placement.
     folder : an empty one, for a tokenizer where a model has none of its own.
-    models, policy, placement : as of `local_engines`.
+    models, policy, placement, failed : as of `local_engines`.
 
     Raises
     ------
     ServeError
-        If a model does not fit on its devices, there are not enough of them, or options do not go together.
+        If no model fits on its devices, or options do not go together.
     """
     from trainyard.cli.serve.simulated_engine import simulated_spec
 
-    found: dict[str, Sequence[EngineFactory]] = {}
-    for name, model in models.items():
+    def engines(name: str, model: str) -> Sequence[EngineFactory]:
         replicas = [replica for replica, _ in _placed(placement, name)]
         made = {
             each: simulated_spec(options, model, policy, cluster, each, num, folder)
             for each, num in Counter(replicas).items()
         }
-        found[name] = [made[each] for each in replicas]
-    return found
+        return [made[each] for each in replicas]
+
+    return made_for_each(models, engines, failed)
 
 
 def check_devices(placement: Placement, cluster: Cluster) -> None:

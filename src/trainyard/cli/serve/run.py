@@ -93,20 +93,27 @@ def act(options: Options, screen: Screen) -> Outcome:
     logging.getLogger("trainyard.server").setLevel(logging.INFO)
 
     with tempfile.TemporaryDirectory(prefix="trainyard-trained-") as folder:
+        failed: dict[str, str] = {}
         if options.engine != "simulated":
-            models = with_trained_models(models, options.model_file, Path(folder), screen.say)
-        return _served(options, models, server_options, screen)
+            models = with_trained_models(models, options.model_file, Path(folder), screen.say, failed)
+        return _served(options, models, server_options, screen, failed)
 
 
 def _served(
-    options: Options, models: Mapping[str, str], server_options: ServerOptions, screen: Screen
+    options: Options,
+    models: Mapping[str, str],
+    server_options: ServerOptions,
+    screen: Screen,
+    failed: dict[str, str],
 ) -> Outcome:
-    """Serve models of folders and of the zoo."""
+    """Serve models of folders and of the zoo; tell clients which of them failed, and why."""
     from trainyard.serve.run.server.server import serve
 
     def on_ready(address: str, lengths: Mapping[str, int]) -> None:
         if options.json:
-            print(json.dumps({"address": address, "max_model_len": dict(lengths)}), flush=True)
+            print(
+                json.dumps({"address": address, "max_model_len": dict(lengths), "failed": failed}), flush=True
+            )
         loading.close()
         told = ", ".join(f"{name} (up to {length:,} tokens)" for name, length in lengths.items())
         screen.say(f"serving {told} on {address}/v1")
@@ -127,10 +134,10 @@ def _served(
     with tempfile.TemporaryDirectory(prefix="trainyard-models-") as folder, loading:
         screen.say(f"loading {', '.join(models)}")
         loading.enter_context(screen.waiting("loading models"))
-        engines = _engine_factories(options, models, drawn, placement, Path(folder))
+        engines = _engine_factories(options, models, drawn, placement, Path(folder), failed)
         for note in simulation_notes(placement) if options.engine == "simulated" else ():
             screen.say(note)
-        return Outcome({"drained": serve(engines, server_options, on_ready)})
+        return Outcome({"drained": serve(engines, server_options, on_ready, failed)})
 
 
 def _served_by_vllm(
@@ -224,16 +231,21 @@ def _models(options: Options) -> dict[str, str]:
 
 
 def _engine_factories(
-    options: Options, models: Mapping[str, str], drawn: Mapping[str, str], placement: Placement, folder: Path
+    options: Options,
+    models: Mapping[str, str],
+    drawn: Mapping[str, str],
+    placement: Placement,
+    folder: Path,
+    failed: dict[str, str],
 ) -> Mapping[str, Sequence[EngineFactory]]:
     """How each replica of each model is computed, by the name of the model."""
     if options.cluster is None:
-        return local_engines(options, models, drawn, options.policy, placement, folder)
+        return local_engines(options, models, drawn, options.policy, placement, folder, failed)
     if options.placement is not None:
         from trainyard.hardware.parse import parse_cluster
 
         check_devices(placement, parse_cluster(options.cluster))
-    return simulated_engines(options, models, options.policy, options.cluster, placement, folder)
+    return simulated_engines(options, models, options.policy, options.cluster, placement, folder, failed)
 
 
 def _drawn(options: Options, models: Mapping[str, str]) -> dict[str, str]:

@@ -12,11 +12,17 @@ import tyro
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.serve.chunk_option import ChunkOption
-from trainyard.cli.serve.deploying import DeployOptions, deployment_document, deployment_facts
+from trainyard.cli.serve.deploying import (
+    DeployOptions,
+    deployment_document,
+    deployment_facts,
+    errors_to_expect,
+)
 from trainyard.cli.serve.requests import GivenRequests, RequestOptions
 
 if TYPE_CHECKING:
     from trainyard.serve.compare import CannotRun, PolicyRun
+    from trainyard.serve.costs.expected_error import ExpectedError
     from trainyard.serve.deployment import Deployment
     from trainyard.serve.request_timeline import RequestTimeline
     from trainyard.serve.router import Router
@@ -63,7 +69,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.follow is not None:
         require_request(options.follow, given)
     with screen.waiting(f"working out the steps of {options.model}"):
-        deployment = options.deployment()
+        deployment = options.deployment(options.policy)
     _warn(options, screen, deployment, given)
     runs, cannot = _simulated(options, screen, given, deployment, router)
     left_out = given.left_out
@@ -84,20 +90,19 @@ def act(options: Options, screen: Screen) -> Outcome:
         why = f"no policy could serve: {cannot[0].name}: {cannot[0].why}"
         return Outcome(document | {"runs": []}, said, why)
     followed = _followed(options, screen, runs, given, deployment, router)
-    base = baseline_run(options.policy, runs, options.baseline)
-    if options.baseline is not None and base is None:
-        screen.say(f"warning: nothing is compared with --baseline {options.baseline!r}: it could not serve")
+    base = _baseline(options, screen, runs)
     title = f"{given.title}; {deployment} on {options.cluster}"
-    facts = _facts(options, deployment)
+    expected = errors_to_expect(deployment, options.kernels, [run.name for run in runs])
+    facts = _facts(options, deployment, expected)
     if options.html is not None:
         top = {"requests": given.title, **facts, "best": ranked_policies(runs)[0].name}
         page = serve_page(
             title, runs, top, followed=followed, left_out=left_out, baseline=base, cannot=cannot
         )
         screen.keep(page, options.html)
-    if options.csv is not None:
-        _write_csv(options.csv, screen, ranked_policies(runs))
+    _write_csv(options.csv, screen, ranked_policies(runs))
     found = {
+        "expected_errors": [each._asdict() for each in expected],
         "runs": [run_document(run, base) for run in ranked_policies(runs)] if options.json else [],
         "followed": followed_document(followed),
     }
@@ -108,6 +113,16 @@ def act(options: Options, screen: Screen) -> Outcome:
         (*serve_tables(title, runs, base, cannot), *told, *lines),
         "" if any(run.summary.num_served for run in runs) else f"no request was served: {said[0]}",
     )
+
+
+def _baseline(options: Options, screen: Screen, runs: Sequence[PolicyRun]) -> PolicyRun | None:
+    """The policy that others are compared with; it is said if it could not serve."""
+    from trainyard.serve.compare import baseline_run
+
+    base = baseline_run(options.policy, runs, options.baseline)
+    if options.baseline is not None and base is None:
+        screen.say(f"warning: nothing is compared with --baseline {options.baseline!r}: it could not serve")
+    return base
 
 
 def _chunked(options: Options) -> Options:
@@ -177,14 +192,17 @@ def _followed(
     return found
 
 
-def _facts(options: Options, deployment: Deployment) -> dict[str, str]:
-    """The deployment and the objectives, by name."""
-    objectives = options.objectives_text()
+def _facts(options: Options, deployment: Deployment, expected: Sequence[ExpectedError]) -> dict[str, str]:
+    """The deployment, the errors to expect, and the objectives, by name."""
+    others = {"expected error": "; ".join(map(str, expected)), "objectives": options.objectives_text()}
     facts = {**deployment_facts(deployment), "cluster": options.cluster}
-    return facts | ({"objectives": objectives} if objectives else {})
+    return facts | {name: text for name, text in others.items() if text}
 
 
-def _write_csv(path: Path, screen: Screen, runs: Sequence[PolicyRun]) -> None:
+def _write_csv(path: Path | None, screen: Screen, runs: Sequence[PolicyRun]) -> None:
+    """Write the requests of all policies, if a file is given."""
+    if path is None:
+        return
     from trainyard.report.serve_requests import write_requests
 
     with writing("table of requests", path):

@@ -41,10 +41,12 @@ def simulated_spec(
         If the model does not fit on the devices, there are not enough of them, or options do not go together.
     """
     from trainyard.hardware.parse import parse_cluster
+    from trainyard.serve.catalog import parse_policies
     from trainyard.serve.deploy import deploy
     from trainyard.serve.run.byte_tokenizer import save_byte_tokenizer
     from trainyard.serve.run.engine import EngineOptions
     from trainyard.serve.run.simulated_engine import SimulatedEngineSpec
+    from trainyard.serve.step_memory import largest_step
 
     found = deploy(
         model,
@@ -58,6 +60,7 @@ def simulated_spec(
         block_tokens=options.block_tokens or BLOCK_TOKENS,
         host_cache_bytes=options.host_cache_memory or 0,
         max_model_len=options.max_model_len,
+        step=largest_step(each for _, each in parse_policies(policy)),
     )
     _check_plan(replica, found.model.plan)
     engine = EngineOptions(found.num_blocks, found.block_tokens, found.num_host_blocks, found.max_model_len)

@@ -46,16 +46,17 @@ def _verify(lowered: Lowered) -> None:
     for segment in _segments(lowered):
         check_graph(segment.graph, f"stage {segment.stage} {segment.kind}")
         _check_collectives(segment, lowered.plan)
+    # What ops name is there: the checks that follow look it up.
+    _check_gradients(lowered)
     for rank, calls in enumerate(lowered.calls):
         _check_values(lowered, rank, calls)
-        _check_subjects(lowered, rank, calls)
         for name, graph in lowered.updates[rank].routines.items():
             check_graph(graph, f"rank {rank}, update {name}")
         if lowered.plan.schedule.has_updates:
             check_stage_updates(lowered, rank)
         else:
             check_update(lowered, rank)
-    _check_gradients(lowered)
+        _check_subjects(lowered, rank, calls)
     _check_deliveries(lowered)
     for rank, calls in enumerate(lowered.calls):
         _check_actions(lowered, rank, calls)

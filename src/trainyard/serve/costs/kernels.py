@@ -126,6 +126,25 @@ class StepGraph:
         return sum(shape.cached_per_token * num for shape, num in self.attention)
 
     @property
+    def num_kernels(self) -> dict[str, int]:
+        """Kernels of a step of requests that decode, by kind."""
+        kinds = {
+            "product": self.products,
+            "attention": self.attention,
+            "experts": self.experts,
+            "collective": (*self.all_reduces, *self.all_gathers),
+            "elementwise": self.pointwise,
+        }
+        found = {kind: sum(num for _, num in kernels) for kind, kernels in kinds.items()}
+        return {kind: num for kind, num in found.items() if num}
+
+    @property
+    def between_ranks(self) -> StepGraph:
+        """The collectives between data-parallel ranks: an all-gather of all tokens before each mixture, one after it."""
+        num_layers = sum(num for _, num in self.experts)
+        return StepGraph((), (), (), (), ((self.hidden, 2 * num_layers),), self.hidden, 0)
+
+    @property
     def lora_width(self) -> int:
         """Weights of a LoRA adapter of rank 1, of all products but those of experts and of last tokens."""
         return sum(
@@ -135,6 +154,10 @@ class StepGraph:
 
 class KernelTimes(Protocol):
     """Seconds of each kernel on one device, and of the collectives of a group."""
+
+    def described(self, graph: StepGraph) -> dict[str, int]:
+        """Kernels of a step of requests that decode whose times follow from the device's description, by kind."""
+        ...
 
     def product_s(self, num_rows: int, product: Product) -> float:
         """A matrix product."""

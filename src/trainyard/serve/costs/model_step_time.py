@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.serve.batch import CacheOp, WeightOp, WorkItem
+from trainyard.serve.costs.host_time import OVERLAPPED, HostTime
 from trainyard.serve.costs.kernels import KernelTimes, Product, StepGraph
 from trainyard.serve.errors import ServeError
 from trainyard.serve.request_state import RequestState
@@ -94,8 +95,8 @@ class GraphCosts:
         """In which tokens of all ranks go to their experts and come back: all of them to all, and sums of parts back."""
         if self.between_ranks is None:
             return 0.0
-        num_layers = sum(count for _, count in self.graph.experts)
-        return 2 * num_layers * self.between_ranks.all_gather_s(num * self.graph.hidden)
+        gathers = self.graph.between_ranks.all_gathers
+        return sum(count * self.between_ranks.all_gather_s(num * each) for each, count in gathers)
 
     def communication_s(self, num: int) -> float:
         """Collectives, and the send to the next stage, for so many tokens."""
@@ -172,13 +173,13 @@ class ModelStepTime(CopyTimes):
     Parameters
     ----------
     costs : the parts of a step's time.
-    overhead_s : added to every step.
+    host : the time after every step in which the devices wait for the host.
     copies : the attributes of `CopyTimes`, by name.
     """
 
-    def __init__(self, costs: StepCosts, overhead_s: float = 0.0, **copies: float) -> None:
+    def __init__(self, costs: StepCosts, host: HostTime = OVERLAPPED, **copies: float) -> None:
         super().__init__(**copies)
-        self.costs, self.overhead_s = costs, overhead_s
+        self.costs, self.host = costs, host
         self._tokens_s: dict[int, float] = {}
         self._sequences_s: dict[int, float] = {}
         self._experts_s: dict[int, float] = {}
@@ -192,7 +193,7 @@ class ModelStepTime(CopyTimes):
                 work = by_rank[state.rank] = _Work()
             work.num_items += 1
             work.num_tokens += stop - start
-            if stop - start == 1 and state.num_generated and stop == state.num_tokens:
+            if stop > state.num_prefill_tokens:
                 work.num_decodes += 1
                 work.num_cached += stop
             else:
@@ -221,7 +222,7 @@ class ModelStepTime(CopyTimes):
             by_rank.setdefault(requests[number].rank, []).append((stop - start, start))
         longest_s = max(map(self.costs.backward_s, by_rank.values()))
         num_tokens = sum(num for chunks in by_rank.values() for num, _ in chunks)
-        return longest_s + self._experts_of(num_tokens) + self.overhead_s
+        return longest_s + self._experts_of(num_tokens) + self.host.seconds(len(items))
 
     def _rank_s(self, work: _Work) -> float:
         """Of a rank, without experts."""
@@ -238,8 +239,12 @@ class ModelStepTime(CopyTimes):
         if num_tokens not in self._tokens_s:
             self._tokens_s[num_tokens] = self.costs.tokens_s(num_tokens)
         if num_sequences not in self._sequences_s:
-            self._sequences_s[num_sequences] = self.costs.sequences_s(num_sequences)
-        return self._tokens_s[num_tokens] + self._sequences_s[num_sequences] + self.overhead_s
+            self._sequences_s[num_sequences] = self._after_tokens_s(num_sequences)
+        return self._tokens_s[num_tokens] + self._sequences_s[num_sequences]
+
+    def _after_tokens_s(self, num_sequences: int) -> float:
+        """Of the kernels for last tokens, and of the host."""
+        return self.costs.sequences_s(num_sequences) + self.host.seconds(num_sequences)
 
 
 class PipelineStepTime:

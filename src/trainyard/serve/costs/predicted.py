@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.serve.costs.kernels import Attention, Experts, Product
+from trainyard.serve.costs.collectives import NodeCollectives
+from trainyard.serve.costs.kernels import Attention, Experts, Product, StepGraph
 from trainyard.serve.step_time import ATTENTION_BACKWARD
 
 __all__ = ["PredictedKernels"]
@@ -53,6 +55,9 @@ class PredictedKernels:
     def device(self) -> DeviceSpec:
         """The device; all of the group are alike."""
         return self.cluster.devices[0]
+
+    def described(self, graph: StepGraph) -> dict[str, int]:
+        return graph.num_kernels
 
     def product_s(self, num_rows: int, product: Product) -> float:
         return self._product_s(num_rows, product.width, product.columns, 1)
@@ -124,10 +129,22 @@ class PredictedKernels:
         return np.maximum(moving_s, computing_s) + self._kept_s(attention, num)
 
     def all_reduce_s(self, num_elements: int) -> float:
+        if self._in_node is not None:
+            return self._in_node.all_reduce_s(num_elements * _ACTIVATION_BYTES)
         return self._collective_s("all_reduce", num_elements)
 
     def all_gather_s(self, num_elements: int) -> float:
+        if self._in_node is not None:
+            return self._in_node.all_gather_s(num_elements * _ACTIVATION_BYTES)
         return self._collective_s("all_gather", num_elements)
+
+    @cached_property
+    def _in_node(self) -> NodeCollectives | None:
+        """Collectives of devices in one node; None for one device, and where only the links of the cluster are known."""
+        if self.num_devices == 1:
+            return None
+        found = NodeCollectives(self.cluster, self.num_devices, self._moved_s(0.0))
+        return found if found.is_known else None
 
     def send_s(self, num_elements: int) -> float:
         return self._collective_s("send", num_elements, (0, self.num_devices))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainyard.hardware.cluster import Cluster
+from trainyard.serve.costs.expected_error import TimeSource
 from trainyard.serve.costs.formats import FORMATS
 from trainyard.serve.costs.kernels import KernelTimes, StepGraph
 from trainyard.serve.costs.model_step_time import GraphCosts, StepCosts
@@ -22,7 +25,40 @@ from trainyard.serve.costs.tables.layer_profile import (
 )
 from trainyard.serve.errors import ServeError
 
-__all__ = ["step_costs"]
+__all__ = ["StepSource", "step_costs", "time_source"]
+
+
+_OF_LAYERS: dict[str, Any] = {"products": (), "attention": (), "experts": (), "pointwise": ()}
+"""What profiles of layers have instead of a graph's kernels: all but collectives."""
+
+
+class StepSource(NamedTuple):
+    """Where step times come from.
+
+    Attributes
+    ----------
+    text : in a few words.
+    described : kernels of a step whose times are predicted from the device's description, by kind.
+    """
+
+    text: str
+    described: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(
+        cls, text: str, launched: Sequence[tuple[StepGraph, KernelTimes]], is_measured: bool
+    ) -> StepSource:
+        """Say after a text about measured times how many kernels have none.
+
+        Parameters
+        ----------
+        launched : what is launched, and the seconds of each kernel.
+        """
+        described = _total(kernels.described(graph) for graph, kernels in launched)
+        if is_measured and described:
+            kinds = ", ".join(f"{num} {kind}" for kind, num in described.items())
+            text += f"; not measured but described: {sum(described.values())} kernels of a step ({kinds})"
+        return cls(text, tuple(described.items()))
 
 
 def step_costs(
@@ -33,10 +69,8 @@ def step_costs(
     weights: str,
     kernels: Path | None = None,
     data_parallel: int = 1,
-) -> tuple[tuple[StepCosts, ...], str]:
-    """The parts of a model's step time on each pipeline stage, and a few words about their source.
-
-    Stages that launch the same have one object.
+) -> tuple[tuple[StepCosts, ...], StepSource]:
+    """The parts of a model's step time on each pipeline stage, and their source.
 
     Parameters
     ----------
@@ -65,26 +99,51 @@ def step_costs(
             return _predicted(cluster, num_devices, weights)
         return _measured(tables, cluster, num_devices, weights)
 
-    between = times(data_parallel * tensor_parallel) if data_parallel > 1 else None
-    within, last = times(tensor_parallel), len(graphs) - 1
+    within, between = times(tensor_parallel), times(data_parallel * tensor_parallel)
+    between_ranks, last = between if data_parallel > 1 else None, len(graphs) - 1
     kinds = [(graph, stage < last) for stage, graph in enumerate(graphs)]
-    costs = {kind: GraphCosts(kind[0], within, kind[1], between) for kind in dict.fromkeys(kinds)}
-    beside = ""
-    if tables is not None:
-        families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
-        read = _measured(tables, cluster, tensor_parallel, weights).versions(families)
-        beside = f"kernels of {read} measured on {device}, in {tables.folder}"
+    costs = {kind: GraphCosts(kind[0], within, kind[1], between_ranks) for kind in dict.fromkeys(kinds)}
+    launched = [(graph, within) for graph in graphs]
+    if data_parallel > 1:
+        launched.append((graphs[0].between_ranks, between))
+    families = _families(graphs, tensor_parallel) if profile is None else ["comm"]
+    beside = "" if tables is None else _tables_text(tables, cluster, tensor_parallel, weights, families)
     if profile is None:
-        return tuple(costs[kind] for kind in kinds), beside or f"predicted from the description of {device}"
+        text = beside or f"predicted from the description of {device}"
+        return tuple(costs[kind] for kind in kinds), StepSource.of(text, launched, bool(beside))
     _check_profile(profile.folder, len(graphs), weights)
     meant = profile.named or _profiled(profile.folder, device, model)
-    collectives = costs[kinds[0]]
-    exchange = Exchange(collectives.communication_s, collectives.dispatched_s, data_parallel)
-    num_layers = sum(num for _, num in graphs[0].attention)
-    mixture = next(((each.num_experts, each.num_used) for each, _ in graphs[0].experts), (0, 0))
-    layers = read_layer_profile(profile.folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+    layers = _layers(profile.folder, device, meant, tensor_parallel, data_parallel, costs[kinds[0]])
     text = f"layers of {meant} measured on {device}, in {profile.folder}"
-    return (layers,), f"{text}; collectives: {beside}" if tables else text
+    text = f"{text}; collectives: {beside}" if beside else text
+    collectives = [(replace(graph, **_OF_LAYERS), kernels) for graph, kernels in launched]
+    return (layers,), StepSource.of(text, collectives, True)
+
+
+def _layers(
+    folder: Path, device: str, meant: str, tensor_parallel: int, data_parallel: int, others: GraphCosts
+) -> StepCosts:
+    """Measured layers of a model of a profile, with the collectives of another source."""
+    exchange = Exchange(others.communication_s, others.dispatched_s, data_parallel)
+    num_layers = sum(num for _, num in others.graph.attention)
+    mixture = next(((each.num_experts, each.num_used) for each, _ in others.graph.experts), (0, 0))
+    return read_layer_profile(folder, device, meant, tensor_parallel, num_layers, mixture, exchange)
+
+
+def _tables_text(
+    tables: _Source, cluster: Cluster, num_devices: int, weights: str, families: Sequence[str]
+) -> str:
+    """Say which versions of some tables are read."""
+    read = _measured(tables, cluster, num_devices, weights).versions(families)
+    return f"kernels of {read} measured on {cluster.devices[0].name}, in {tables.folder}"
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums by kind."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _predicted(cluster: Cluster, num_devices: int, weights: str) -> PredictedKernels:
@@ -139,6 +198,20 @@ def _sources(kernels: Path | None) -> tuple[_Source | None, _Source | None]:
             )
         found[is_profile] = source
     return found.get(True), found.get(False)
+
+
+def time_source(kernels: Path | None) -> TimeSource:
+    """The source of step times that `step_costs` takes.
+
+    Raises
+    ------
+    ServeError
+        If a folder is none, or there are two of one kind.
+    """
+    profile, tables = _sources(kernels)
+    if profile is not None:
+        return "layers"
+    return "kernels" if tables is not None else "device"
 
 
 def _folder(kernels: Path) -> _Source:

@@ -64,7 +64,10 @@ def bottlenecks_of(trial: Trial, requests: Sequence[TracedRequest]) -> tuple[Bot
             "KV cache size",
             "twice the KV cache",
             lambda: _slo_attainment(
-                replace(trial, deployment=replace(place, num_blocks=2 * place.num_blocks)), requests
+                replace(
+                    trial, deployment=replace(place, num_blocks=2 * place.num_blocks, fills_memory=False)
+                ),
+                requests,
             ),
         ),
         ("queueing", "evenly spaced arrivals", lambda: _slo_attainment(trial, _evenly(requests))),

@@ -96,4 +96,5 @@ def _decoding(number: int, prompt: int, length: int) -> RequestState:
     """A request with a sequence of so many tokens, of which only the last is not in the cache."""
     state = RequestState(number, Request(str(number), 0.0, prompt, length), 0.0)
     state.num_tokens, state.num_computed, state.num_generated = length, length - 1, max(1, length - prompt)
+    state.num_prefill_tokens = length - 1
     return state

@@ -36,20 +36,37 @@ exactly as long as it will be."""
 
 
 class _Admitted(NamedTuple):
-    """A request that runs.
+    """A request that runs, with all its samples; or one sequence that moved in from another instance.
 
     Attributes
     ----------
-    predicted_tokens : that were charged when it was admitted.
+    charged_tokens : generated tokens that are not charged as they come: predicted ones, which were charged when the
+        request was admitted, or those that were generated before the sequence moved in.
+    moved_in : whether it is one sequence of an instance that computed its prompt.
     """
 
     request: RequestState
-    predicted_tokens: float
+    charged_tokens: float
+    moved_in: bool = False
 
     @property
     def generated_tokens(self) -> int:
-        """Of all samples."""
-        return sum(each.num_generated for each in self.request.sequences)
+        """Of all samples, or of the sequence that moved in.
+
+        Of a request that goes on at another instance, whose steps are not seen here, the others count when it ends.
+        """
+        request = self.request
+        if self.moved_in or not (request.samples or len(request.route) > 1):
+            return request.num_generated
+        if len(request.route) > 1 and not request.has_ended:
+            return sum(min(each.num_generated, 1) for each in request.sequences)
+        return sum(each.num_generated for each in request.sequences)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all samples have all their tokens, or the sequence that moved in has."""
+        is_alone = self.moved_in or not self.request.samples
+        return self.request.is_finished if is_alone else self.request.has_ended
 
 
 @dataclass
@@ -58,15 +75,17 @@ class VirtualCounters:
 
     Attributes
     ----------
-    counter : c_i, by client, in the order in which they were first seen.
+    counter : c_i, by client.
     settled : the same without what was generated for requests that have not ended.
-    last : the client whose request was admitted last.
+    seen : how many clients were seen before each.
+    last : the client whose request was admitted or moved in last.
     running : requests that were admitted and have not ended.
     last_tokens : output tokens of the last requests of each client that ended.
     """
 
     counter: dict[str, float] = field(default_factory=dict)
     settled: dict[str, float] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
     last: str | None = None
     running: list[_Admitted] = field(default_factory=list)
     last_tokens: dict[str, deque[int]] = field(default_factory=dict)
@@ -107,21 +126,20 @@ class VTC(AdmissionHooks):
     def begin(self, draft: BatchDraft, state: VirtualCounters) -> None:
         """Charge what was generated since, and lift the counters of clients that come back (lines 3 to 12)."""
         self._count_generated(state)
-        if not draft.arrived:
-            return
-        queued = dict(draft.waiting_clients)
-        for client, num in Counter(each.request.client for each in draft.arrived).items():
-            queued[client] = queued.get(client, 0) - num
-        for each in draft.arrived:
-            client = each.request.client
-            if queued[client] <= 0:
-                self._lift(client, [other for other, num in queued.items() if num > 0], state)
-            queued[client] += 1
+        if draft.arrived:
+            self._arrive(draft, state)
+        if draft.moved_in:
+            self._move_in(draft, state)
 
     def next(self, draft: BatchDraft, state: VirtualCounters) -> RequestState | None:
-        """The first request of the client with the smallest counter (line 20); of equal ones, the first to come."""
-        firsts = (next(draft.waiting_of(client)) for client, _ in draft.waiting_clients)
-        return min(firsts, key=lambda each: (state.counter[each.request.client], each.number), default=None)
+        """The first request of the client with the smallest counter (line 20); of equal ones, the client first seen."""
+        counter, seen = state.counter, state.seen
+        client = min(
+            (client for client, _ in draft.waiting_clients),
+            key=lambda each: (counter[each], seen[each]),
+            default=None,
+        )
+        return None if client is None else next(draft.waiting_of(client))
 
     def admitted(self, request: RequestState, state: VirtualCounters) -> None:
         """Charge its prompt (line 24) and what is predicted, once."""
@@ -134,6 +152,30 @@ class VTC(AdmissionHooks):
             self._charge(request, service, state)
             state.last = request.request.client
 
+    def _arrive(self, draft: BatchDraft, state: VirtualCounters) -> None:
+        queued = dict(draft.waiting_clients)
+        for client, num in Counter(each.request.client for each in draft.arrived).items():
+            queued[client] = queued.get(client, 0) - num
+        for each in draft.arrived:
+            client = each.request.client
+            if queued[client] <= 0:
+                self._lift(client, [other for other, num in queued.items() if num > 0], state)
+            queued[client] += 1
+
+    def _move_in(self, draft: BatchDraft, state: VirtualCounters) -> None:
+        """Lift counters as if each sequence had arrived and been admitted at once."""
+        queued = [client for client, _ in draft.waiting_clients]
+        for each in draft.moved_in:
+            client = each.request.client
+            if client not in queued:
+                self._lift(client, queued, state)
+            self._go_on(each, state)
+            state.last = client
+
+    def _go_on(self, sequence: RequestState, state: VirtualCounters) -> None:
+        """Charge what this instance will generate of a sequence; the one that computed its prompt charges all of it."""
+        state.running.append(_Admitted(sequence, sequence.num_generated, moved_in=True))
+
     def _lift(self, client: str, others: list[str], state: VirtualCounters) -> None:
         least = 0.0
         if others:
@@ -144,6 +186,7 @@ class VTC(AdmissionHooks):
         if least > counter or client not in state.counter:
             state.settled[client] = state.settled.get(client, 0.0) + max(least - counter, 0.0)
             state.counter[client] = max(least, counter)
+            state.seen.setdefault(client, len(state.seen))
 
     def _count_generated(self, state: VirtualCounters) -> None:
         """Charge each request for tokens beyond the predicted ones (line 30); in the end, give back missing ones.
@@ -153,17 +196,18 @@ class VTC(AdmissionHooks):
         """
         running = []
         for each in state.running:
-            if each.request.has_ended:
+            if each.has_ended:
                 num, client = each.generated_tokens, each.request.request.client
-                state.settled[client] += self._service(each, num - each.predicted_tokens)
-                last = state.last_tokens.setdefault(client, deque(maxlen=self.predict_requests))
-                last.append(num)
+                state.settled[client] += self._service(each, num - each.charged_tokens)
+                if not each.moved_in:
+                    last = state.last_tokens.setdefault(client, deque(maxlen=self.predict_requests))
+                    last.append(num)
             else:
                 running.append(each)
         state.running = running
         state.counter = dict(state.settled)
         for each in running:
-            beyond = max(0.0, each.generated_tokens - each.predicted_tokens)
+            beyond = max(0.0, each.generated_tokens - each.charged_tokens)
             state.counter[each.request.request.client] += self._service(each, beyond)
 
     def _predicted_tokens(self, request: RequestState, state: VirtualCounters) -> float:

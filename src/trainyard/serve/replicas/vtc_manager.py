@@ -88,6 +88,9 @@ class QueueVTC(VTC):
     def admitted(self, request: RequestState, state: VirtualCounters) -> None:
         self._charge(request, self.prompt_weight * request.request.prompt_tokens, state)
 
+    def _go_on(self, sequence: RequestState, state: VirtualCounters) -> None:
+        """Nothing: `end` charges its decodes."""
+
     def end(self, draft: BatchDraft, state: VirtualCounters) -> None:
         for each in draft.computed:
             if each.num_generated:

@@ -1,66 +1,59 @@
-"""SGLang: hits in a cache that is small beside the tree of prefixes, and the most that there can be."""
+"""SGLang's server: the longest prompt that its estimate lets in beside one running request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
+from math import ceil
 
 from trainyard.published import PaperTable, Row
 from trainyard.serve.cache.block_cache import BlockCache
 from trainyard.serve.instance import Instance
-from trainyard.serve.policies.sglang import LongestPrefix
-from trainyard.serve.policies.vllm import vllm
+from trainyard.serve.policies.sglang import SGLang
 from trainyard.serve.reproduce.programs.vidur import STEP_TIME
 from trainyard.serve.requests.request import Request, TracedRequest
 from trainyard.serve.simulate import simulate_requests
 
-_ROOT, _BRANCH, _LEAF = 64, 64, 16
-"""Tokens that all prompts begin with, that those of a branch go on with, and at last of each."""
-_NUM_BLOCKS = 12  # of 16 tokens, where a prompt has 9
-_TREES = ((3, 40), (6, 5), (20, 5))
+_PROMPT = 10
+_CASES = ((40, 10), (100, 40), (300, 120))
+"""Blocks of one token, and tokens that each of both requests may generate."""
 
 
-def _prompts(num_branches: int, num_leaves: int) -> list[tuple[int, ...]]:
-    """In any order."""
-    prompts = [
-        (
-            *range(_ROOT),
-            *range(1000 * (branch + 1), 1000 * (branch + 1) + _BRANCH),
-            *(100_000 + 100 * branch + leaf,) * _LEAF,
-        )
-        for branch in range(num_branches)
-        for leaf in range(num_leaves)
-    ]
-    return [prompts[place] for place in np.random.default_rng(0).permutation(len(prompts)).tolist()]
-
-
-def _hits(prompts: list[tuple[int, ...]]) -> int:
-    """Tokens that were found, one request after the other."""
-    instance = Instance(vllm(max_requests=1, admission=LongestPrefix()), BlockCache(_NUM_BLOCKS, 16))
+def _is_admitted(num_blocks: int, max_tokens: int, prompt: int) -> bool:
+    """Whether the second of two prompts is computed in the second step."""
+    steps: list[tuple[int, ...]] = []
+    instance = Instance(SGLang(), BlockCache(num_blocks, 1))
     requests = [
-        TracedRequest(Request(str(number), 0.0, len(prompt), 1, prompt_ids=prompt), 1)
-        for number, prompt in enumerate(prompts)
+        TracedRequest(Request(str(number), 0.0, tokens, max_tokens), 3)
+        for number, tokens in enumerate((_PROMPT, prompt))
     ]
-    results = simulate_requests(requests, [instance], STEP_TIME, next_token=lambda _: 0)
-    return sum(each.cached_tokens for each in results.served)
+    simulate_requests(
+        requests,
+        [instance],
+        STEP_TIME,
+        seen=lambda _number, _at_s, batch: steps.append(tuple(item.request for item in batch.items)),
+    )
+    return steps[1] == (1,)
 
 
 def _rows() -> Iterator[Row]:
-    for num_branches, num_leaves in _TREES:
-        prompts = _prompts(num_branches, num_leaves)
-        tokens = sum(map(len, prompts))
-        once = _ROOT + num_branches * (_BRANCH + num_leaves * _LEAF)
-        label = f"{num_branches} branches of {num_leaves}"
-        yield Row(label, 100 * (1 - once / tokens), 100 * _hits(prompts) / tokens)
+    for num_blocks, max_tokens in _CASES:
+        # It needs its prompt, all that it may generate and a page, less than what is free and not estimated to be needed.
+        room = num_blocks - _PROMPT - 0.7 * (max_tokens - 1)
+        theirs = ceil(room) - 1 - max_tokens - 1
+        ours = max(
+            prompt
+            for prompt in range(1, num_blocks - max_tokens)
+            if _is_admitted(num_blocks, max_tokens, prompt)
+        )
+        yield Row(f"{num_blocks} blocks, {max_tokens} tokens of an answer", theirs, ours)
 
 
 TABLES = (
     PaperTable(
-        "Zheng et al., NeurIPS 2024, theorem 3.1: depth first, each edge of the tree of prefixes is computed once",
-        "% of the tokens of prompts that hit",
-        f"simulated, one request at a time, in a cache of {_NUM_BLOCKS} blocks of 16 tokens; prompts share {_ROOT} "
-        f"tokens, those of a branch {_BRANCH} more, and each has {_LEAF} of its own",
+        "SGLang 0.5, 2025, schedule_policy.py: a prompt is admitted if it, what it may generate and a page are less than "
+        "the free tokens without 0.7 of what running requests may still generate",
+        "longest prompt that is admitted, tokens",
+        f"simulated, beside one request with a prompt of {_PROMPT} tokens that has generated one, in blocks of one token",
         _rows,
         tolerance=1e-9,
     ),

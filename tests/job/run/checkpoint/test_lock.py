@@ -106,7 +106,7 @@ def test_it_is_held_as_long_as_a_process_that_was_started_with_it(tmp_path: Path
     with locked(tmp_path) as held:
         process = spawn.Process(target=_hold, args=(held, told))
         process.start()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="another run writes checkpoints to"):
         check_free(tmp_path)
     told.set()
     process.join()
@@ -143,5 +143,5 @@ def test_it_is_held_where_folders_are_not_locked(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lock, "lock_folder", lambda folder, how: None)
     with locked(tmp_path) as held:
         assert not held.note
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match="another run writes checkpoints to"):
             check_free(tmp_path)

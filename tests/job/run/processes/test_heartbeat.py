@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import plans
@@ -163,13 +164,18 @@ def test_the_system_says_whether_a_process_is_stopped_waits_or_works() -> None:
 
 
 def test_a_thread_gives_signs_while_a_process_computes() -> None:
+    """Until it has done that, or failed in it."""
     beats: list[int] = []
-    with beating(lambda: beats.append(0), 0.01):
+    threads = threading.enumerate()
+    with pytest.raises(KeyError), beating(lambda: beats.append(0), 0.01):  # noqa: PT012
         while len(beats) < 3:
             time.sleep(0.001)
+        raise KeyError
+    assert threading.enumerate() == threads
     after = len(beats)
-    time.sleep(0.02)
-    assert len(beats) == after
+    with beating(lambda: beats.append(0), 1e6):
+        assert len(beats) == after + 1  # the first at once
+    assert threading.enumerate() == threads
     heartbeats = Heartbeats([0], 0.01, 1.0)
     heartbeats.alive(0)
     while heartbeats._counts[0] < 3:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,21 +45,26 @@ def _where_it_listens(rank: int = 0) -> list[str]:
 
 
 def test_processes_of_a_group_listen_on_this_machine_only() -> None:
-    for found in run_ranks(2, _where_it_listens):
+    by_rank = run_ranks(2, _where_it_listens)
+    assert len(by_rank) == 2
+    for found in by_rank:
         assert found
         check_only_here(found)
 
 
-def _watched_batches(step):
+def _watched_batches(folder, step):
     if step == 1 and dist.is_initialized():
         found = _where_it_listens()
         assert found
         check_only_here(found)
+        (folder / str(dist.get_rank())).touch()
     return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
 
 
-def test_a_training_listens_on_this_machine_only() -> None:
-    train(plans.MODEL, plans.plan(data=2), FunctionData(_watched_batches), plans.config(2))
+def test_a_training_listens_on_this_machine_only(tmp_path: Path) -> None:
+    batches = partial(_watched_batches, tmp_path)
+    train(plans.MODEL, plans.plan(data=2), FunctionData(batches), plans.config(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]  # both have looked
 
 
 def test_ranks_with_a_folder_meet_in_a_file(tmp_path: Path) -> None:

@@ -219,7 +219,12 @@ def call_api(
     reasoning_parser: str = "",
     **more: Any,
 ) -> T:
-    """Let a test ask a server in this process."""
+    """Let a test ask a server in this process, which says when to come again where it makes sense, and only there."""
+
+    async def says_when(answer: httpx2.Response) -> None:
+        await answer.aread()
+        comes_again = answer.status_code in (429, 503) and "model_not_loaded" not in answer.text
+        assert ("retry-after" in answer.headers) == comes_again, answer.text
 
     async def run() -> T:
         model = HostedModel(
@@ -232,7 +237,9 @@ def call_api(
         )
         api = ApiServer({"tiny": model}, **more)
         transport = httpx2.ASGITransport(api.app, raise_app_exceptions=False)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", event_hooks={"response": [says_when]}
+        ) as client:
             return await work(client, api)
 
     return asyncio.run(run())

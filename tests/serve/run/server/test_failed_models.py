@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from tests.serve.run.server.served_api import COMPLETION
 
+from trainyard.cli.serve.possible_models import made_for_each
 from trainyard.serve.errors import ServeError
 from trainyard.serve.run.engine import EngineOptions
 from trainyard.serve.run.engine_client import EngineClient
@@ -32,7 +33,7 @@ def engine_of(folder: Path) -> RoutedEngines:
 def test_other_models_are_served(
     folder: Path, tokenizer: ModelTokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answers() -> tuple[Any, Any, Any]:
+    async def answers() -> tuple[Any, Any, Any, Any]:
         engines = {"tiny": engine_of(folder), "broken": engine_of(tmp_path)}
         api = ApiServer({name: HostedModel(name, tokenizer, engine) for name, engine in engines.items()})
         api.served.awaited.add("adapter")
@@ -42,19 +43,20 @@ def test_other_models_are_served(
             asked = [
                 await client.post("/v1/completions", json=COMPLETION | {"model": name}) for name in engines
             ]
-            ready = await client.get("/ready")
+            ready, models = await client.get("/ready"), await client.get("/v1/models")
         await asyncio.gather(*(engine.close() for engine in engines.values()))
-        return *asked, ready
+        return *asked, ready, models
 
     with caplog.at_level(logging.ERROR):
-        served, failed, ready = asyncio.run(answers())
+        served, failed, ready, models = asyncio.run(answers())
     assert served.status_code == 200
-    assert failed.status_code == 503
+    assert (failed.status_code, failed.headers.get("retry-after")) == (503, None)
     error = failed.json()["error"]
     assert error["code"] == "model_not_loaded"
     assert error["message"].startswith("broken could not be loaded: ")
     assert "has no config.json" in error["message"]
-    assert (ready.status_code, "broken" in ready.text, "adapter" in ready.text) == (503, True, False)
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "failed": ["broken"]})
+    assert [each["id"] for each in models.json()["data"]] == ["tiny"]
     assert "broken is not served, the other models are: " in caplog.text
 
 
@@ -67,3 +69,17 @@ def test_a_server_without_any_model_does_not_start(tokenizer: ModelTokenizer, tm
 
     with pytest.raises(ServeError, match=r"has no config\.json"):
         asyncio.run(started())
+
+
+def test_what_fails_for_some_models_leaves_them_out() -> None:
+    def made(name: str, model: str) -> str:
+        if model != "good":
+            raise ServeError(f"{name} is {model}")
+        return name.upper()
+
+    failed = {"before": "its checkpoint is damaged"}
+    models = {"a": "bad", "b": "good", "before": "good", "c": "worse"}
+    assert made_for_each(models, made, failed) == {"b": "B"}
+    assert failed == {"before": "its checkpoint is damaged", "a": "a is bad", "c": "c is worse"}
+    with pytest.raises(ServeError, match="a is bad"):
+        made_for_each({"a": "bad", "c": "worse"}, made, {})

@@ -80,7 +80,7 @@ def test_what_is_no_placement_is_refused(folder, tmp_path, capsys):
 def test_processes_of_a_placement_share_the_machine(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(10)))
     placement = placement_of(Path(_saved(tmp_path, _TWO)), {"tiny": str(folder)})
-    found = local_engines(_OPTIONS, {"tiny": str(folder)}, (), "vllm", placement, tmp_path)
+    found = local_engines(_OPTIONS, {"tiny": str(folder)}, (), "vllm", placement, tmp_path, {})
     one, two = found["tiny"]
     assert isinstance(one, EngineSpec)
     assert isinstance(two, EngineSpec)
@@ -93,7 +93,7 @@ def test_devices_are_those_of_cuda(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     placement = Placement(tuple(Group((device,), (Replica("tiny"),)) for device in (3, 1)))
     options = replace(_OPTIONS, device="cuda")
-    found = local_engines(options, {"tiny": str(folder)}, (), "vllm", placement, tmp_path)
+    found = local_engines(options, {"tiny": str(folder)}, (), "vllm", placement, tmp_path, {})
     assert [each.device for each in found["tiny"] if isinstance(each, EngineSpec)] == ["cuda:3", "cuda:1"]
 
 
@@ -164,7 +164,9 @@ def test_a_simulated_engine_is_what_was_planned(tmp_path, capsys, monkeypatch, c
 def test_stages_are_simulated_one_batch_after_the_other(tmp_path):
     placement = _planned("1x2xA100-80G", pipeline_stages=2)
     models = {"llama-tiny": "llama-tiny"}
-    (spec,) = simulated_engines(_OPTIONS, models, "vllm", "1x2xA100-80G", placement, tmp_path)["llama-tiny"]
+    (spec,) = simulated_engines(_OPTIONS, models, "vllm", "1x2xA100-80G", placement, tmp_path, {})[
+        "llama-tiny"
+    ]
     assert isinstance(spec, SimulatedEngineSpec)
     assert spec.pipeline_stages == 2
     engine = spec.make_engine()
@@ -181,7 +183,7 @@ def test_stages_are_simulated_one_batch_after_the_other(tmp_path):
     starts = _with(lambda each: replace(each, plan=_moved(each.plan)), placement)
     assert starts != placement
     with pytest.raises(ValueError, match="has stages that begin at lm_head"):
-        simulated_engines(_OPTIONS, models, "vllm", "1x2xA100-80G", starts, tmp_path)
+        simulated_engines(_OPTIONS, models, "vllm", "1x2xA100-80G", starts, tmp_path, {})
 
 
 def _moved(plan: Any) -> Any:

@@ -49,7 +49,7 @@ def _engine_steps(policy: str, num_blocks: int, prefix_caching: bool) -> list[St
         ("sarathi(chunk_tokens=40)", _TIGHT, False),
         ("orca(max_requests=8)", _TIGHT, False),
         ("vllm + vtc", _TIGHT, False),
-        ("vllm + sglang", _TIGHT, True),
+        ("vllm + longest_prefix", _TIGHT, True),
     ],
 )
 def test_batches_are_those_of_the_policy_and_tokens_those_of_transformers(

@@ -281,7 +281,8 @@ class ApiServer:
         if missing or self.app.is_draining:
             why = "the server is stopping" if self.app.is_draining else f"not ready: {listed(missing)}"
             return JSONResponse({"status": why}, 503, {"Retry-After": str(_RETRY_AFTER_S)})
-        return JSONResponse({"status": "ready"})
+        failed = sorted(self.served.failed)
+        return JSONResponse({"status": "ready"} | ({"failed": failed} if failed else {}))
 
     def _routes(self) -> FastAPI:
         app = FastAPI(title="Trainyard", docs_url=None, redoc_url=None, openapi_url=None)

@@ -58,13 +58,17 @@ class ServedModels:
 
     @property
     def cards(self) -> Sequence[Mapping[str, Any]]:
-        """All of them, as /v1/models has them."""
-        return [_card(model) for model in (*self.base.values(), *self._adapters.values())]
+        """All that could be loaded, as /v1/models has them."""
+        loaded = [model for name, model in self.base.items() if name not in self.failed]
+        return [_card(model) for model in (*loaded, *self._adapters.values())]
 
     @property
     def missing(self) -> Sequence[str]:
-        """Models that cannot be asked now, and adapters that the server is to begin with."""
-        return [name for name, model in self.base.items() if not model.engine.is_ready] + sorted(self.awaited)
+        """Models that cannot be asked yet, and adapters that the server is to begin with; none of those that failed."""
+        waiting = [
+            name for name, model in self.base.items() if not model.engine.is_ready and name not in self.failed
+        ]
+        return waiting + sorted(self.awaited)
 
     def find(self, name: str) -> HostedModel:
         """A model or adapter.
@@ -72,8 +76,10 @@ class ServedModels:
         Raises
         ------
         ApiError
-            If there is none of that name.
+            If there is none of that name, or it could not be loaded.
         """
+        if why := self.failed.get(name):
+            raise ApiError(503, f"{name} could not be loaded: {why}", code="model_not_loaded")
         found = self.base.get(name) or self._adapters.get(name)
         if found is None:
             known = listed((*self.base, *self._adapters))
@@ -90,8 +96,6 @@ class ServedModels:
             If there is none of that name, it could not be loaded, or its engine cannot be asked now.
         """
         model = self.find(name)
-        if why := self.failed.get(model.base):
-            raise ApiError(503, f"{name} could not be loaded: {why}", code="model_not_loaded")
         if not model.engine.is_ready:
             told = f"the engine of {name} is not ready; send the request again later"
             raise ApiError(503, told, code="not_ready", retry_after_s=_RETRY_AFTER_S)

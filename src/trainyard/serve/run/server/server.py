@@ -40,6 +40,7 @@ _MOST_CONNECTIONS = 4096
 _KEEP_ALIVE_S = 30
 _HEADER_TIMEOUT_S = 10.0
 _MOST_UNREAD_MS = 60_000
+_NOT_SERVED = "%s is not served, the other models are: %s"
 
 
 OnReady = Callable[[str, Mapping[str, int]], None]
@@ -110,7 +111,12 @@ class HttpServer(uvicorn.Server):
         return nullcontext()
 
 
-def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions, on_ready: OnReady) -> bool:
+def serve(
+    models: Mapping[str, Sequence[EngineFactory]],
+    options: ServerOptions,
+    on_ready: OnReady,
+    failed: dict[str, str] | None = None,
+) -> bool:
     """Serve until SIGTERM or SIGINT; return whether all running requests then ended in time.
 
     Parameters
@@ -118,6 +124,7 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
     models : how each replica is computed, by the name of the model.
     on_ready : is told the address, once models can be asked, and the longest sequence of each in tokens. Models that
         could not be loaded are not among them.
+    failed : why other models are not served, by name; gets those of ``models`` that cannot be loaded.
 
     Raises
     ------
@@ -132,7 +139,9 @@ def serve(models: Mapping[str, Sequence[EngineFactory]], options: ServerOptions,
             if not has_pooling(factories[0].folder):
                 reasoning_tokens(options.reasoning_parser, tokenizers[name].local)
     with listening(options.host, options.port) as listener:
-        return asyncio.run(_serve(models, tokenizers, options, listener, on_ready))
+        return asyncio.run(
+            _serve(models, tokenizers, options, listener, on_ready, {} if failed is None else failed)
+        )
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -161,6 +170,7 @@ async def _serve(
     options: ServerOptions,
     listener: socket.socket,
     on_ready: OnReady,
+    failed: dict[str, str],
 ) -> bool:
     engines = {
         name: RoutedEngines(
@@ -170,7 +180,10 @@ async def _serve(
         )
         for name, factories in models.items()
     }
+    for name, why in failed.items():
+        _LOG.error(_NOT_SERVED, name, why)
     api = _api(engines, tokenizers, options)
+    api.served.failed = failed
     server = HttpServer(api.app)
     ending = asyncio.Event()
 
@@ -189,11 +202,7 @@ async def _serve(
         await asyncio.wait((starting, serving, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            lengths = {
-                name: engine.max_model_len
-                for name, engine in engines.items()
-                if name not in api.served.failed
-            }
+            lengths = {name: engine.max_model_len for name, engine in engines.items() if name not in failed}
             on_ready(_address(options.host, listener.getsockname()[1]), lengths)
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             draining = asyncio.create_task(api.drain(options.drain_s))
@@ -255,7 +264,7 @@ async def _start(
             raise error
     for name, error in errors.items():
         served.failed[name] = str(error)
-        _LOG.error("%s is not served, the other models are: %s", name, error)
+        _LOG.error(_NOT_SERVED, name, error)
     for adapter in adapters:
         if adapter.base in served.failed:
             served.awaited.discard(adapter.name)
