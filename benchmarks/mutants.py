@@ -1,13 +1,14 @@
 """Small faults in the sources, one at a time, and which of them the tests of their room notice.
 
 Run `make mutants`, or `python benchmarks/mutants.py`. Lines are drawn over all rooms, each line with one small fault that
-changes what is run (`faults.py`). A first run of a room's tests finds which test runs which line (coverage); then every
-fault meets the tests that run its line, and, if none of these fails, all tests in files of those that run its file. Where a
-line runs at import, or in other processes only, the tests of its file stand for those of the line. A fault is noticed if a
-test fails. Compiled functions run as Python.
+changes the code that runs (`faults.py`). A first run of a room's default tests finds which test runs which line
+(coverage), and how long each test takes. Then every fault meets the tests that run its line: those of files with a
+similar name first, then the fastest, as many as take `--budget` seconds. Where a line runs only at import or in other
+processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails.
+Compiled functions run as Python in files that have some.
 
-Each process of the tests may spend `--limit` CPU-seconds: endless loops count as noticed. Faults that are argued to change
-nothing stand in `no_effect.json`, with the argument.
+A process that spends three times the budget in CPU-seconds is ended, and the fault counts as noticed: it made a loop
+endless. Faults that are argued to change nothing stand in `no_effect.json`, with the argument.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -55,6 +57,9 @@ TESTS = {
     "zoo": ("tests/zoo",),
 }
 """Rooms, folders of src/trainyard, and the folders of their tests."""
+
+_DEFAULT = "not slow and not long"
+_DURATION = re.compile(r"(?P<seconds>[\d.]+)s call +(?P<test>\S.*)")
 
 Outcome = Literal["noticed", "survived", "argued"]
 
@@ -125,12 +130,14 @@ class Tree:
         if shared.exists():
             (self.folder.parent / "shared").symlink_to(shared.resolve())
 
-    def pytest(self, arguments: Sequence[str], limit_s: int) -> subprocess.CompletedProcess[str]:
+    def pytest(
+        self, arguments: Sequence[str], limit_s: int, is_compiled: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         """Run tests, each process of them with a limit of CPU time."""
         environment = os.environ | {
             "PYTHONPATH": str(self.folder / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_DISABLE_JIT": "1",
+            "NUMBA_DISABLE_JIT": str(int(not is_compiled)),
             "OMP_NUM_THREADS": "1",
         }
         command = [
@@ -140,8 +147,6 @@ class Tree:
             "-q",
             "-p",
             "no:cacheprovider",
-            "--timeout",
-            "300",
             *arguments,
         ]
         return subprocess.run(
@@ -164,7 +169,8 @@ def map_room(room: str, tree: Tree, num_processes: int) -> Path:
     print(f"{room}: running its tests, to see which lines each of them runs", flush=True)
     done = tree.pytest(
         [
-            *_folders(tree, room), "-m", "not long", "-n", str(num_processes), "--dist", "worksteal",
+            *_folders(tree, room), "-m", _DEFAULT, "-n", str(num_processes), "--dist", "worksteal",
+            "--durations=0", "--durations-min=0.02",
             f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
         ],
         10**6,
@@ -172,10 +178,14 @@ def map_room(room: str, tree: Tree, num_processes: int) -> Path:
     made = tree.folder / ".coverage"
     if not made.exists():
         raise SystemExit(f"{room}: its tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    print(f"{room}: {done.stdout.strip().splitlines()[-1]}", flush=True)
     shutil.move(made, kept)
-    failing = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    kept.with_suffix(".failing").write_text("\n".join(failing))
+    lines = done.stdout.splitlines()
+    failing = [
+        line.split(" ", 1)[1].partition(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR "))
+    ]
+    seconds = {found["test"]: float(found["seconds"]) for found in map(_DURATION.fullmatch, lines) if found}
+    print(f"{room}: {len(seconds)} tests take {sum(seconds.values()):.0f} s; {len(failing)} fail", flush=True)
+    kept.with_suffix(".json").write_text(json.dumps({"failing": failing, "seconds": seconds}))
     return kept
 
 
@@ -184,62 +194,61 @@ def _folders(tree: Tree, room: str) -> list[str]:
 
 
 class Reach:
-    """Which tests run a line, and which a file."""
+    """Tests that run a line, and tests that run a file; all that failed without a fault are left out."""
 
     def __init__(self, kept: Path) -> None:
         self._data = coverage.CoverageData(str(kept))
         self._data.read()
-        self._failing = set(kept.with_suffix(".failing").read_text().splitlines())
+        noted = json.loads(kept.with_suffix(".json").read_text())
+        self._failing, self._seconds = set(noted["failing"]), noted["seconds"]
         self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
 
-    def of(self, path: str, line: int) -> tuple[list[str], list[str]]:
-        """The tests that run a line, and all that run its file."""
+    def tests(self, path: str, line: int, budget_s: float) -> list[str]:
+        """Tests for a line, those that notice a fault most probably first, as many as take a budget of seconds."""
         measured = self._by_end.get(path.removeprefix("src/trainyard/"))
         lines = self._data.contexts_by_lineno(measured) if measured else {}
-        of_line = self._tests(lines.get(line, ()))
-        of_file = self._tests({each for contexts in lines.values() for each in contexts})
-        return of_line, of_file
+        names = self._names(lines.get(line, ())) or self._names(
+            each for contexts in lines.values() for each in contexts
+        )
+        names = names or self._names(self._data.measured_contexts())
+        words = set(Path(path).stem.split("_")) | set(Path(path).parent.name.split("_"))
 
-    def _tests(self, contexts: Iterable[str]) -> list[str]:
-        names = {each.partition("|")[0] for each in contexts if each}
-        return sorted(names - self._failing)
+        def likely(name: str) -> tuple[int, float, str]:
+            alike = len(words & set(Path(name.partition("::")[0]).stem.split("_")))
+            return -alike, self._seconds.get(name, 0.0), name
+
+        found, sum_s = [], 0.0
+        for name in sorted(names, key=likely):
+            sum_s += self._seconds.get(name, 0.01)
+            if sum_s > budget_s and found:
+                break
+            found.append(name)
+        return found
+
+    def _names(self, contexts: Iterable[str]) -> set[str]:
+        return {each.partition("|")[0] for each in contexts if each} - self._failing
 
 
-def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, limit_s: int) -> bool:
+def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
     """Whether a test fails with a fault."""
     file = tree.folder / mutant.path
     source = (ROOT / mutant.path).read_text()
     changed = with_fault(source, mutant.fault)
     assert changed is not None
+    listing = tree.folder.parent / "tests.txt"
+    listing.write_text("\n".join(reach.tests(mutant.path, mutant.fault.line, budget_s)))
     file.write_text(changed)
     try:
-        return any(_fails(tests, tree, limit_s) for tests in _rounds(mutant, reach, tree))
+        is_compiled = "trainyard.compiling" not in source
+        done = tree.pytest(["-x", "-m", _DEFAULT, f"@{listing}"], 3 * budget_s, is_compiled)
+        return done.returncode not in (0, 5)
     finally:
         file.write_text(source)
 
 
-def _rounds(mutant: Mutant, reach: Reach, tree: Tree) -> Iterator[list[str]]:
-    """Tests, those that notice a fault most probably first."""
-    of_line, of_file = reach.of(mutant.path, mutant.fault.line)
-    words = set(Path(mutant.path).stem.split("_"))
-
-    def likely(name: str) -> tuple[int, str]:
-        return -len(words & set(Path(name.partition("::")[0]).stem.split("_"))), name
-
-    if of_line:
-        yield sorted(of_line, key=likely)
-    files = {name.partition("::")[0] for name in of_line or of_file}
-    yield sorted(files, key=likely) if files else _folders(tree, mutant.room)
-
-
-def _fails(tests: Sequence[str], tree: Tree, limit_s: int) -> bool:
-    listing = tree.folder.parent / "tests.txt"
-    listing.write_text("\n".join(tests))
-    done = tree.pytest(["-x", "-m", "not long", f"@{listing}"], limit_s)
-    return done.returncode not in (0, 5)
-
-
-def outcomes(mutants: Sequence[Mutant], num_processes: int, limit_s: int) -> Iterator[tuple[Mutant, Outcome]]:
+def outcomes(
+    mutants: Sequence[Mutant], num_processes: int, budget_s: int
+) -> Iterator[tuple[Mutant, Outcome]]:
     """What becomes of each fault, in the order in which that is known."""
     argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
     trees: SimpleQueue[Tree] = SimpleQueue()
@@ -254,7 +263,7 @@ def outcomes(mutants: Sequence[Mutant], num_processes: int, limit_s: int) -> Ite
     def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
         tree = trees.get()
         try:
-            if is_noticed(mutant, tree, reaches[mutant.room], limit_s):
+            if is_noticed(mutant, tree, reaches[mutant.room], budget_s):
                 return mutant, "noticed"
             return mutant, "argued" if mutant.name in argued else "survived"
         finally:
@@ -296,7 +305,9 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=52)
     options.add_argument("--rooms", default=",".join(TESTS), help="names, separated by commas")
     options.add_argument("--processes", type=int, default=2)
-    options.add_argument("--limit", type=int, default=300, help="CPU-seconds of a process of tests")
+    options.add_argument(
+        "--budget", type=int, default=100, help="seconds of tests that a fault meets at most"
+    )
     options.add_argument("--map-again", action="store_true", help="see anew which tests run which lines")
     given = options.parse_args()
     rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
@@ -304,7 +315,7 @@ def main() -> None:
         shutil.rmtree(MAPS)
     mutants = drawn(num, given.seed, rooms)
     found: list[tuple[Mutant, Outcome]] = []
-    for mutant, outcome in outcomes(mutants, given.processes, given.limit):
+    for mutant, outcome in outcomes(mutants, given.processes, given.budget):
         found.append((mutant, outcome))
         place = f"{mutant.path}:{mutant.fault.line}"
         print(
