@@ -1,8 +1,8 @@
 """Small faults for one line of Python: what `mutants` puts into the sources, one at a time.
 
-The operators of cosmic-ray that make a plausible slip are taken: an off by one, `<` for `<=`, `+` for `-`, `and` for `or`,
-a condition turned round. Four more stand here: a term left out, a statement left out, `min` for `max`, and a field for
-another.
+The operators of cosmic-ray that make a plausible slip are taken: an off by one, `<` for `<=`, `+` for `-`, `and` for
+`or`, a condition turned round. Four more stand here: a term left out, a statement left out, `min` for `max`, and a field
+for another.
 """
 
 from __future__ import annotations

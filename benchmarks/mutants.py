@@ -37,7 +37,7 @@ try:
     import coverage
     from faults import Fault, faults_of, with_fault
 except ImportError as error:
-    not_here(f"{error.name} is not installed; pip install -e '.[mutants]'")
+    not_here(f"{error.name} is not installed; pip install -e '.[dev]'")
 
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = ROOT / ".mutants"
@@ -194,7 +194,10 @@ def _folders(tree: Tree, room: str) -> list[str]:
 
 
 class Reach:
-    """Tests that run a line, and tests that run a file; all that failed without a fault are left out."""
+    """Tests that run a line, and tests that run a file.
+
+    What failed without a fault where compiled functions run as Python is left out where they do so again.
+    """
 
     def __init__(self, kept: Path) -> None:
         self._data = coverage.CoverageData(str(kept))
@@ -203,7 +206,7 @@ class Reach:
         self._failing, self._seconds = set(noted["failing"]), noted["seconds"]
         self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
 
-    def tests(self, path: str, line: int, budget_s: float) -> list[str]:
+    def tests(self, path: str, line: int, budget_s: float, is_compiled: bool) -> list[str]:
         """Tests for a line, those that notice a fault most probably first, as many as take a budget of seconds."""
         measured = self._by_end.get(path.removeprefix("src/trainyard/"))
         lines = self._data.contexts_by_lineno(measured) if measured else {}
@@ -217,8 +220,9 @@ class Reach:
             alike = len(words & set(Path(name.partition("::")[0]).stem.split("_")))
             return -alike, self._seconds.get(name, 0.0), name
 
-        found, sum_s = [], 0.0
-        for name in sorted(names, key=likely):
+        found: list[str] = []
+        sum_s = 0.0
+        for name in sorted(names if is_compiled else names - self._failing, key=likely):
             sum_s += self._seconds.get(name, 0.01)
             if sum_s > budget_s and found:
                 break
@@ -226,7 +230,7 @@ class Reach:
         return found
 
     def _names(self, contexts: Iterable[str]) -> set[str]:
-        return {each.partition("|")[0] for each in contexts if each} - self._failing
+        return {each.partition("|")[0] for each in contexts if each}
 
 
 def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
@@ -236,10 +240,11 @@ def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
     changed = with_fault(source, mutant.fault)
     assert changed is not None
     listing = tree.folder.parent / "tests.txt"
-    listing.write_text("\n".join(reach.tests(mutant.path, mutant.fault.line, budget_s)))
+    is_compiled = "trainyard.compiling" not in source
+    tests = reach.tests(mutant.path, mutant.fault.line, budget_s, is_compiled)
+    listing.write_text("\n".join(tests))
     file.write_text(changed)
     try:
-        is_compiled = "trainyard.compiling" not in source
         done = tree.pytest(["-x", "-m", _DEFAULT, f"@{listing}"], 3 * budget_s, is_compiled)
         return done.returncode not in (0, 5)
     finally:
