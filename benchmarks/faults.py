@@ -181,6 +181,11 @@ def _operators() -> dict[str, Operator]:
     return {name: make() for name, make in (taken | _OWN).items()}
 
 
+def _is_code(node: Any) -> bool:
+    """Return whether a node is more than a sign in a list of parameters, such as the `*` before those by name."""
+    return node.parent is None or node.parent.type not in ("parameters", "typedargslist", "varargslist")
+
+
 def faults_of(source: str) -> list[Fault]:
     """Every small fault that a file may get; decorators stay as they are."""
     nodes, found = list(ast_nodes(get_ast(source))), []
@@ -191,11 +196,13 @@ def faults_of(source: str) -> list[Fault]:
         for line in range(node.start_pos[0], node.end_pos[0])
     }
     for name, operator in _operators().items():
-        places = [place for node in nodes for place in operator.mutation_positions(node)]
+        places = [
+            place if _is_code(node) else None for node in nodes for place in operator.mutation_positions(node)
+        ]
         found += [
             Fault(name, number, place[0][0])
             for number, place in enumerate(places)
-            if place[0][0] not in left_out
+            if place is not None and place[0][0] not in left_out
         ]
     return found
 
