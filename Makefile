@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE =
 INSTALLED = $(VENV)/.installed
 ON_PATH = @echo 'To have `trainyard` on the PATH of this shell: source $(VENV)/bin/activate'
 
-.PHONY: run test test-slow test-long lint docs site install vllm clean
+.PHONY: run test test-slow test-long mutants lint docs site install vllm clean
 
 run: $(INSTALLED)        ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60 --warmup-steps 10 --clip-norm 1
@@ -21,6 +21,9 @@ test-slow: $(INSTALLED)  ## the long tests
 
 test-long: $(INSTALLED)  ## what CI cannot afford: see the README
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+mutants: $(INSTALLED)    ## put small faults into the sources, one at a time, and see which of them the tests notice
+	$(BIN)/python benchmarks/mutants.py
 
 lint: $(INSTALLED)       ## format, lint, types, layers
 	$(BIN)/ruff format --check .

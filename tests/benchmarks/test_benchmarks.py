@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = sorted(file.stem for file in BENCHMARKS.glob("*.py") if file.stem != "record")
+SCRIPTS = sorted(file.stem for file in BENCHMARKS.glob("*.py") if file.stem not in ("record", "faults"))
 NOT_HERE = 3
 N = r"[+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?"
 """A number, as `format` writes it."""
@@ -68,6 +68,14 @@ RUNS = {
             rf"^  predicted_mean_jct_s {N}, .*pairs_in_order [01], worst_loss_error {N}$",
         ),
         slow="a training is measured for 20 s, and seven of them start",
+    ),
+    "mutants": Run(
+        (
+            r"^reading: running its tests, to see which lines each of them runs$",
+            rf"^1 of 2: (noticed|survived|argued): src/trainyard/reading/\S+\.py:{N}: \w+: ",
+            rf"^reading +{N} of 2 noticed: {N}%$",
+        ),
+        slow="the tests of a room run, with a note of each line",
     ),
     "predict": Run(
         (

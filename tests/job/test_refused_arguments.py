@@ -33,7 +33,9 @@ def planned():
         (lambda p: ty.simulate(p.plan, MODEL, 2), "cluster is of type int"),
         (lambda p: ty.train(MODEL.module, p.plan, DATA, CONFIG), "model is of type .* or a function that builds one"),
         (lambda p: ty.train(MODEL, p, DATA, CONFIG), "plan is of type .*Planned; allowed is a Plan: the attribute plan"),
-        (lambda p: ty.train(MODEL, p.plan, [1, 2], CONFIG), r"data is of type list; allowed is data with batch\(step\)"),
+        (lambda p: ty.train(MODEL, p.plan, 3, CONFIG), r"data is of type int; allowed is a function data\(step\)"),
+        (lambda p: ty.train(MODEL, p.plan, {"x": 1}, CONFIG), "data is of type dict; allowed is a function"),
+        (lambda p: ty.train(MODEL, p.plan, "rows.csv", CONFIG), "data is of type str; allowed is a function"),
         (lambda p: ty.train(MODEL, p.plan, DATA, {"steps": 1}), "config is of type dict; allowed is a TrainConfig"),
     ],
 )  # fmt: skip

@@ -55,6 +55,12 @@ def test_who_never_waits_beside_others_does_not_compete():
     assert math.isnan(fairness(one_after_the_other))
 
 
+def test_clients_that_compete_without_service_are_served_alike():
+    """From 0 to 1 s both wait for their first step, and afterwards nobody does."""
+    served = [_served("a", (0.0, 1.0, 2.0, 2.0), 1), _served("b", (0.0, 1.0, 2.0, 2.0), 1)]
+    assert fairness(served) == 1.0
+
+
 def test_weights_may_be_very_small():
     """Squares of what such a weight gives would be too large for a number."""
     served = [

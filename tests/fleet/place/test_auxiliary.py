@@ -80,6 +80,10 @@ def test_it_is_said_where_gib_are_taken_for_gb() -> None:
     assert not memory_in_doubt(jobs, parse_cluster("2x8@240GB"))  # that is another matter
     assert not memory_in_doubt(jobs, parse_cluster("2x8"))
     assert not whole_nodes_in_doubt(jobs, parse_cluster("2x8@480GB"))
+    larger = declared_job("larger", 0, 1, 10, memory_bytes=120 * 2**30)
+    said = memory_in_doubt([jobs[0], larger], parse_cluster("2x8@480GB+2x4@480GB"))
+    assert "its share of a node, 60 GB" in said
+    assert "2 of 2, the first for 60 GiB" in said
 
 
 @pytest.mark.parametrize(

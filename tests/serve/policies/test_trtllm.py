@@ -43,6 +43,17 @@ def test_prompts_are_cut_at_a_multiple_of_a_block_where_that_is_enabled():
     ]
 
 
+def test_decodes_come_before_prompts_that_have_begun():
+    """Blocks of 4, 7 tokens: after 4, r0 has 7 left, which would be all of a step; r1 decodes first, and 4 go on."""
+    instance = Checked(TensorRTLLM(max_batch_tokens=7, chunked_prefill=True), 100, 4)
+    instance.run([request(0, 0.0, 11, 1, 1), request(1, 0.0, 3, 3, 3)])
+    assert _steps(instance) == [
+        [(0, 0, 4), (1, 0, 3)],
+        [(0, 4, 8), (1, 3, 4)],
+        [(0, 8, 11), (1, 4, 5)],
+    ]
+
+
 def test_a_prompt_that_no_step_has_room_for_is_refused():
     instance = Checked(TensorRTLLM(max_batch_tokens=10), 100, 1)
     results = instance.run(

@@ -195,7 +195,7 @@ def test_a_state_that_would_be_run_as_code_and_an_empty_stream_are_refused() -> 
             "DistributedSampler.* shuffle=True",
         ),
         (iter([1]), DataError, "can be read once only"),
-        (3, TypeError, r"the data is a int; give a function data\(step\), a Dataset"),
+        (3, TypeError, r"data is of type int; allowed is a function data\(step\), a Dataset"),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused_with_a_remedy(

@@ -21,6 +21,7 @@ from trainyard.serve.run.model_tokenizer import ModelTokenizer
 from trainyard.serve.run.outputs import NewToken
 from trainyard.serve.run.reasoning_tokens import ReasoningTokens
 from trainyard.serve.run.sampling import OutputForm, SamplingParams
+from trainyard.serve.run.server.chat_messages import ChatMessage
 from trainyard.serve.run.server.reasoning import reasoning_of_answers, reasoning_tokens
 
 _BEGIN, _END = VOCABULARY, VOCABULARY + 1
@@ -109,6 +110,12 @@ def test_tags_in_earlier_messages_are_no_reasoning_of_the_answer(reasoner):
     tokens = [*reasoner.encode("<think>why</think>so"), END]
     more = {"messages": [*messages, before, *messages]}
     assert said(answered(reasoner, "qwen3", tokens, more)[0]) == ("why", "so")
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_a_template_is_given_earlier_reasoning_under_either_name(name):
+    message = ChatMessage.model_validate({"role": "assistant", "content": "x", name: "why"})
+    assert message.for_template() == {"role": "assistant", "content": "x", "reasoning_content": "why"}
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,7 @@ class Checkpointer:
             _remove(left)
 
     def save(
-        self,
-        step: int,
-        batch: Mapping[str, int],
-        position: str = "",
-        evaluations: tuple[Evaluated, ...] = (),
+        self, step: int, batch: Mapping[str, int], position: str, evaluations: tuple[Evaluated, ...]
     ) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
 

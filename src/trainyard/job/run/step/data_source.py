@@ -24,6 +24,7 @@ from trainyard.job.run.step.data_stream import DataStream
 from trainyard.job.run.step.dataset_rows import DatasetRows, Workers, collate_columns
 from trainyard.job.run.step.repeatable import Repeatable
 from trainyard.job.run.step.row_order import RowOrder
+from trainyard.reading.arguments import WrongTypeError
 
 __all__ = ["LazyData", "Source", "as_data", "collate_of", "plain_data"]
 
@@ -83,7 +84,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     DataError
         If the loader's batches have another number of rows, it divides rows over processes by itself, or its last batch
         of an epoch is shorter.
-    TypeError
+    WrongTypeError
         If it is none of these.
     """
     if has_columns(source):
@@ -101,6 +102,8 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
             return data
         if callable(source):
             return FunctionData(source)
+    if isinstance(source, str | bytes | Mapping):  # whose letters or keys are no rows
+        raise WrongTypeError(f"data is of type {type(source).__name__}; allowed is {_KNOWN}")
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return DatasetRows(source, RowOrder(len(source), num_rows, True, seed))
     if hasattr(source, "__iter__"):
@@ -110,7 +113,7 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
                 "that it is made of, which can be iterated again"
             )
         return DataStream(source, seed)
-    raise TypeError(f"the data is a {type(source).__name__}; give {_KNOWN}")
+    raise WrongTypeError(f"data is of type {type(source).__name__}; allowed is {_KNOWN}")
 
 
 def has_columns(source: Source) -> bool:

@@ -1,0 +1,338 @@
+"""Small faults in the sources, one at a time, and which of them the tests of their room notice.
+
+Run `make mutants`, or `python benchmarks/mutants.py`. Lines are drawn over all rooms, each line with one small fault that
+changes the code that runs (`faults.py`). A first run of a room's default tests finds which test runs which line
+(coverage), and how long each test takes. Then every fault meets the tests that run its line: those of files with a
+similar name first, then the fastest, as many as take `--budget` seconds. Where a line runs only at import or in other
+processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails.
+Compiled functions run as Python in files that have some.
+
+A process that spends three times the budget in CPU-seconds is ended, and the fault counts as noticed: it made a loop
+endless. Faults that are argued to change nothing stand in `no_effect.json`, with the argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from record import finish, not_here, parser
+
+try:
+    import coverage
+    from faults import Fault, faults_of, with_fault
+except ImportError as error:
+    not_here(f"{error.name} is not installed; pip install -e '.[dev]'")
+
+ROOT = Path(__file__).resolve().parents[1]
+MAPS = ROOT / ".mutants"
+ARGUED = Path(__file__).with_name("no_effect.json")
+TESTS = {
+    "cli": ("tests/cli",),
+    "cost": ("tests/cost",),
+    "engine": ("tests/engine",),
+    "fleet": ("tests/fleet", "tests/conformance"),
+    "hardware": ("tests/hardware",),
+    "job": ("tests/job", "tests/conformance"),
+    "processes": ("tests/processes",),
+    "program": ("tests/program",),
+    "reading": ("tests/reading",),
+    "report": ("tests/report",),
+    "serve": ("tests/serve", "tests/conformance"),
+    "zoo": ("tests/zoo",),
+}
+"""Rooms, folders of src/trainyard, and the folders of their tests."""
+
+_DEFAULT = "not slow and not long"
+_DURATION = re.compile(r"(?P<seconds>[\d.]+)s call +(?P<test>\S.*)")
+
+Outcome = Literal["noticed", "survived", "argued"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault of a file.
+
+    Attributes
+    ----------
+    path : of the file, from the root.
+    line_text : of the line, to find it again when others have changed.
+    """
+
+    room: str
+    path: str
+    fault: Fault
+    line_text: str
+
+    @property
+    def name(self) -> str:
+        """What identifies it while its line and the number of such lines stay as they are."""
+        return f"{self.path}: {self.fault.operator} {self.fault.occurrence}: {self.line_text}"
+
+
+def drawn(num: int, seed: int, rooms: Iterable[str]) -> list[Mutant]:
+    """So many lines of some rooms, each with a fault that changes what is run."""
+    places: list[tuple[str, Path, int]] = []
+    found: dict[Path, dict[int, list[Fault]]] = {}
+    for room in rooms:
+        for path in sorted((ROOT / "src/trainyard" / room).rglob("*.py")):
+            by_line = found.setdefault(path, {})
+            for fault in faults_of(path.read_text()):
+                by_line.setdefault(fault.line, []).append(fault)
+            places += [(room, path, line) for line in sorted(by_line)]
+    random_ = random.Random(seed)
+    random_.shuffle(places)
+    mutants: list[Mutant] = []
+    for room, path, line in places:
+        if len(mutants) == num:
+            break
+        source = path.read_text()
+        faults = found[path][line]
+        kinds = sorted({each.operator for each in faults})
+        kind = random_.choice(kinds)
+        fault = random_.choice([each for each in faults if each.operator == kind])
+        if with_fault(source, fault) is not None:
+            text = source.splitlines()[line - 1].strip()
+            mutants.append(Mutant(room, str(path.relative_to(ROOT)), fault, text))
+    return mutants
+
+
+class Tree:
+    """A copy of the files that git knows, in which tests run."""
+
+    def __init__(self) -> None:
+        self._kept = tempfile.TemporaryDirectory(prefix="mutants-")
+        self.folder = Path(self._kept.name) / "tree"
+        names = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+            capture_output=True, text=True, check=True,
+        ).stdout.splitlines()  # fmt: skip
+        for name in names:
+            if (ROOT / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
+        shared = ROOT.parent / "shared"
+        if shared.exists():
+            (self.folder.parent / "shared").symlink_to(shared.resolve())
+
+    def pytest(
+        self, arguments: Sequence[str], limit_s: int, is_compiled: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run tests, each process of them with a limit of CPU time."""
+        environment = os.environ | {
+            "PYTHONPATH": str(self.folder / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_DISABLE_JIT": str(int(not is_compiled)),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+        ]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s + 5)),
+        )
+
+
+def map_room(room: str, tree: Tree, num_processes: int) -> Path:
+    """Find which tests of a room run which lines of it; kept until `--map-again`."""
+    MAPS.mkdir(exist_ok=True)
+    kept = MAPS / f"{room}.coverage"
+    if kept.exists():
+        return kept
+    print(f"{room}: running its tests, to see which lines each of them runs", flush=True)
+    done = tree.pytest(
+        [
+            *_folders(tree, room), "-m", _DEFAULT, "-n", str(num_processes), "--dist", "worksteal",
+            "--durations=0", "--durations-min=0.02",
+            f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
+        ],
+        10**6,
+    )  # fmt: skip
+    made = tree.folder / ".coverage"
+    if not made.exists():
+        raise SystemExit(f"{room}: its tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    shutil.move(made, kept)
+    lines = done.stdout.splitlines()
+    failing = [
+        line.split(" ", 1)[1].partition(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR "))
+    ]
+    seconds = {found["test"]: float(found["seconds"]) for found in map(_DURATION.fullmatch, lines) if found}
+    print(f"{room}: {len(seconds)} tests take {sum(seconds.values()):.0f} s; {len(failing)} fail", flush=True)
+    kept.with_suffix(".json").write_text(json.dumps({"failing": failing, "seconds": seconds}))
+    return kept
+
+
+def _folders(tree: Tree, room: str) -> list[str]:
+    return [each for each in TESTS[room] if (tree.folder / each).exists()]
+
+
+class Reach:
+    """Tests that run a line, and tests that run a file.
+
+    What failed without a fault where compiled functions run as Python is left out where they do so again.
+    """
+
+    def __init__(self, kept: Path) -> None:
+        self._data = coverage.CoverageData(str(kept))
+        self._data.read()
+        noted = json.loads(kept.with_suffix(".json").read_text())
+        self._failing, self._seconds = set(noted["failing"]), noted["seconds"]
+        self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
+
+    def tests(self, path: str, line: int, budget_s: float, is_compiled: bool) -> list[str]:
+        """Tests for a line, those that notice a fault most probably first, as many as take a budget of seconds."""
+        measured = self._by_end.get(path.removeprefix("src/trainyard/"))
+        lines = self._data.contexts_by_lineno(measured) if measured else {}
+        names = self._names(lines.get(line, ())) or self._names(
+            each for contexts in lines.values() for each in contexts
+        )
+        names = names or self._names(self._data.measured_contexts())
+        words = set(Path(path).stem.split("_")) | set(Path(path).parent.name.split("_"))
+
+        def likely(name: str) -> tuple[int, float, str]:
+            alike = len(words & set(Path(name.partition("::")[0]).stem.split("_")))
+            return -alike, self._seconds.get(name, 0.0), name
+
+        found: list[str] = []
+        sum_s = 0.0
+        for name in sorted(names if is_compiled else names - self._failing, key=likely):
+            sum_s += self._seconds.get(name, 0.01)
+            if sum_s > budget_s and found:
+                break
+            found.append(name)
+        return found
+
+    def _names(self, contexts: Iterable[str]) -> set[str]:
+        return {each.partition("|")[0] for each in contexts if each}
+
+
+def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
+    """Whether a test fails with a fault."""
+    file = tree.folder / mutant.path
+    source = (ROOT / mutant.path).read_text()
+    changed = with_fault(source, mutant.fault)
+    assert changed is not None
+    listing = tree.folder.parent / "tests.txt"
+    is_compiled = "trainyard.compiling" not in source
+    tests = reach.tests(mutant.path, mutant.fault.line, budget_s, is_compiled)
+    listing.write_text("\n".join(tests))
+    file.write_text(changed)
+    try:
+        done = tree.pytest(["-x", "-m", _DEFAULT, f"@{listing}"], 3 * budget_s, is_compiled)
+        return done.returncode not in (0, 5)
+    finally:
+        file.write_text(source)
+
+
+def outcomes(
+    mutants: Sequence[Mutant], num_processes: int, budget_s: int
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """What becomes of each fault, in the order in which that is known."""
+    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    trees: SimpleQueue[Tree] = SimpleQueue()
+    for _ in range(num_processes):
+        trees.put(Tree())
+    first = trees.get()
+    reaches = {
+        room: Reach(map_room(room, first, num_processes)) for room in sorted({each.room for each in mutants})
+    }
+    trees.put(first)
+
+    def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
+        tree = trees.get()
+        try:
+            if is_noticed(mutant, tree, reaches[mutant.room], budget_s):
+                return mutant, "noticed"
+            return mutant, "argued" if mutant.name in argued else "survived"
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(num_processes) as pool:
+        yield from pool.map(outcome, mutants)
+
+
+def summary(found: Sequence[tuple[Mutant, Outcome]]) -> dict[str, Any]:
+    """Scores by room, and the survivors."""
+    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    rooms: dict[str, Counter[str]] = {}
+    for mutant, outcome in found:
+        rooms.setdefault(mutant.room, Counter())[outcome] += 1
+    rooms["all"] = sum(rooms.values(), Counter())
+    return {
+        "rooms": {
+            room: dict(counts)
+            | {"share_noticed": counts["noticed"] / max(1, counts["noticed"] + counts["survived"])}
+            for room, counts in rooms.items()
+        },
+        "survivors": [_described(mutant) for mutant, outcome in found if outcome == "survived"],
+        "argued": [
+            _described(mutant) | {"argument": argued[mutant.name]}
+            for mutant, outcome in found
+            if outcome == "argued"
+        ],
+    }
+
+
+def _described(mutant: Mutant) -> dict[str, Any]:
+    return asdict(mutant) | {"fault": mutant.fault._asdict(), "name": mutant.name}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--num", type=int, default=150, help="lines that are drawn")
+    options.add_argument("--seed", type=int, default=52)
+    options.add_argument("--rooms", default=",".join(TESTS), help="names, separated by commas")
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument(
+        "--budget", type=int, default=100, help="seconds of tests that a fault meets at most"
+    )
+    options.add_argument("--map-again", action="store_true", help="see anew which tests run which lines")
+    given = options.parse_args()
+    rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
+    if given.map_again and MAPS.exists():
+        shutil.rmtree(MAPS)
+    mutants = drawn(num, given.seed, rooms)
+    found: list[tuple[Mutant, Outcome]] = []
+    for mutant, outcome in outcomes(mutants, given.processes, given.budget):
+        found.append((mutant, outcome))
+        place = f"{mutant.path}:{mutant.fault.line}"
+        print(
+            f"{len(found)} of {num}: {outcome}: {place}: {mutant.fault.operator}: {mutant.line_text}",
+            flush=True,
+        )
+    results = summary(found)
+    for room, counts in results["rooms"].items():
+        noticed, survived = counts.get("noticed", 0), counts.get("survived", 0)
+        print(f"{room:10} {noticed} of {noticed + survived} noticed: {counts['share_noticed']:.0%}")
+    finish("mutants", results | {"num": num, "seed": given.seed}, given.smallest or len(rooms) < len(TESTS))
+
+
+if __name__ == "__main__":
+    main()
