@@ -136,7 +136,10 @@ def test_a_newcomer_copies_the_lines_of_the_readme_into_a_shell(tmp_path):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text()], ids=name)
-def test_python(page):
+def test_python(page, tmp_path, monkeypatch):
+    for name, body in files_of(page.read_text()).items():
+        (tmp_path / name).write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)  # a page's Python imports the page's files
     failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert tried > 0
     assert failed == 0
