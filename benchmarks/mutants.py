@@ -4,8 +4,9 @@ Run `make mutants`, or `python benchmarks/mutants.py`. Lines are drawn over all 
 changes the code that runs (`faults.py`). A first run of a room's default tests finds which test runs which line
 (coverage), and how long each test takes. Then every fault meets the tests that run its line: those of files with a
 similar name first, then the fastest, as many as take `--budget` seconds. Where a line runs only at import or in other
-processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails.
-Compiled functions run as Python in files that have some.
+processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails. In rooms
+where compiled functions do most of the work they run as Python: nothing is compiled anew for a fault, and coverage sees
+their lines.
 
 A process that spends three times the budget in CPU-seconds is ended, and the fault counts as noticed: it made a loop
 endless. Faults that are argued to change nothing stand in `no_effect.json`, with the argument.
@@ -41,6 +42,7 @@ except ImportError as error:
 
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = ROOT / ".mutants"
+KNOWN = MAPS / "outcomes.jsonl"
 ARGUED = Path(__file__).with_name("no_effect.json")
 TESTS = {
     "cli": ("tests/cli",),
@@ -58,6 +60,7 @@ TESTS = {
 }
 """Rooms, folders of src/trainyard, and the folders of their tests."""
 
+_AS_PYTHON = ("engine", "fleet")
 _DEFAULT = "not slow and not long"
 _DURATION = re.compile(r"(?P<seconds>[\d.]+)s call +(?P<test>\S.*)")
 
@@ -174,6 +177,7 @@ def map_room(room: str, tree: Tree, num_processes: int) -> Path:
             f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
         ],
         10**6,
+        room not in _AS_PYTHON,
     )  # fmt: skip
     made = tree.folder / ".coverage"
     if not made.exists():
@@ -196,7 +200,7 @@ def _folders(tree: Tree, room: str) -> list[str]:
 class Reach:
     """Tests that run a line, and tests that run a file.
 
-    What failed without a fault where compiled functions run as Python is left out where they do so again.
+    A test that failed without a fault is left out.
     """
 
     def __init__(self, kept: Path) -> None:
@@ -206,7 +210,7 @@ class Reach:
         self._failing, self._seconds = set(noted["failing"]), noted["seconds"]
         self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
 
-    def tests(self, path: str, line: int, budget_s: float, is_compiled: bool) -> list[str]:
+    def tests(self, path: str, line: int, budget_s: float) -> list[str]:
         """Tests for a line, those that notice a fault most probably first, as many as take a budget of seconds."""
         measured = self._by_end.get(path.removeprefix("src/trainyard/"))
         lines = self._data.contexts_by_lineno(measured) if measured else {}
@@ -222,7 +226,7 @@ class Reach:
 
         found: list[str] = []
         sum_s = 0.0
-        for name in sorted(names if is_compiled else names - self._failing, key=likely):
+        for name in sorted(names - self._failing, key=likely):
             sum_s += self._seconds.get(name, 0.01)
             if sum_s > budget_s and found:
                 break
@@ -240,12 +244,11 @@ def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
     changed = with_fault(source, mutant.fault)
     assert changed is not None
     listing = tree.folder.parent / "tests.txt"
-    is_compiled = "trainyard.compiling" not in source
-    tests = reach.tests(mutant.path, mutant.fault.line, budget_s, is_compiled)
+    tests = reach.tests(mutant.path, mutant.fault.line, budget_s)
     listing.write_text("\n".join(tests))
     file.write_text(changed)
     try:
-        done = tree.pytest(["-x", "-m", _DEFAULT, f"@{listing}"], 3 * budget_s, is_compiled)
+        done = tree.pytest(["-x", "-m", _DEFAULT, f"@{listing}"], 3 * budget_s, mutant.room not in _AS_PYTHON)
         return done.returncode not in (0, 5)
     finally:
         file.write_text(source)
@@ -264,18 +267,28 @@ def outcomes(
         room: Reach(map_room(room, first, num_processes)) for room in sorted({each.room for each in mutants})
     }
     trees.put(first)
+    known = _known()
 
     def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
         tree = trees.get()
         try:
-            if is_noticed(mutant, tree, reaches[mutant.room], budget_s):
-                return mutant, "noticed"
-            return mutant, "argued" if mutant.name in argued else "survived"
+            if mutant.name not in known:
+                known[mutant.name] = is_noticed(mutant, tree, reaches[mutant.room], budget_s)
+                with KNOWN.open("a") as file:
+                    file.write(json.dumps([mutant.name, known[mutant.name]]) + "\n")
         finally:
             trees.put(tree)
+        if known[mutant.name]:
+            return mutant, "noticed"
+        return mutant, "argued" if mutant.name in argued else "survived"
 
     with ThreadPoolExecutor(num_processes) as pool:
         yield from pool.map(outcome, mutants)
+
+
+def _known() -> dict[str, bool]:
+    """Whether faults were noticed by an earlier run, by name."""
+    return dict(map(json.loads, KNOWN.read_text().splitlines())) if KNOWN.exists() else {}
 
 
 def summary(found: Sequence[tuple[Mutant, Outcome]]) -> dict[str, Any]:
@@ -314,10 +327,13 @@ def main() -> None:
         "--budget", type=int, default=100, help="seconds of tests that a fault meets at most"
     )
     options.add_argument("--map-again", action="store_true", help="see anew which tests run which lines")
+    options.add_argument("--go-on", action="store_true", help="keep what an interrupted run found")
     given = options.parse_args()
     rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
     if given.map_again and MAPS.exists():
         shutil.rmtree(MAPS)
+    if not given.go_on:
+        KNOWN.unlink(missing_ok=True)
     mutants = drawn(num, given.seed, rooms)
     found: list[tuple[Mutant, Outcome]] = []
     for mutant, outcome in outcomes(mutants, given.processes, given.budget):
