@@ -4,9 +4,9 @@ Run `make mutants`, or `python benchmarks/mutants.py`. Lines are drawn over all 
 changes the code that runs (`faults.py`). A first run of a room's default tests finds which test runs which line
 (coverage), and how long each test takes. Then every fault meets the tests that run its line: those of files with a
 similar name first, then the fastest, as many as take `--budget` seconds. Where a line runs only at import or in other
-processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails. In rooms
-where compiled functions do most of the work they run as Python: nothing is compiled anew for a fault, and coverage sees
-their lines.
+processes, the tests that run its file stand for them, else all tests of the room. A fault is noticed if a test fails. In
+rooms where compiled functions do most of the work they run as Python: nothing is compiled anew for a fault, and coverage
+sees their lines.
 
 A process that spends three times the budget in CPU-seconds is ended, and the fault counts as noticed: it made a loop
 endless. Faults that are argued to change nothing stand in `no_effect.json`, with the argument.
@@ -42,7 +42,6 @@ except ImportError as error:
 
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = ROOT / ".mutants"
-KNOWN = MAPS / "outcomes.jsonl"
 ARGUED = Path(__file__).with_name("no_effect.json")
 TESTS = {
     "cli": ("tests/cli",),
@@ -255,9 +254,9 @@ def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
 
 
 def outcomes(
-    mutants: Sequence[Mutant], num_processes: int, budget_s: int
+    mutants: Sequence[Mutant], num_processes: int, budget_s: int, kept: Path
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """What becomes of each fault, in the order in which that is known."""
+    """Try each fault, and yield whether it is noticed, in order; those that a file already tells of are not tried."""
     argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
     trees: SimpleQueue[Tree] = SimpleQueue()
     for _ in range(num_processes):
@@ -267,14 +266,14 @@ def outcomes(
         room: Reach(map_room(room, first, num_processes)) for room in sorted({each.room for each in mutants})
     }
     trees.put(first)
-    known = _known()
+    known = _known(kept)
 
     def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
         tree = trees.get()
         try:
             if mutant.name not in known:
                 known[mutant.name] = is_noticed(mutant, tree, reaches[mutant.room], budget_s)
-                with KNOWN.open("a") as file:
+                with kept.open("a") as file:
                     file.write(json.dumps([mutant.name, known[mutant.name]]) + "\n")
         finally:
             trees.put(tree)
@@ -286,9 +285,9 @@ def outcomes(
         yield from pool.map(outcome, mutants)
 
 
-def _known() -> dict[str, bool]:
-    """Whether faults were noticed by an earlier run, by name."""
-    return dict(map(json.loads, KNOWN.read_text().splitlines())) if KNOWN.exists() else {}
+def _known(kept: Path) -> dict[str, bool]:
+    """Read which faults an earlier run noticed, by name."""
+    return dict(map(json.loads, kept.read_text().splitlines())) if kept.exists() else {}
 
 
 def summary(found: Sequence[tuple[Mutant, Outcome]]) -> dict[str, Any]:
@@ -332,11 +331,12 @@ def main() -> None:
     rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
     if given.map_again and MAPS.exists():
         shutil.rmtree(MAPS)
+    kept = MAPS / ("smallest.jsonl" if given.smallest else "outcomes.jsonl")
     if not given.go_on:
-        KNOWN.unlink(missing_ok=True)
+        kept.unlink(missing_ok=True)
     mutants = drawn(num, given.seed, rooms)
     found: list[tuple[Mutant, Outcome]] = []
-    for mutant, outcome in outcomes(mutants, given.processes, given.budget):
+    for mutant, outcome in outcomes(mutants, given.processes, given.budget, kept):
         found.append((mutant, outcome))
         place = f"{mutant.path}:{mutant.fault.line}"
         print(
