@@ -78,11 +78,15 @@ def _written(options: Options, checkpoint: Path, model: str, output: Path) -> li
     if options.to == "state-dict":
         return [export_state_dict(checkpoint, output)]
     with needing_extra("export --to huggingface", "server"):
+        from trainyard.job.run.checkpoint.module_record import read_module_record
+        from trainyard.job.run.checkpoint.saved import read_run
         from trainyard.job.run.export.hugging_face import export_hugging_face
         from trainyard.serve.errors import ServeError
         from trainyard.serve.run.trained.export import save_trained_model
 
-        if options.config is None and _is_of_zoo(model):
+        # The name alone does not tell: a user may call a model of transformers gpt2, too.
+        recorded = read_module_record(read_run(checkpoint), checkpoint).transformers_config
+        if options.config is None and recorded is None and _is_of_zoo(model):
             try:
                 with new_path(output) as place:
                     save_trained_model(checkpoint, place, most_shard_bytes=options.max_shard_size)

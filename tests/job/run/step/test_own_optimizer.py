@@ -142,6 +142,15 @@ def test_updates_are_those_of_plain_pytorch(plans: list[str], makes: tuple[Any, 
     assert {key: value for key, value in found.items() if not value < 3e-6} == {}
 
 
+@pytest.mark.slow
+def test_lion_is_divided_and_updates_as_in_plain_pytorch() -> None:
+    lion = pytest.importorskip("lion_pytorch", reason="needs lion-pytorch: pip install 'trainyard-ml[dev]'")
+    make = partial(lion.Lion, lr=0.01, weight_decay=0.1)
+    assert probe(make, SHAPES).scope == "element"
+    found = differences(["data", "zero1", "zero3", "tensor", "pipeline"], cases(make))
+    assert {key: value for key, value in found.items() if not value < 3e-6} == {}
+
+
 @pytest.mark.parametrize(
     ("make", "scope", "tensors"),
     [

@@ -89,7 +89,8 @@ def as_data(source: Source, num_rows: int, seed: int = 0) -> Data:
     """
     if has_columns(source):
         collate = collate_columns
-        if hasattr(source, "__getitem__"):
+        # Datasets of PyTorch have the method in any case.
+        if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
             return DatasetRows(source, RowOrder(len(source), num_rows, True, seed), collate)
         return DataStream(DataLoader(source, num_rows, collate_fn=collate, drop_last=True), seed)
     if isinstance(source, DataLoader):
