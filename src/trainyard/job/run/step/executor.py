@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,35 +24,13 @@ from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
 from trainyard.job.run.step.recorder import StepRecorder
 from trainyard.job.run.step.state import RankState, Values, local_part
+from trainyard.job.run.step.step_result import StepResult
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
 from trainyard.program.spmd import UNBOUND, bind
 
 _OPS = {op.__name__ for op in UNBOUND}
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """Results of one step.
-
-    Attributes
-    ----------
-    losses : the loss and metrics, averaged over the batch.
-    grad_norm : global norm of the gradient; of a step of several updates the root of the mean of its square.
-    is_finite : whether the loss and that norm are; else there was no update, unless the step is one of several. The same
-        on all ranks.
-    forward_backward_s, wait_s, update_s : seconds of this process: computing, waiting for other ranks, updating.
-    loss_scale : the factor of the loss in the step's backward pass; None where gradients are not scaled.
-    """
-
-    losses: Mapping[str, float]
-    grad_norm: float
-    is_finite: bool
-    forward_backward_s: float = field(compare=False)
-    wait_s: float = field(compare=False)
-    update_s: float = field(compare=False)
-    loss_scale: float | None = None
 
 
 class Executor:
