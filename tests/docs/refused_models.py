@@ -142,7 +142,7 @@ REFUSED: dict[str, Callable[[], Model]] = {
     "is a script": lambda: model(nn.Sequential(torch.jit.trace(nn.Linear(6, 6), X))),
     "has no shape yet": lambda: model(nn.LazyLinear(6)),
     "is of float64": lambda: model(nn.Linear(6, 6).double(), X.double()),
-    "need loss scaling": lambda: model(nn.Linear(6, 6).half(), X.half()),
+    "overflow, or are zero": lambda: model(nn.Linear(6, 6).half(), X.half()),
     "is complex": doing(lambda net, y: y * net.c.real, c=nn.Parameter(torch.ones(6, dtype=torch.complex64))),
     "has hooks on its gradient": with_hook,
     "it writes to its parameter": doing(writes_parameter),

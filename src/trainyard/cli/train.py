@@ -42,7 +42,8 @@ class Options(TrainingOptions, ConfigOptions):
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name; a Python file gives its own batch."""
     dtype: Annotated[
-        Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}", PRECISION)
+        Literal["float32", "bfloat16", "float16"] | None,
+        usual("dtype", "{float32,bfloat16,float16}", PRECISION),
     ] = None
     statistics: Annotated[
         Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")

@@ -59,7 +59,8 @@ def capture(
     num_rows : rows of the batch in one execution; by default all rows of the example batch.
     dtype : compute precision. In float32 everything is traced in its own type, and ops run in the types of their
         operands. In a type of 16 bits parameters are traced in it, buffers and the batch in their own, and ops run as
-        ``torch.autocast`` runs them on a GPU (`trainyard.program.tracing.precision`).
+        ``torch.autocast`` runs them on a GPU (`trainyard.program.tracing.precision`). In float16 the loss is multiplied
+        by an input of the kind ``loss_scale`` before its gradients are computed.
     share : by what loss and metrics, and so the gradients, are multiplied.
 
     Raises
@@ -81,10 +82,11 @@ def capture(
     with fake:
         batch = fake_batch(model, None if num_rows == rows else num_rows)
         rng = torch.zeros(3, dtype=torch.int64)
+        loss_scale = torch.ones(()) if dtype is torch.float16 else None
     if dtype not in HALF:
         refuse_gradient_types(model.module)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
-    given = Given(params, buffers, batch, rng, num_rows)
+    given = Given(params, buffers, batch, rng, num_rows, loss_scale)
     step = _Step(model, trainable, given, share)
     with fake, capturing(model.name, dtype):
         repeats = find_repeats(model.module, given, step.run)
@@ -177,7 +179,8 @@ class _Step:
             {n: t for n, t in own.items() if n not in repeats.state} for own in (given.params, given.buffers)
         ]
         with layers_recorded(self.model.module):
-            return trace(self, *shown, given.batch, given.rng)
+            scale = () if given.loss_scale is None else (given.loss_scale,)
+            return trace(self, *shown, given.batch, given.rng, *scale)
 
     def run(self, watch: Watch) -> Any:
         """The loss and the metrics; the model runs within ``watch``."""
@@ -205,7 +208,9 @@ class _Step:
         wanted = [n for n, grad in zip(names, found, strict=True) if grad is not None]
         refuse_unreached(self.model.name, wanted, trained)
 
-    def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
+    def __call__(
+        self, params: Any, buffers: Any, batch: Any, rng: Any, loss_scale: Any = None
+    ) -> tuple[Any, ...]:
         module, before = self.model.module, dict(buffers)
         trainable = [name for name in self.trainable if name in params]
         with running(module, params | buffers, rng, self.given.rows, self.replaced):
@@ -215,7 +220,8 @@ class _Step:
             if self.share != 1.0:
                 loss, metrics = loss * self.share, {n: m * self.share for n, m in metrics.items()}
             after = {name: b for name, b in module.named_buffers() if name in buffers}
-            found = gradients([loss], [params[n] for n in trainable], [None])
+            scale = None if loss_scale is None else loss_scale.to(loss.dtype)
+            found = gradients([loss], [params[n] for n in trainable], [scale])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
         for path, value in written.items():
@@ -289,6 +295,7 @@ def _inputs(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -
     described += [("buffer", n) for n in given.buffers]
     described += [(ROOT, path, False, path in whole) for path in batch_tensors(given.batch)]
     described += [("rng", "rng")]
+    described += [] if given.loss_scale is None else [("loss_scale", "loss_scale")]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     return tuple(Input(n.name, *d) for n, d in zip(placeholders, described, strict=True))
 

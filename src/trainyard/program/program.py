@@ -14,7 +14,7 @@ from torch import fx, nn
 from trainyard.program.addresses import Addresses
 from trainyard.shown import Shown
 
-InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
+InputKind = Literal["param", "buffer", "batch", "rng", "loss_scale", "constant", "total", "value"]
 OutputKind = Literal["loss", "metric", "grad", "buffer", "total", "value"]
 Phase = Literal["forward", "backward"]
 

@@ -96,7 +96,7 @@ def _why_not_parameter(p: nn.Parameter) -> str:
 
 
 def refuse_gradient_types(module: nn.Module) -> None:
-    """Refuse to train parameters in their own types where gradients of such a type need loss scaling.
+    """Refuse to train parameters in their own types where gradients of such a type could not be unscaled.
 
     Raises
     ------
@@ -107,8 +107,8 @@ def refuse_gradient_types(module: nn.Module) -> None:
         if p.requires_grad and p.dtype not in _TRAINED:
             raise CaptureError(
                 f"the model cannot be captured: its parameter {name} is of {str(p.dtype).removeprefix('torch.')}, and "
-                "gradients of that type need loss scaling, which is not there. Call module.bfloat16() or module.float() "
-                "before, freeze the parameter, or compute in bfloat16 (--dtype bfloat16)"
+                "gradients of that type overflow, or are zero. Call module.float() or module.bfloat16() before, freeze "
+                "the parameter, or compute in 16 bits with updates in float32 (--dtype float16 or bfloat16)"
             )
 
 

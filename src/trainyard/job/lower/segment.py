@@ -21,7 +21,7 @@ from trainyard.program import spmd
 from trainyard.program.nodes import add_placeholder, copy_node
 from trainyard.program.program import Input, Program, tensor_of
 
-SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
+SlotKind = Literal["param", "buffer", "batch", "rng", "loss_scale", "constant", "total", "value"]
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,7 @@ class RankStep:
     wait_s: float = 0.0
     update_s: float = 0.0
     checkpoint_s: float = 0.0
+    loss_scale: float | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -214,6 +215,7 @@ class StepMetrics:
     checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
     mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
         above 1 because the devices do more than the peak that is known.
+    loss_scale : the factor of the loss in the backward pass of float16; None in other precisions.
     evaluation : loss and metrics by name on the held-out set after the step; empty where it was not evaluated.
     evaluation_s : seconds that the evaluation took; they are not part of ``seconds``.
     note : why the run ends early after this step; "" if it does not.
@@ -235,6 +237,7 @@ class StepMetrics:
     update_s: float = 0.0
     checkpoint_s: float = 0.0
     mfu: float | None = None
+    loss_scale: float | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -263,6 +266,7 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         tuple(r.sent_bytes for r in reports),
         first.skipped,
         first.learning_rate,
+        loss_scale=first.loss_scale,
         evaluation=first.evaluation,
         evaluation_s=first.evaluation_s,
         note=first.note,

@@ -24,13 +24,19 @@ from trainyard.program.tracing.replaced_ops import ReplacedOps
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of draws."""
+    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of draws.
+
+    Attributes
+    ----------
+    loss_scale : the factor of the loss in the backward pass, [] in float32; None where gradients are not scaled.
+    """
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     batch: Any
     rng: Tensor
     rows: int
+    loss_scale: Tensor | None = None
 
     def own_batch(self) -> Any:
         """The batch, in containers of its own: a loss may put other tensors there."""

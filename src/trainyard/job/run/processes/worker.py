@@ -104,9 +104,10 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         If its checkpoints would be larger than they may.
     """
     plan = work.plan
-    if plan.dtype == "float16":
+    if plan.dtype == "float16" and plan.schedule.has_updates:
         raise PlanError(
-            "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
+            f"schedule {plan.schedule.name} updates stages before it is known whether all gradients of a step are "
+            "finite, as the scale of a loss in float16 needs; take dtype bfloat16, or a schedule without updates"
         )
     if plan.schedule.has_updates and work.config.on_nonfinite == "skip":
         raise PlanError(
@@ -213,7 +214,7 @@ def rank_steps(
             if step > first:
                 pacer.rest()
             done = _step(executor, work, reader, step, began_s)
-            if done.skipped and config.on_nonfinite == "stop":
+            if done.skipped and config.on_nonfinite == "stop" and not _is_overflow(done):
                 raise _stopped(done, work, checkpointer)
             done = evaluations.after(replace(done, checkpoint_s=checkpoint_s))
             report(done)
@@ -278,6 +279,15 @@ def _open_data(work: WorkerInput, executor: Executor, about: About | None, is_ne
     return reader
 
 
+def _is_overflow(step: RankStep) -> bool:
+    """Return whether gradients were too large for float16 with this scale of the loss, and another one may do."""
+    return step.loss_scale is not None and step.loss_scale > 1 and _finite_losses(step)
+
+
+def _finite_losses(step: RankStep) -> bool:
+    return all(math.isfinite(x) for name, x in step.losses.items() if name.startswith("loss:"))
+
+
 def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
     """Return the error for a step that is not finite, once the checkpoint before it is on the disk."""
     config = work.config
@@ -336,6 +346,7 @@ def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, 
         result.forward_backward_s,
         result.wait_s,
         result.update_s,
+        loss_scale=result.loss_scale,
     )
 
 

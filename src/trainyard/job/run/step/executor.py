@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,33 +24,13 @@ from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
 from trainyard.job.run.step.recorder import StepRecorder
 from trainyard.job.run.step.state import RankState, Values, local_part
+from trainyard.job.run.step.step_result import StepResult
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
 from trainyard.program.spmd import UNBOUND, bind
 
 _OPS = {op.__name__ for op in UNBOUND}
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """Results of one step.
-
-    Attributes
-    ----------
-    losses : the loss and metrics, averaged over the batch.
-    grad_norm : global norm of the gradient; of a step of several updates the root of the mean of its square.
-    is_finite : whether the loss and that norm are; else there was no update, unless the step is one of several. The same
-        on all ranks.
-    forward_backward_s, wait_s, update_s : seconds of this process: computing, waiting for other ranks, updating.
-    """
-
-    losses: Mapping[str, float]
-    grad_norm: float
-    is_finite: bool
-    forward_backward_s: float = field(compare=False)
-    wait_s: float = field(compare=False)
-    update_s: float = field(compare=False)
 
 
 class Executor:
@@ -98,7 +77,10 @@ class Executor:
         self._add_unused(values)
         num_updates = Counter(call.action.stage for call in self.calls if call.action.kind == "U")
         updates_in_step = {name: num_updates[b.bucket.stage] or 1 for name, b in self.state.buckets.items()}
-        self.optimizer = Optimizer(lowered.optimizer, self.state, lowered.params, updates_in_step)
+        scales_loss = any(entry.kind == "loss_scale" for entry in lowered.program.inputs)
+        self.optimizer = Optimizer(
+            lowered.optimizer, self.state, lowered.params, updates_in_step, scales_loss
+        )
         self.functions = {
             (s.stage, kind): self._runnable(seg.graph_module, f"{s.stage}{kind}")
             for s in self.stages
@@ -225,6 +207,7 @@ class Executor:
         """
         before = dict(self.buffers) if keep_buffers else None
         began_s, waited_s = time.perf_counter(), self.groups.waited_s
+        loss_scale = None if self.optimizer.loss_scale is None else self.optimizer.loss_scale.value
         if self.recorder is not None:
             self.recorder.begin_step()
         self.forward_backward(batch, step)
@@ -240,7 +223,7 @@ class Executor:
         wait_s = self.groups.waited_s - waited_s
         forward_backward_s = middle_s - began_s - (then_waited_s - waited_s)
         update_s = time.perf_counter() - began_s - forward_backward_s - wait_s
-        return StepResult(losses, norm, is_finite, forward_backward_s, wait_s, update_s)
+        return StepResult(losses, norm, is_finite, forward_backward_s, wait_s, update_s, loss_scale)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> None:
         """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``.
@@ -328,6 +311,9 @@ class Executor:
         }.get(slot.kind)
         if held is not None:
             return held[slot.name]
+        if slot.kind == "loss_scale":
+            assert self.optimizer.loss_scale is not None
+            return self.optimizer.loss_scale.tensor
         return self._batch_part(slot.name, batch, stage) if slot.kind == "batch" else rng
 
     def _compute_totals(self, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ from trainyard.job.optimizer.config import EMA, OWN_STATE
 from trainyard.job.optimizer.groups import ParameterGroup
 from trainyard.job.optimizer.own import Optimizers, Piece, make_optimizer
 from trainyard.job.optimizer.rates import rate_factor
+from trainyard.job.run.step.loss_scale import LossScale
 from trainyard.job.run.step.own_state import numbers_of, set_group_numbers, state_numbers, tensors_of
 from trainyard.job.run.step.segments import Segment, group_segments, parameter_segments
 from trainyard.job.run.step.state import RankState
@@ -29,6 +30,7 @@ class Optimizer:
     ----------
     params : descriptions of the parameters, by path.
     updates_in_step : how often a step updates each bucket, by name.
+    scales_loss : gradients are those of a multiple of the loss.
 
     Attributes
     ----------
@@ -36,6 +38,7 @@ class Optimizer:
     ema : moving average of each bucket's master, by name; none before the first update.
     num_steps : that have changed the parameters.
     described : the user's optimizer, in one line; empty for the others.
+    loss_scale : the factor of the loss whose gradients the state has; None if it has those of the loss.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Optimizer:
         state: RankState,
         params: Mapping[str, Param],
         updates_in_step: Mapping[str, int],
+        scales_loss: bool = False,
     ) -> None:
         self.config, self.state, self.updates_in_step = config, state, updates_in_step
         self.num_steps = 0
@@ -54,6 +58,7 @@ class Optimizer:
         self.restored: dict[str, dict[str, torch.Tensor]] = {}
         self.ema: dict[str, torch.Tensor] = {}
         self.segments: dict[str, list[Segment]] = {}
+        self.loss_scale = LossScale(state.device) if scales_loss else None
         self.inner = self._built_in(params) if config.make is None else self._own(params)
         for group in self.inner.param_groups:
             group.setdefault("initial_lr", group.get("lr", 1.0))
@@ -123,12 +128,15 @@ class Optimizer:
         -------
         The losses, the norm before clipping, and whether all is finite.
         """
-        norm = math.sqrt(float(squared_norm))
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        norm = math.sqrt(float(squared_norm)) / scale
         is_finite = _is_finite(norm, losses)
         if is_finite:
             clips = bool(self.config.clip_norm) and norm > self.config.clip_norm
-            self._update(names, (norm + 1e-6) / self.config.clip_norm if clips else 1.0)
+            self._update(names, scale * (norm + 1e-6) / self.config.clip_norm if clips else scale)
             self.num_steps += 1
+        if self.loss_scale is not None:
+            self.loss_scale.follow(is_finite)
         self.state.reduced.clear()
         return losses, norm, is_finite
 
@@ -221,8 +229,11 @@ class Optimizer:
         return found
 
     def numbers(self) -> dict[str, Any]:
-        """What a user's optimizer counts, as far as this rank knows it, as JSON has it; empty for the others."""
-        return {} if self.config.make is None else numbers_of(self.inner)
+        """What a user's optimizer counts, as far as this rank knows it, and the scale of the loss; as JSON has them."""
+        found: dict[str, Any] = {} if self.config.make is None else numbers_of(self.inner)
+        if self.loss_scale is not None:
+            found[_LOSS_SCALE] = {"value": self.loss_scale.value, "num_finite": self.loss_scale.num_finite}
+        return found
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors of whole parameters that the optimizer keeps, by name and path; empty where `moments` are all."""
@@ -237,6 +248,9 @@ class Optimizer:
         """
         self.num_steps, self.restored, self.ema = num_steps, {}, {}
         self.num_updates = {name: num_steps * each for name, each in self.updates_in_step.items()}
+        if self.loss_scale is not None:
+            said = kept[_LOSS_SCALE]
+            self.loss_scale.set(float(said["value"]), int(said["num_finite"]))
         if not num_steps:  # as one that is new: there are no moments yet
             return
         for member in self.inner.members:
@@ -273,6 +287,9 @@ class Optimizer:
 
     def _all_segments(self) -> list[Segment]:
         return [segment for segments in self.segments.values() for segment in segments]
+
+
+_LOSS_SCALE = "loss_scale"
 
 
 def _joined(parts: Sequence[torch.Tensor], num_elements: int) -> torch.Tensor:
