@@ -11,7 +11,7 @@ CASES = {
     "tr": {"train"},
     "fleet s": {"simulate", "submit", "status"},
     "train --dt": {"--dtype"},
-    "train --dtype ": {"float32", "bfloat16"},
+    "train --dtype ": {"float32", "bfloat16", "float16"},
     "plan gpt2-": {"gpt2-medium", "gpt2-large", "gpt2-xl"},
     "fleet compare --policy tire": {"tiresias"},
     "serve simulate --policy sar": {"sarathi"},

@@ -96,6 +96,8 @@ def run(program: Program, model: Model) -> dict[str, Tensor]:
             value = state[entry.path].detach()
         elif entry.kind == "constant":
             value = program.constants[entry.path]
+        elif entry.kind == "loss_scale":
+            value = torch.ones(())
         else:
             value = next(leaves) if entry.kind == "batch" else torch.zeros(3, dtype=torch.int64)
         given.append(value.to(tensor_of(program.nodes[entry.node]).dtype, copy=True))

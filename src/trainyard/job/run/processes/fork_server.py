@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import pickle
 import queue
 import tempfile
 import traceback
@@ -125,7 +126,7 @@ def _collect(workers: list[Any], results: Any, limits: ProcessLimits) -> list[An
             continue
         if not ok:
             raise WorkerError(f"rank {rank} failed:\n{value}")
-        found[rank] = value
+        found[rank] = pickle.loads(value)
     return [found[r] for r in range(len(workers))]
 
 
@@ -140,7 +141,7 @@ def _call(
         if num_ranks > 1:
             use_interface()
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
-        results.put((rank, True, function(rank, *args)))
+        results.put((rank, True, pickle.dumps(function(rank, *args))))  # a queue's tensors end with their process
         if dist.is_initialized():
             with suppress(Exception):  # another has failed, and says so
                 dist.barrier()  # who leaves resets what others still read from it
