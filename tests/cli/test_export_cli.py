@@ -35,21 +35,22 @@ def test_exports_by_default_into_the_folder_of_the_reader(folder, capsys):
 
 def test_a_model_of_the_zoo_has_the_names_of_transformers(tmp_path, capsys):
     checkpoint = trained("gpt-tiny", tmp_path / "run")
-    out = tmp_path / "out"
-    options = ["--to", "huggingface", "--output", str(out), "--max-shard-size", "100kB"]
-    assert main(["export", str(checkpoint), *options, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["files"]) > 1
     tokens = torch.arange(8)[None]
-    with torch.no_grad():
-        logits = AutoModelForCausalLM.from_pretrained(out).eval()(tokens).logits
-        expected = trained_module("gpt-tiny", checkpoint)(tokens)
-    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    for out, field, given in ((tmp_path / "out", "param", []), (tmp_path / "average", "ema", ["--ema"])):
+        options = ["--to", "huggingface", "--output", str(out), "--max-shard-size", "100kB", *given]
+        assert main(["export", str(checkpoint), *options, "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["files"]) > 1
+        with torch.no_grad():
+            logits = AutoModelForCausalLM.from_pretrained(out).eval()(tokens).logits
+            expected = trained_module("gpt-tiny", checkpoint, field)(tokens)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 REFUSED = {
     "no checkpoint": (("elsewhere", "--to", "state-dict"), "elsewhere has no checkpoint; give the folder of a run"),
     "no form in transformers": (("run", "--to", "huggingface"), "or export with --to safetensors"),
     "a configuration for nothing": (("run", "--to", "state-dict", "--config", "run"), "--config run: of --to hugg"),
+    "no moving average": (("run", "--to", "state-dict", "--ema"), "has no moving average; train with ema_decay"),
     "what exists": (("run", "--to", "safetensors", "--output", "run"), "run exists already; give another --output"),
 }  # fmt: skip
 

@@ -29,6 +29,8 @@ class Options(Common):
     """New folder, or new file of a state dict; by default it is named after the checkpoint, in this folder."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """For huggingface: folder with the model's config.json. By default it is the one that was trained."""
+    ema: bool = False
+    """Write the moving average of the parameters in their place, of a run with --ema-decay."""
     max_shard_size: Size = 5 * 10**9
     """Most bytes of a file of safetensors; more weights are in several files with an index."""
 
@@ -74,9 +76,9 @@ def _written(options: Options, checkpoint: Path, model: str, output: Path) -> li
     from trainyard.job.run.export.weight_files import export_safetensors, export_state_dict, new_path
 
     if options.to == "safetensors":
-        return export_safetensors(checkpoint, output, options.max_shard_size)
+        return export_safetensors(checkpoint, output, options.max_shard_size, options.ema)
     if options.to == "state-dict":
-        return [export_state_dict(checkpoint, output)]
+        return [export_state_dict(checkpoint, output, options.ema)]
     with needing_extra("export --to huggingface", "server"):
         from trainyard.job.run.checkpoint.module_record import read_module_record
         from trainyard.job.run.checkpoint.saved import read_run
@@ -89,13 +91,13 @@ def _written(options: Options, checkpoint: Path, model: str, output: Path) -> li
         if options.config is None and recorded is None and _is_of_zoo(model):
             try:
                 with new_path(output) as place:
-                    save_trained_model(checkpoint, place, most_shard_bytes=options.max_shard_size)
+                    save_trained_model(checkpoint, place, None, options.max_shard_size, options.ema)
             except ServeError as error:
                 raise ValueError(
                     f"{checkpoint} has no form in transformers ({error}); export with --to safetensors"
                 ) from error
             return sorted(output.glob("*.safetensors"))
-        return export_hugging_face(checkpoint, output, options.config, options.max_shard_size)
+        return export_hugging_face(checkpoint, output, options.config, options.max_shard_size, options.ema)
 
 
 def _is_of_zoo(model: str) -> bool:

@@ -11,6 +11,7 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.planning import load_model
 from trainyard.job.run.checkpoint.folders import read_whole
+from trainyard.job.run.checkpoint.same_run import PARAMS
 from trainyard.job.run.checkpoint.saved import path_of
 from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.processes.worker import prepare, train_rank
@@ -68,16 +69,16 @@ def trained(spec: str, folder: Path) -> Path:
         found = {"tokens": drawn[:, :-1]}
         return found if len(model.batch) == 1 else found | {"targets": drawn[:, 1:]}
 
-    config = TrainConfig(STEPS, optimizer=OptimizerConfig(lr=0.02), checkpoint=folder)
+    config = TrainConfig(STEPS, optimizer=OptimizerConfig(lr=0.02, ema_decay=0.5), checkpoint=folder)
     work = WorkerInput(model, plan, FunctionData(data), config)
     train_rank(work, prepare(work, task), 0, torch.device("cpu"), lambda said: None, False)
     return path_of(folder, STEPS)
 
 
-def trained_module(spec: str, checkpoint: Path) -> nn.Module:
-    """The module of a run, with what its checkpoint has."""
+def trained_module(spec: str, checkpoint: Path, field: str = PARAMS) -> nn.Module:
+    """The module of a run, with what its checkpoint has: its parameters, or their moving average."""
     module = (load_model(spec) if spec.endswith(".py") else build(spec, ROWS)).module
-    module.load_state_dict(read_whole(checkpoint), strict=False)
+    module.load_state_dict(read_whole(checkpoint, field), strict=False)
     return module.eval()
 
 

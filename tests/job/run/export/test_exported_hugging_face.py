@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.saved import newest_complete, read_run, write_run
-from trainyard.job.run.checkpoint.weights import load_weights
+from trainyard.job.run.checkpoint.weights import load_weights, read_weights
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import WeightsError
 from trainyard.job.run.export.hugging_face import export_hugging_face
@@ -59,7 +59,7 @@ def _trained(module, folder, steps=STEPS):
     """Train a module; it has its trained weights afterwards."""
     model = Model("mine", module, _loss, _batch(0))
     plan = made_plan(Task(model).program(ROWS), ROWS, make_schedule("one_f_one_b", 1, 1))
-    config = TrainConfig(steps, OptimizerConfig(lr=0.01), checkpoint=folder)
+    config = TrainConfig(steps, OptimizerConfig(lr=0.01, ema_decay=0.5), checkpoint=folder)
     whole_module.train_here(model, plan, FunctionData(_batch), config)
     load_weights(module, folder)
     return module.eval()
@@ -93,6 +93,11 @@ def test_from_pretrained_loads_what_was_trained(make, tmp_path):
     assert torch.equal(_logits(found), _logits(trained))
     assert (_logits(found) - first).abs().max() > 1e-2
     assert "model.safetensors.index.json" in {each.name for each in (tmp_path / "out").iterdir()}
+    export_hugging_face(tmp_path / "run", tmp_path / "average", ema=True)
+    load_weights(trained, read_weights(tmp_path / "run", ema=True))
+    average = AutoModelForCausalLM.from_pretrained(tmp_path / "average").eval()
+    assert torch.equal(_logits(average), _logits(trained))
+    assert not torch.equal(_logits(average), _logits(found))
 
 
 def test_a_configuration_can_be_given(tmp_path):

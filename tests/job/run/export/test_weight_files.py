@@ -7,9 +7,12 @@ import torch
 import whole_module
 from safetensors.torch import load_file
 
-from trainyard.job.run.checkpoint.weights import load_weights
+from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.run.checkpoint.weights import load_weights, read_weights
+from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import WeightsError
 from trainyard.job.run.export.weight_files import export_safetensors, export_state_dict
+from trainyard.job.task import Task
 
 
 def _check(module, state):
@@ -43,6 +46,31 @@ def test_types_are_those_of_the_module(tmp_path):
     assert found["tokens.weight"].dtype == torch.bfloat16
     assert found["norm.num_batches_tracked"].dtype == torch.int64
     assert torch.load(export_state_dict(folder, tmp_path / "x.pt"))["norm.weight"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("write", [export_safetensors, export_state_dict])
+def test_the_moving_average_is_written_in_place_of_the_weights(write, tmp_path):
+    own = whole_module.model()
+    optimizer = OptimizerConfig("sgd", lr=0.5, ema_decay=0.75)
+    config = TrainConfig(2, optimizer, checkpoint=tmp_path / "run", checkpoint_every=1)
+    whole_module.train_here(own, whole_module.plan(Task(own)), whole_module.DATA, config)
+    first, second = whole_module.expected(1), whole_module.expected(2)
+    written = write(tmp_path / "run", tmp_path / "out", ema=True)
+    state = load_file(written[0]) if isinstance(written, list) else torch.load(written)
+    assert state.keys() == second.keys()
+    for name in state:
+        is_trained = name in (*whole_module.TIED, "norm.weight", "norm.bias")
+        expected = torch.lerp(first[name], second[name], 0.25) if is_trained else second[name]
+        torch.testing.assert_close(state[name], expected, msg=name)
+
+
+def test_a_moving_average_that_is_not_there_is_refused(tmp_path):
+    _, folder = whole_module.trained(tmp_path / "run")
+    with pytest.raises(WeightsError, match=r"step-00000003 has no moving average; train with ema_decay"):
+        export_safetensors(folder, tmp_path / "out", ema=True)
+    file = export_state_dict(folder, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match=r"x\.pt is no checkpoint of Trainyard, which keeps the moving"):
+        read_weights(file, ema=True)
 
 
 def test_large_weights_are_in_several_files_with_an_index(tmp_path):

@@ -19,8 +19,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from trainyard.job.optimizer.config import EMA
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
 from trainyard.job.run.checkpoint.module_record import module_record, named_tensors, read_module_record
+from trainyard.job.run.checkpoint.same_run import PARAMS
 from trainyard.job.run.checkpoint.saved import checkpoint_in, damage, read_run
 from trainyard.job.run.checkpoint.snapshot import Part
 from trainyard.job.run.errors import CheckpointError, WeightsError
@@ -66,7 +68,7 @@ class Weights(Mapping[str, Tensor]):
         return len(self.shapes)
 
 
-def read_weights(path: Path) -> Weights:
+def read_weights(path: Path, ema: bool = False) -> Weights:
     """Read weights that are stored in any of the usual forms.
 
     Parameters
@@ -74,6 +76,7 @@ def read_weights(path: Path) -> Weights:
     path : a folder of Hugging Face, whose weights may be in several files; a ``.safetensors`` file; a file with a state
         dict (``torch.save(model.state_dict(), "model.pt")``); a checkpoint of Trainyard, or the folder of a run, of which
         the newest complete one is read. A checkpoint has tied weights by each of their names, and buffers.
+    ema : read the moving average of each trained parameter in place of it, from a checkpoint of a run with ``ema_decay``.
 
     Returns
     -------
@@ -83,11 +86,17 @@ def read_weights(path: Path) -> Weights:
     Raises
     ------
     WeightsError
-        If there are no weights, or they cannot be read without running code.
+        If there are no weights, they cannot be read without running code, or there is no moving average.
     CheckpointError
         If the checkpoint is damaged.
     """
     path = Path(path)
+    if path.is_dir() and (checkpoint := checkpoint_in(path)) is not None:
+        return _of_checkpoint(checkpoint, ema)
+    if ema:
+        raise WeightsError(
+            f"{path} is no checkpoint of Trainyard, which keeps the moving average; give a checkpoint, or ema=False"
+        )
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -193,8 +202,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _of_folder(folder: Path) -> Weights:
-    if (checkpoint := checkpoint_in(folder)) is not None:
-        return _of_checkpoint(checkpoint)
     for name in _INDEXES:
         if (folder / name).is_file():
             return _joined(folder, [_of_file(folder / file) for file in _indexed(folder / name)])
@@ -254,20 +261,28 @@ def _joined(source: Path, parts: list[Weights]) -> Weights:
     return Weights(source, shapes, lambda name: home[name][name])
 
 
-def _of_checkpoint(checkpoint: Path) -> Weights:
+def _of_checkpoint(checkpoint: Path, ema: bool) -> Weights:
     if problem := damage(checkpoint):
         raise CheckpointError(problem)
     described = read_run(checkpoint)
     entries = read_contents(described, checkpoint)
     record = read_module_record(described, checkpoint)
+    keys = {name: tensor.key for name, tensor in record.tensors.items()}
+    if ema:
+        averages = {key: f"{EMA}/{key.removeprefix(f'{PARAMS}/')}" for key in keys.values()}
+        if not any(average in entries for average in averages.values()):
+            raise WeightsError(
+                f"{checkpoint} has no moving average; train with ema_decay (--ema-decay), or take the weights themselves"
+            )
+        # Parameters that are not trained have none.
+        keys = {name: averages[key] if averages[key] in entries else key for name, key in keys.items()}
     for name, tensor in record.tensors.items():
-        entry = entries.get(tensor.key)
+        entry = entries.get(keys[name])
         if entry is None or math.prod(entry.shape) != math.prod(tensor.shape):
             raise CheckpointError(
-                f"{checkpoint} has no tensor {tensor.key} of shape {tensor.shape} for {name}"
+                f"{checkpoint} has no tensor {keys[name]} of shape {tensor.shape} for {name}"
             )
     shapes = {name: tensor.shape for name, tensor in record.tensors.items()}
-    keys = {name: tensor.key for name, tensor in record.tensors.items()}
     return Weights(checkpoint, shapes, partial(_read, checkpoint, entries, keys, shapes))
 
 

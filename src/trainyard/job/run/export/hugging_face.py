@@ -23,7 +23,11 @@ _CONFIG = "config.json"
 
 
 def export_hugging_face(
-    checkpoint: Path, folder: Path, config: Path | None = None, most_shard_bytes: int = MOST_SHARD_BYTES
+    checkpoint: Path,
+    folder: Path,
+    config: Path | None = None,
+    most_shard_bytes: int = MOST_SHARD_BYTES,
+    ema: bool = False,
 ) -> list[Path]:
     """Write the model of transformers that a checkpoint's module is, or that it wraps.
 
@@ -35,6 +39,7 @@ def export_hugging_face(
     folder : a new one.
     config : folder with the ``config.json`` of the model; by default the configuration in the checkpoint.
     most_shard_bytes : of a file of weights.
+    ema : write the moving average of each trained parameter in place of it.
 
     Returns
     -------
@@ -44,11 +49,12 @@ def export_hugging_face(
     Raises
     ------
     WeightsError
-        If the module is no model of transformers, has more weights than that, or others; or the folder exists.
+        If the module is no model of transformers, has more weights than that, or others; if the folder exists; or if
+        there is no moving average.
     CheckpointError
         If the checkpoint is damaged.
     """
-    weights, tensors = state_dict_of(checkpoint)
+    weights, tensors = state_dict_of(checkpoint, ema)
     recorded = read_module_record(read_run(weights.source), weights.source).transformers_config
     if recorded is None and config is None:
         raise WeightsError(

@@ -38,7 +38,7 @@ _FILE, _SHARD, _INDEX = (
 
 
 def export_safetensors(
-    checkpoint: Path, folder: Path, most_shard_bytes: int = MOST_SHARD_BYTES
+    checkpoint: Path, folder: Path, most_shard_bytes: int = MOST_SHARD_BYTES, ema: bool = False
 ) -> list[Path]:
     """Write the state dict of a checkpoint's module as safetensors, tied weights by each of their names.
 
@@ -47,6 +47,7 @@ def export_safetensors(
     checkpoint : of any plan.
     folder : a new one.
     most_shard_bytes : of a file; more weights are in several files with an index, as Hugging Face has them.
+    ema : write the moving average of each trained parameter in place of it.
 
     Returns
     -------
@@ -56,11 +57,11 @@ def export_safetensors(
     Raises
     ------
     WeightsError
-        If the folder exists.
+        If the folder exists, or there is no moving average.
     CheckpointError
         If the checkpoint is damaged.
     """
-    weights, tensors = state_dict_of(checkpoint)
+    weights, tensors = state_dict_of(checkpoint, ema)
     with new_path(folder) as place:
         place.mkdir(parents=True)
         sizes = {name: _num_bytes(tensor) for name, tensor in tensors.items()}
@@ -70,22 +71,23 @@ def export_safetensors(
     return [folder / name for name in names]
 
 
-def export_state_dict(checkpoint: Path, file: Path) -> Path:
+def export_state_dict(checkpoint: Path, file: Path, ema: bool = False) -> Path:
     """Write the state dict of a checkpoint's module with ``torch.save``; tied weights are stored once.
 
     Parameters
     ----------
     checkpoint : of any plan.
     file : a new one.
+    ema : write the moving average of each trained parameter in place of it.
 
     Raises
     ------
     WeightsError
-        If the file exists.
+        If the file exists, or there is no moving average.
     CheckpointError
         If the checkpoint is damaged.
     """
-    weights, tensors = state_dict_of(checkpoint)
+    weights, tensors = state_dict_of(checkpoint, ema)
     first_names = {tensor.key: name for name, tensor in reversed(tensors.items())}
     stored = {key: weights[name].to(tensors[name].dtype) for key, name in first_names.items()}
     with new_path(file) as place:
@@ -94,9 +96,9 @@ def export_state_dict(checkpoint: Path, file: Path) -> Path:
     return file
 
 
-def state_dict_of(checkpoint: Path) -> tuple[Weights, dict[str, ModuleTensor]]:
+def state_dict_of(checkpoint: Path, ema: bool) -> tuple[Weights, dict[str, ModuleTensor]]:
     """Return the weights of a checkpoint, and the entries of its module's state dict."""
-    weights = read_weights(checkpoint)
+    weights = read_weights(checkpoint, ema)
     record = read_module_record(read_run(weights.source), weights.source)
     return weights, {name: each for name, each in record.tensors.items() if each.is_persistent}
 

@@ -11,9 +11,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainyard.job.plan import Plan, parse_plan
 from trainyard.job.planning import load_model
-from trainyard.job.run.checkpoint.folders import check_goes_on_as, read_whole
-from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS, identity_of
+from trainyard.job.run.checkpoint.folders import check_goes_on_as
+from trainyard.job.run.checkpoint.same_run import identity_of
 from trainyard.job.run.checkpoint.saved import About, read_about
+from trainyard.job.run.checkpoint.weights import Weights, read_weights
 from trainyard.job.run.export.weight_files import MOST_SHARD_BYTES, write_safetensors
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -57,7 +58,11 @@ def is_trained_from_file(about: About) -> bool:
 
 
 def save_trained_model(
-    checkpoint: Path, folder: Path, file: Path | None = None, most_shard_bytes: int = MOST_SHARD_BYTES
+    checkpoint: Path,
+    folder: Path,
+    file: Path | None = None,
+    most_shard_bytes: int = MOST_SHARD_BYTES,
+    ema: bool = False,
 ) -> TrainedModelFolder:
     """Save the model of a checkpoint for serving, and see that it computes what the trained module computes.
 
@@ -67,11 +72,14 @@ def save_trained_model(
     folder : a new one.
     file : the Python file of the model, which is run; None for models of the zoo.
     most_shard_bytes : of a file of weights of a model of the zoo.
+    ema : write the moving average of each trained parameter in place of it.
 
     Raises
     ------
     CheckpointError
         If the checkpoint is damaged, or of another model than the file's.
+    WeightsError
+        If there is no moving average.
     ServeError
         If the model is no causal language model, or the file is missing.
     """
@@ -85,7 +93,7 @@ def save_trained_model(
     torch.manual_seed(_seed(about))
     model = load_model(plan.model if file is None else str(file), None if file else plan.num_rows)
     _require_same_model(checkpoint, model, plan)
-    _load_weights(model.module, checkpoint)
+    _load_weights(model.module, read_weights(checkpoint, ema))
     folder.mkdir(parents=True)
     if file is None:
         tokens, expected = _save_zoo_model(model, plan.model, folder, most_shard_bytes)
@@ -110,26 +118,25 @@ def _require_same_model(checkpoint: Path, model: Model, plan: Plan) -> None:
     check_goes_on_as(checkpoint, None, identity_of(task.program(plan.num_rows)))
 
 
-def _load_weights(module: nn.Module, checkpoint: Path) -> None:
+def _load_weights(module: nn.Module, weights: Weights) -> None:
     """Give a module the parameters and buffers of a run, in the precision in which they are saved.
 
     A tensor with two names stays one tensor.
     """
-    saved = read_whole(checkpoint, PARAMS) | read_whole(checkpoint, BUFFERS)
     own = dict(module.named_parameters(remove_duplicate=False))
-    buffers = dict(module.named_buffers(remove_duplicate=False))
+    own |= dict(module.named_buffers(remove_duplicate=False))
     loaded = dict[int, Tensor]()
-    for path, tensor in saved.items():
-        target = own.get(path, buffers.get(path))
-        if target is not None:
-            value = tensor.view(target.shape)
-            loaded[id(target)] = nn.Parameter(value, requires_grad=False) if path in own else value
-    for path, target in (own | buffers).items():
+    for path, target in own.items():
+        if path in weights and id(target) not in loaded:
+            value = weights[path]
+            is_parameter = isinstance(target, nn.Parameter)
+            loaded[id(target)] = nn.Parameter(value, requires_grad=False) if is_parameter else value
+    for path, target in own.items():
         if id(target) in loaded:
             owner, _, name = path.rpartition(".")
             setattr(module.get_submodule(owner), name, loaded[id(target)])
-        elif path in own or target.is_meta:
-            raise ServeError(f"{checkpoint} has no {path}; train its model again")
+        elif isinstance(target, nn.Parameter) or target.is_meta:
+            raise ServeError(f"{weights.source} has no {path}; train its model again")
 
 
 def _save_zoo_model(model: Model, name: str, folder: Path, most_shard_bytes: int) -> tuple[str, TokenLogits]:
