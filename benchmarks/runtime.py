@@ -2,9 +2,10 @@
 
 Run `python benchmarks/runtime.py`. A small GPT is trained on the processor with AdamW and clipped gradients:
 on one process (against plain eager PyTorch), data-parallel on two (DistributedDataParallel), with everything
-sharded on two (FSDP2's `fully_shard`), and as a pipeline of two (1F1B of torch.distributed.pipelining). Each side
-has processes of its own, started by its own launcher. They take turns, one step each, so that whatever else the
-machine does hits both; the ratio is the median over pairs. A process has one thread. Losses are compared first.
+sharded on two (FSDP2's `fully_shard`), and as a pipeline of two (1F1B of torch.distributed.pipelining); and on one
+process with a DataLoader of two workers. Each side has processes of its own, started by its own launcher. They take
+turns, one step each, so that whatever else the machine does hits both; the ratio is the median over pairs. A process has
+one thread. Losses are compared first.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,14 @@ from record import finish, parser
 from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.multiprocessing.spawn import start_processes
+from torch.utils.data import DataLoader, Dataset
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Mesh, Plan, Stage, State, Traffic
 from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.data_reader import open_reader
+from trainyard.job.run.step.data_source import as_data
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.strategies.parallel.zero import DIVIDED
@@ -42,6 +47,7 @@ from trainyard.zoo.gpt import Block, GPTConfig
 
 ROWS, MICROBATCHES = 16, 4
 WARM_UP, PAIRS, FEWEST_PAIRS = 3, 40, 1
+STEPS = WARM_UP + PAIRS
 CONFIG = GPTConfig(vocab=256, context=64, layers=4, hidden=256, heads=8, dropout=0.0)
 OPTIMIZER = OptimizerConfig(lr=1e-3, clip_norm=1.0)
 Step = Callable[[int], float]
@@ -71,7 +77,23 @@ def model() -> Model:
     return Model("decoder", Decoder(), next_token_loss, token_batch(ROWS, CONFIG.context, CONFIG.vocab))
 
 
-def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
+class Texts(Dataset[Mapping[str, Tensor]]):
+    """Rows of drawn tokens."""
+
+    def __len__(self) -> int:
+        return ROWS * STEPS
+
+    def __getitem__(self, row: int) -> Mapping[str, Tensor]:
+        drawn = torch.Generator().manual_seed(row)
+        tokens = torch.randint(CONFIG.vocab, (CONFIG.context + 1,), generator=drawn)
+        return {"tokens": tokens[:-1], "targets": tokens[1:]}
+
+
+def loader() -> DataLoader[Mapping[str, Tensor]]:
+    return DataLoader(Texts(), ROWS, num_workers=2)
+
+
+def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1, has_loader: bool = False) -> Step:
     """A step of Trainyard's."""
     chosen = model()
     microbatches = MICROBATCHES if pipeline > 1 else 1
@@ -91,6 +113,9 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
     )
     values = {name: p.detach().clone() for name, p in chosen.module.named_parameters()}
     executor = Executor(lower(program, plan, OPTIMIZER), rank, values.__getitem__, torch.device("cpu"))
+    if has_loader:
+        reader = open_reader(as_data(loader(), ROWS), executor, 0, STEPS, "", {})
+        return lambda step: executor.step(reader.next(), step).losses["loss:loss"]
     batch = {f"batch.{name}": tensor for name, tensor in chosen.batch.items()}
     return lambda step: executor.step(batch, step).losses["loss:loss"]
 
@@ -101,16 +126,17 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), c.lr, c.betas, c.eps, c.weight_decay, fused=True)
 
 
-def eager(module: nn.Module, rank: int, num_ranks: int) -> Step:
+def eager(module: nn.Module, rank: int, num_ranks: int, has_loader: bool = False) -> Step:
     """Forward, backward, clip and update on this rank's rows."""
     whole = model().batch
     share = ROWS // num_ranks
-    batch = {name: tensor[rank * share : (rank + 1) * share] for name, tensor in whole.items()}
+    own = {name: tensor[rank * share : (rank + 1) * share] for name, tensor in whole.items()}
+    batches = iter(loader()) if has_loader else repeat(own)
     optimizer = adamw(module)
 
     def step(_: int) -> float:
         optimizer.zero_grad()
-        loss = next_token_loss(module, batch)
+        loss = next_token_loss(module, next(batches))
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), OPTIMIZER.clip_norm)
         optimizer.step()
@@ -169,8 +195,13 @@ def pipelined(rank: int) -> Step:
     return step
 
 
-CASES: dict[str, tuple[int, dict[str, int], Callable[[int], Step]]] = {
+CASES: dict[str, tuple[int, dict[str, Any], Callable[[int], Step]]] = {
     "one process / eager": (1, {}, lambda rank: eager(model().module, rank, 1)),
+    "DataLoader of two workers / eager": (
+        1,
+        {"has_loader": True},
+        lambda rank: eager(model().module, rank, 1, has_loader=True),
+    ),
     "data parallel / DistributedDataParallel": (2, {"data": 2}, data_parallel),
     "ZeRO-3 / FSDP2 fully_shard": (2, {"data": 2, "zero": 3}, fully_sharded),
     "1F1B / torch.distributed.pipelining": (2, {"pipeline": 2}, pipelined),

@@ -97,7 +97,7 @@ def run_ranks(
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         store = str(Path(folder) / "store")
         workers = [
-            spawn.Process(target=_call, args=(results, store, num_ranks, rank, function, args), daemon=True)
+            spawn.Process(target=_call, args=(results, store, num_ranks, rank, function, args))
             for rank in range(num_ranks)
         ]
         for worker in workers:
