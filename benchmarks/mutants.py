@@ -10,6 +10,9 @@ sees their lines.
 
 A process that spends three times the budget in CPU-seconds is ended, and the fault counts as noticed: it made a loop
 endless. Faults that are argued to change nothing stand in `no_effect.json`, with the argument.
+
+A line is drawn by a hash of its text, so that a change elsewhere leaves the sample. One room follows the other; Ctrl-C
+records what was tried until then, and `--go-on` tries what the record and `.mutants` do not have.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from record import finish, not_here, parser
 
@@ -42,6 +48,7 @@ except ImportError as error:
 
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = ROOT / ".mutants"
+RECORDS = Path(__file__).with_name("records")
 ARGUED = Path(__file__).with_name("no_effect.json")
 TESTS = {
     "cli": ("tests/cli",),
@@ -73,45 +80,59 @@ class Mutant:
     Attributes
     ----------
     path : of the file, from the root.
-    line_text : of the line, to find it again when others have changed.
+    line_text : of the line, without indentation.
+    place : which line of the file with this text, from 0.
     """
 
     room: str
     path: str
     fault: Fault
     line_text: str
+    place: int
 
     @property
     def name(self) -> str:
         """What identifies it while its line and the number of such lines stay as they are."""
-        return f"{self.path}: {self.fault.operator} {self.fault.occurrence}: {self.line_text}"
+        return f"{self.path}: {self.fault.operator}: {self.line_text} ({self.place})"
+
+
+class Line(NamedTuple):
+    """A line that may be drawn; sorted by its hash, lines are in random order."""
+
+    hash: str
+    room: str
+    path: Path
+    place: int
+    faults: list[Fault]
 
 
 def drawn(num: int, seed: int, rooms: Iterable[str]) -> list[Mutant]:
     """So many lines of some rooms, each with a fault that changes what is run."""
-    places: list[tuple[str, Path, int]] = []
-    found: dict[Path, dict[int, list[Fault]]] = {}
-    for room in rooms:
-        for path in sorted((ROOT / "src/trainyard" / room).rglob("*.py")):
-            by_line = found.setdefault(path, {})
-            for fault in faults_of(path.read_text()):
-                by_line.setdefault(fault.line, []).append(fault)
-            places += [(room, path, line) for line in sorted(by_line)]
-    random_ = random.Random(seed)
-    random_.shuffle(places)
     mutants: list[Mutant] = []
-    for room, path, line in places:
+    for line in sorted(_lines(seed, rooms), key=attrgetter("hash")):
         if len(mutants) == num:
             break
-        source = path.read_text()
-        faults = found[path][line]
-        kinds = sorted({each.operator for each in faults})
-        kind = random_.choice(kinds)
-        fault = random_.choice([each for each in faults if each.operator == kind])
+        source, random_ = line.path.read_text(), random.Random(line.hash)
+        kind = random_.choice(sorted({each.operator for each in line.faults}))
+        fault = random_.choice([each for each in line.faults if each.operator == kind])
         if with_fault(source, fault) is not None:
-            text = source.splitlines()[line - 1].strip()
-            mutants.append(Mutant(room, str(path.relative_to(ROOT)), fault, text))
+            text = source.splitlines()[fault.line - 1].strip()
+            mutants.append(Mutant(line.room, str(line.path.relative_to(ROOT)), fault, text, line.place))
     return mutants
+
+
+def _lines(seed: int, rooms: Iterable[str]) -> Iterator[Line]:
+    for room in rooms:
+        for path in sorted((ROOT / "src/trainyard" / room).rglob("*.py")):
+            source = path.read_text()
+            texts, by_line, seen = source.splitlines(), dict[int, list[Fault]](), Counter[str]()
+            for fault in faults_of(source):
+                by_line.setdefault(fault.line, []).append(fault)
+            for number, faults in sorted(by_line.items()):
+                text = texts[number - 1].strip()
+                name = f"{seed} {path.relative_to(ROOT)} {text} {seen[text]}"
+                yield Line(sha256(name.encode()).hexdigest(), room, path, seen[text], faults)
+                seen[text] += 1
 
 
 class Tree:
@@ -158,13 +179,13 @@ class Tree:
             capture_output=True,
             text=True,
             check=False,
+            start_new_session=True,  # Ctrl-C ends the measure, not the tests, whose end would look like a fault noticed
             preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s + 5)),
         )
 
 
 def map_room(room: str, tree: Tree, num_processes: int) -> Path:
     """Find which tests of a room run which lines of it; kept until `--map-again`."""
-    MAPS.mkdir(exist_ok=True)
     kept = MAPS / f"{room}.coverage"
     if kept.exists():
         return kept
@@ -254,61 +275,76 @@ def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
 
 
 def outcomes(
-    mutants: Sequence[Mutant], num_processes: int, budget_s: int, kept: Path
+    mutants: Sequence[Mutant], num_processes: int, budget_s: int, kept: Path, known: dict[str, bool]
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """Try each fault, and yield whether it is noticed, in order; those that a file already tells of are not tried."""
-    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    """Try each fault, room by room, and yield whether it is noticed.
+
+    Parameters
+    ----------
+    kept : file that is told what is found.
+    known : whether faults are noticed, by name; these are not tried.
+    """
     trees: SimpleQueue[Tree] = SimpleQueue()
     for _ in range(num_processes):
         trees.put(Tree())
-    first = trees.get()
-    reaches = {
-        room: Reach(map_room(room, first, num_processes)) for room in sorted({each.room for each in mutants})
-    }
-    trees.put(first)
-    known = _known(kept)
 
-    def outcome(mutant: Mutant) -> tuple[Mutant, Outcome]:
-        tree = trees.get()
-        try:
-            if mutant.name not in known:
-                known[mutant.name] = is_noticed(mutant, tree, reaches[mutant.room], budget_s)
-                with kept.open("a") as file:
-                    file.write(json.dumps([mutant.name, known[mutant.name]]) + "\n")
-        finally:
-            trees.put(tree)
+    def outcome(reach: Reach, mutant: Mutant) -> tuple[Mutant, Outcome]:
+        if mutant.name not in known:
+            tree = trees.get()
+            try:
+                known[mutant.name] = is_noticed(mutant, tree, reach, budget_s)
+            finally:
+                trees.put(tree)
+            with kept.open("a") as file:
+                file.write(json.dumps([mutant.name, known[mutant.name]]) + "\n")
         if known[mutant.name]:
             return mutant, "noticed"
-        return mutant, "argued" if mutant.name in argued else "survived"
+        return mutant, "argued" if mutant.name in _argued() else "survived"
 
     with ThreadPoolExecutor(num_processes) as pool:
-        yield from pool.map(outcome, mutants)
+        for room in sorted({each.room for each in mutants}):
+            own = [each for each in mutants if each.room == room]
+            if any(each.name not in known for each in own):
+                tree = trees.get()
+                reach = Reach(map_room(room, tree, num_processes))
+                trees.put(tree)
+                yield from pool.map(partial(outcome, reach), own)
+            else:
+                yield from ((each, "noticed" if known[each.name] else "survived") for each in own)
+
+
+@cache
+def _argued() -> dict[str, str]:
+    found: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
+    return found
 
 
 def _known(kept: Path) -> dict[str, bool]:
-    """Read which faults an earlier run noticed, by name."""
-    return dict(map(json.loads, kept.read_text().splitlines())) if kept.exists() else {}
+    """Read which faults the newest record says were noticed, and what an interrupted run found, by name."""
+    known: dict[str, bool] = {}
+    for record in RECORDS.glob("*Z-mutants.json"):
+        known |= dict.fromkeys(json.loads(record.read_text())["results"]["noticed"], True)
+    return known | (dict(map(json.loads, kept.read_text().splitlines())) if kept.exists() else {})
 
 
 def summary(found: Sequence[tuple[Mutant, Outcome]]) -> dict[str, Any]:
     """Scores by room, and the survivors."""
-    argued: dict[str, str] = json.loads(ARGUED.read_text()) if ARGUED.exists() else {}
     rooms: dict[str, Counter[str]] = {}
     for mutant, outcome in found:
         rooms.setdefault(mutant.room, Counter())[outcome] += 1
     rooms["all"] = sum(rooms.values(), Counter())
+    by_outcome: dict[Outcome, list[Mutant]] = {"noticed": [], "survived": [], "argued": []}
+    for mutant, outcome in found:
+        by_outcome[outcome].append(mutant)
     return {
         "rooms": {
             room: dict(counts)
             | {"share_noticed": counts["noticed"] / max(1, counts["noticed"] + counts["survived"])}
             for room, counts in rooms.items()
         },
-        "survivors": [_described(mutant) for mutant, outcome in found if outcome == "survived"],
-        "argued": [
-            _described(mutant) | {"argument": argued[mutant.name]}
-            for mutant, outcome in found
-            if outcome == "argued"
-        ],
+        "noticed": [each.name for each in by_outcome["noticed"]],
+        "survivors": [_described(each) for each in by_outcome["survived"]],
+        "argued": [_described(each) | {"argument": _argued()[each.name]} for each in by_outcome["argued"]],
     }
 
 
@@ -326,7 +362,11 @@ def main() -> None:
         "--budget", type=int, default=100, help="seconds of tests that a fault meets at most"
     )
     options.add_argument("--map-again", action="store_true", help="see anew which tests run which lines")
-    options.add_argument("--go-on", action="store_true", help="keep what an interrupted run found")
+    options.add_argument(
+        "--go-on",
+        action="store_true",
+        help="keep what the record says was noticed, and what an interrupted run found",
+    )
     given = options.parse_args()
     rooms, num = (["reading"], 2) if given.smallest else (given.rooms.split(","), given.num)
     if given.map_again and MAPS.exists():
@@ -334,20 +374,27 @@ def main() -> None:
     kept = MAPS / ("smallest.jsonl" if given.smallest else "outcomes.jsonl")
     if not given.go_on:
         kept.unlink(missing_ok=True)
+    MAPS.mkdir(exist_ok=True)
     mutants = drawn(num, given.seed, rooms)
     found: list[tuple[Mutant, Outcome]] = []
-    for mutant, outcome in outcomes(mutants, given.processes, given.budget, kept):
-        found.append((mutant, outcome))
-        place = f"{mutant.path}:{mutant.fault.line}"
-        print(
-            f"{len(found)} of {num}: {outcome}: {place}: {mutant.fault.operator}: {mutant.line_text}",
-            flush=True,
-        )
+    with suppress(KeyboardInterrupt):
+        known = _known(kept) if given.go_on else {}
+        for mutant, outcome in outcomes(mutants, given.processes, given.budget, kept, known):
+            found.append((mutant, outcome))
+            place = f"{mutant.path}:{mutant.fault.line}"
+            print(
+                f"{len(found)} of {num}: {outcome}: {place}: {mutant.fault.operator}: {mutant.line_text}",
+                flush=True,
+            )
     results = summary(found)
     for room, counts in results["rooms"].items():
         noticed, survived = counts.get("noticed", 0), counts.get("survived", 0)
         print(f"{room:10} {noticed} of {noticed + survived} noticed: {counts['share_noticed']:.0%}")
-    finish("mutants", results | {"num": num, "seed": given.seed}, given.smallest or len(rooms) < len(TESTS))
+    finish(
+        "mutants",
+        results | {"num": num, "num_tried": len(found), "seed": given.seed},
+        given.smallest or len(rooms) < len(TESTS),
+    )
 
 
 if __name__ == "__main__":
