@@ -51,7 +51,7 @@ MAPS = ROOT / ".mutants"
 RECORDS = Path(__file__).with_name("records")
 ARGUED = Path(__file__).with_name("no_effect.json")
 TESTS = {
-    "cli": ("tests/cli",),
+    "cli": ("tests/cli", "tests/report"),
     "cost": ("tests/cost",),
     "engine": ("tests/engine",),
     "fleet": ("tests/fleet", "tests/conformance"),

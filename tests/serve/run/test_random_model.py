@@ -55,6 +55,20 @@ def _answer(engine: Engine, prompt: tuple[int, ...]) -> list[int]:
     return tokens
 
 
+def test_memory_for_blocks_is_counted_in_whole_blocks(tmp_path: Path):
+    folder = save_random_model("small", _LLAMA, tmp_path / "small")
+    size_bytes = 2 * 2 * 8 * (2 * 16) * 2  # keys and values of 8 tokens in bfloat16: 2 heads of 16, 2 layers
+
+    def blocks(**options: int) -> tuple[int, int]:
+        spec = LocalEngineOptions(dtype="bfloat16", block_tokens=8, threads=1, **options)
+        engine = spec.spec(folder, "vllm", checks_weights=False).options
+        return engine.num_blocks, engine.num_host_blocks
+
+    assert blocks(cache_blocks=20) == (20, 0)
+    assert blocks(cache_memory=7 * size_bytes - 1) == (6, 0)
+    assert blocks(cache_blocks=20, host_cache_memory=3 * size_bytes + 1) == (20, 3)
+
+
 def test_an_engine_is_made_of_a_name_and_every_token_has_a_text(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
