@@ -108,6 +108,21 @@ def test_a_signal_that_a_destructor_loses_is_sent_again() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+class _Broken:
+    def __del__(self) -> None:
+        raise ValueError
+
+
+def test_another_exception_of_a_destructor_is_printed_as_without_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: printed.append(lost.exc_type))
+    with raising_signals():
+        _Broken()
+    assert printed == [ValueError]
+
+
 def test_a_signal_that_waits_is_forgotten_at_the_end() -> None:
     def _find_and_load() -> None:
         _signalled(signal.SIGTERM)

@@ -36,6 +36,7 @@ BAD = {
     "unlike devices": (
         ("gpt-tiny:1/s:1s", "--cluster", "1x4xA100-80G+1x4xT4"), ("devices that are not alike",)
     ),
+    "device of unknown speed": (("gpt-tiny:1/s:1s", "--cluster", "1x2xFoo"), ("unknown device 'Foo'; known: A100",)),
     "dtype": (("gpt-tiny:1/s:1s", "--dtype", "int8"), ("float32, float16, bfloat16",)),
     "more than the memory": (
         ("gpt-tiny:1/s:1s", "--weight-memory", "1TB"), ("--weight-memory 1TB", "at most", "a device has, 79.1 GiB")

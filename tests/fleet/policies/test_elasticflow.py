@@ -78,6 +78,13 @@ def test_spare_devices_go_where_they_cost_least() -> None:
     assert elastic_allocation(pair, 6, 0.0)[0].tolist() == [2, 4]
 
 
+def test_a_job_is_looked_at_again_when_it_first_needs_more() -> None:
+    """The first job has both devices until slot 2, and then the second needs them; alone, none needs more later."""
+    found, next_need = elastic_allocation(demands((3.0, 2.0), (3.0, 4.0)), 2, 0.0)
+    assert (found.tolist(), next_need) == ([2, 0], 2.0)
+    assert elastic_allocation(demands((3.0, 2.0)), 2, 0.0)[1] == np.inf
+
+
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     jobs = [elastic("short", 0, 100, 49), elastic("long", 0, 100, 50)]
     run = simulate_fleet(jobs, Cluster.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))

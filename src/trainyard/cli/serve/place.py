@@ -249,5 +249,4 @@ def _weight_bytes(options: Options, cluster: Cluster) -> float:
                 f"{bytes_text(device.usable_bytes)}"
             )
         return float(given)
-    cluster.require_known()
     return float(usable_bytes(cluster.devices[0]))
