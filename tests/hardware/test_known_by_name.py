@@ -148,3 +148,9 @@ def test_a_file_of_devices_known_by_name_needs_no_topologies() -> None:
         HardwareError, match=r"'topologies' is missing; allowed is .* for nodes that have links"
     ):
         cluster_from_yaml("devices: [T4]\nnodes: [{devices: [0]}]\n")
+
+
+def test_devices_of_nodes_that_are_away_are_of_no_type() -> None:
+    cluster = parse_cluster("1x2xA+1x1xB+1x2xC")
+    assert cluster.kind_of_device == (0, 0, 1, 2, 2)
+    assert cluster.without([1]).kind_of_device == (0, 0, -1, 2, 2)

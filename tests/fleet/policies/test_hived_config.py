@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def test_default_addresses_count_through_the_parts_of_a_node(tmp_path: Path) -> 
 PHYSICAL, POOL = ("physicalCluster",), ("physicalCluster", "physicalCells", 0)
 NODE = ("physicalCluster", "physicalCells", 1)
 TYPES, OWNER = ("physicalCluster", "cellTypes"), ("virtualClusters", "a")
+_LEVELS = ["K-POOL", *(f"L{n}" for n in range(40))]
+DEEP = {name: {"childCellType": child, "childCellNumber": 1} for name, child in pairwise(_LEVELS)}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,7 @@ TYPES, OWNER = ("physicalCluster", "cellTypes"), ("virtualClusters", "a")
         ),
         ((*TYPES, "K-NODE", "childCellNumber"), 10**6, "at most 1000000 devices"),
         ((*TYPES, "K-NODE", "childCellType"), "K-POOL", "it holds itself"),
+        (TYPES, DEEP, "L30.childCellType: 'L31' is not at most 32 types below each other"),
         (
             (*TYPES, "K-NODE", "isNodeLevel"),
             False,
