@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -60,7 +61,7 @@ TESTS = {
     "hardware": ("tests/hardware",),
     "job": ("tests/job", "tests/conformance"),
     "processes": ("tests/processes",),
-    "program": ("tests/program",),
+    "program": ("tests/program", "tests/job/lower"),
     "reading": ("tests/reading",),
     "report": ("tests/report",),
     "serve": ("tests/serve", "tests/conformance"),
@@ -192,15 +193,30 @@ class Tree:
         return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
-def map_room(room: str, tree: Tree, num_processes: int) -> Path:
-    """Find which tests of a room run which lines of it; kept until `--map-again`."""
-    kept = MAPS / f"{room}.coverage"
-    if kept.exists():
-        return kept
-    print(f"{room}: running its tests, to see which lines each of them runs", flush=True)
+def map_room(room: str, tree: Tree, num_processes: int) -> list[Path]:
+    """Find which tests of a room run which lines of it; tests are run whose files an earlier run did not know as they are.
+
+    Returns
+    -------
+    list of Path
+        Files of coverage, the newest first; tests of a file are in the first that knows its present text.
+    """
+    files = {
+        str(path.relative_to(tree.folder)): sha256(path.read_bytes()).hexdigest()
+        for folder in TESTS[room]
+        for path in sorted((tree.folder / folder).rglob("test_*.py"))
+    }
+    maps = sorted(MAPS.glob(f"{room}.*.coverage"), reverse=True)
+    known = dict[str, str]()
+    for each in reversed(maps):
+        known |= json.loads(each.with_suffix(".json").read_text())["files"]
+    new = [name for name, text_hash in files.items() if known.get(name) != text_hash]
+    if not new:
+        return maps
+    print(f"{room}: running {len(new)} files of tests, to see which lines each of them runs", flush=True)
     done = tree.pytest(
         [
-            *_folders(tree, room), "-m", _DEFAULT, "-n", str(num_processes), "--dist", "worksteal",
+            *new, "-m", _DEFAULT, "-n", str(num_processes), "--dist", "worksteal",
             "--durations=0", "--durations-min=0.02",
             f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
         ],
@@ -210,6 +226,7 @@ def map_room(room: str, tree: Tree, num_processes: int) -> Path:
     made = tree.folder / ".coverage"
     if not made.exists():
         raise SystemExit(f"{room}: its tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    kept = MAPS / f"{room}.{len(maps):03}.coverage"
     shutil.move(made, kept)
     lines = done.stdout.splitlines()
     failing = [
@@ -217,35 +234,48 @@ def map_room(room: str, tree: Tree, num_processes: int) -> Path:
     ]
     seconds = {found["test"]: float(found["seconds"]) for found in map(_DURATION.fullmatch, lines) if found}
     print(f"{room}: {len(seconds)} tests take {sum(seconds.values()):.0f} s; {len(failing)} fail", flush=True)
-    kept.with_suffix(".json").write_text(json.dumps({"failing": failing, "seconds": seconds}))
-    return kept
-
-
-def _folders(tree: Tree, room: str) -> list[str]:
-    return [each for each in TESTS[room] if (tree.folder / each).exists()]
+    noted = {"files": {name: files[name] for name in new}, "failing": failing, "seconds": seconds}
+    kept.with_suffix(".json").write_text(json.dumps(noted))
+    return [kept, *maps]
 
 
 class Reach:
     """Tests that run a line, and tests that run a file.
 
     A test that failed without a fault is left out.
+
+    Parameters
+    ----------
+    maps : of `map_room`.
     """
 
-    def __init__(self, kept: Path) -> None:
-        self._data = coverage.CoverageData(str(kept))
-        self._data.read()
-        noted = json.loads(kept.with_suffix(".json").read_text())
-        self._failing, self._seconds = set(noted["failing"]), noted["seconds"]
-        self._by_end = {name.rpartition("/src/trainyard/")[2]: name for name in self._data.measured_files()}
+    def __init__(self, maps: Sequence[Path]) -> None:
+        self._seconds = dict[str, float]()
+        self._contexts = dict[str, dict[int, set[str]]]()
+        self._all = set[str]()
+        newer = set[str]()
+        for each in maps:
+            data = coverage.CoverageData(str(each))
+            data.read()
+            noted = json.loads(each.with_suffix(".json").read_text())
+            left_out = newer | set(noted["failing"])
+
+            def names(contexts: Iterable[str], left_out: AbstractSet[str] = left_out) -> set[str]:
+                found = {context.partition("|")[0] for context in contexts} - {""}
+                return {name for name in found if left_out.isdisjoint((name, name.partition("::")[0]))}
+
+            for file in data.measured_files():
+                lines = self._contexts.setdefault(file.rpartition("/src/trainyard/")[2], {})
+                for line, contexts in data.contexts_by_lineno(file).items():
+                    lines.setdefault(line, set()).update(names(contexts))
+            self._all |= names(data.measured_contexts())
+            self._seconds = noted["seconds"] | self._seconds
+            newer |= set(noted["files"])
 
     def tests(self, path: str, line: int, budget_s: float) -> list[str]:
         """Tests for a line, those that notice a fault most probably first, as many as take a budget of seconds."""
-        measured = self._by_end.get(path.removeprefix("src/trainyard/"))
-        lines = self._data.contexts_by_lineno(measured) if measured else {}
-        names = self._names(lines.get(line, ())) or self._names(
-            each for contexts in lines.values() for each in contexts
-        )
-        names = names or self._names(self._data.measured_contexts())
+        lines = self._contexts.get(path.removeprefix("src/trainyard/"), {})
+        names = lines.get(line) or set().union(*lines.values()) or self._all
         words = set(Path(path).stem.split("_")) | set(Path(path).parent.name.split("_"))
 
         def likely(name: str) -> tuple[int, float, str]:
@@ -254,15 +284,12 @@ class Reach:
 
         found: list[str] = []
         sum_s = 0.0
-        for name in sorted(names - self._failing, key=likely):
+        for name in sorted(names, key=likely):
             sum_s += self._seconds.get(name, 0.01)
             if sum_s > budget_s and found:
                 break
             found.append(name)
         return found
-
-    def _names(self, contexts: Iterable[str]) -> set[str]:
-        return {each.partition("|")[0] for each in contexts if each}
 
 
 def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:

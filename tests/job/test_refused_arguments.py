@@ -31,6 +31,7 @@ def planned():
         (lambda p: ty.simulate(p), r"plan is of type trainyard\.job\.planning\.Planned; allowed is a Plan"),
         (lambda p: ty.simulate(p.plan, MODEL.module), "model is of type"),
         (lambda p: ty.simulate(p.plan, MODEL, 2), "cluster is of type int"),
+        (lambda p: ty.simulate(p.plan, MODEL, optimizer="sgd"), "optimizer is the string 'sgd'; allowed"),
         (lambda p: ty.train(MODEL.module, p.plan, DATA, CONFIG), "model is of type .* or a function that builds one"),
         (lambda p: ty.train(MODEL, p, DATA, CONFIG), "plan is of type .*Planned; allowed is a Plan: the attribute plan"),
         (lambda p: ty.train(MODEL, p.plan, 3, CONFIG), r"data is of type int; allowed is a function data\(step\)"),

@@ -55,6 +55,20 @@ def test_values_computed_when_built_come_from_building_again():
         initial_values(_meta_model(), 1)("angles")
 
 
+def test_a_tied_parameter_has_its_value_by_either_name():
+    def tied():
+        model = _model()
+        model.module.same = nn.Module()
+        model.module.same.scale = model.module.scale
+        return model
+
+    with torch.device("meta"):
+        model = tied()
+    value = initial_values(model, 1, tied)
+    for name in ("scale", "same.scale"):
+        assert torch.equal(value(name), torch.full((3,), 2.0))
+
+
 def test_drawing_leaves_the_global_generator_alone():
     torch.manual_seed(0)
     expected = torch.rand(3)

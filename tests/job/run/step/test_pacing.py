@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import one_rank
 import pytest
 
 from trainyard.job.run.config import TrainConfig
@@ -91,6 +92,13 @@ def test_a_real_process_takes_its_part() -> None:
         pacer.rest()
         used_s = time.process_time()
     assert time.perf_counter() - began_s >= 5 * 0.02 / 0.2
+
+
+def test_a_run_rests_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(Pacer, "rest", lambda pacer: rates.append(pacer._rate))
+    one_rank.run(None, 3, core_part=0.5)
+    assert len(rates) == 2
 
 
 @pytest.mark.parametrize("part", [0.0, -1.0, 1.5])
