@@ -194,7 +194,7 @@ class Tree:
 
 
 def map_room(room: str, tree: Tree, num_processes: int) -> list[Path]:
-    """Find which tests of a room run which lines of it; tests are run whose files an earlier run did not know as they are.
+    """Find which tests of a room run which lines of it; tests are run in files that an earlier run did not know so.
 
     Returns
     -------
