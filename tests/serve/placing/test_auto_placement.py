@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import numpy as np
@@ -94,15 +95,15 @@ def test_it_is_never_worse_than_a_policy(
         cv=cv,
         seed=seed,
     )
-    others = []
+    others, reasons = [], []
     for placer in (AlpaServe(), Nexus(), Replicate()):
         try:
             others.append(placer.decide(problem).serve(problem.arrivals))
-        except ServeError:
-            continue
+        except ServeError as error:
+            reasons.append(str(error))
     auto = Auto(num_partitionings=10, num_moves=40, seed=seed)
     if not others:
-        with pytest.raises(ServeError):
+        with pytest.raises(ServeError, match=re.escape(reasons[0])):
             auto.decide(problem)
         return
     placed = auto.decide(problem).serve(problem.arrivals)
