@@ -1,6 +1,7 @@
 """Results in a session of Python and in a notebook: short, with the figures that matter, and escaped."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import trainyard as ty
 from trainyard.job.planning import Infeasible
 from trainyard.job.run.config import StepMetrics
+from trainyard.shown import Shown, ShownOnPage
 
 METRICS = [
     StepMetrics(step, {"loss": 3.0 - step / 10}, 1.5, 0.25, 16.0, 0.0, (10,), (0,), False)
@@ -42,6 +44,23 @@ def served():
         "gpt2",
         "1x1xA100-80G",
     )
+
+
+def _kinds(base):
+    return [
+        kind for each in base.__subclasses__() for kind in (each, *_kinds(each)) if kind is not ShownOnPage
+    ]
+
+
+@pytest.mark.parametrize("kind", _kinds(Shown))
+def test_every_kind_of_result_is_described(kind):
+    module = import_module(f"trainyard.report.shown.{kind.__module__.split('.')[1]}")
+    names = ["text_of", "html_of", *(["page_of"] if issubclass(kind, ShownOnPage) else [])]
+    for describe in (getattr(module, name) for name in names):
+        if hasattr(describe, "dispatch"):
+            assert describe.dispatch(kind) is not describe.dispatch(object)
+            with pytest.raises(TypeError, match="does not describe int; register the type there"):
+                describe(3)
 
 
 def test_inputs():
