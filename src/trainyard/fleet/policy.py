@@ -67,7 +67,7 @@ class Priority:
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order, also in compiled code where there is a key for that."""
+        """Traits of a policy that only orders jobs, also in compiled code if it has a key for that."""
         holds_up: HoldsUp = "nobody" if self.backfill else "all" if self.one_queue else "same nodes"
         return Traits(holds_up=holds_up, heeds=ORDERED, compiled=self._compiled)
 

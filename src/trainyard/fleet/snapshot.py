@@ -184,7 +184,7 @@ class Snapshot:
         return self._table.grants[int(self.rows[number])]
 
     def job(self, number: int) -> KnownJob:
-        """One job as it was submitted, as in ``jobs``."""
+        """Return a job as it was submitted, as in ``jobs``."""
         return KnownJob(self._job(number), self.needs)
 
     def _job(self, number: int) -> Job:

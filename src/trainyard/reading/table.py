@@ -107,7 +107,7 @@ class Table:
         key: Callable[[Row], str],
         part: str,
     ) -> Iterator[_Item]:
-        """One thing for all rows with the same key, in the order of their first moments.
+        """Merge the rows with the same key into one thing, in the order of their first moments.
 
         Parameters
         ----------

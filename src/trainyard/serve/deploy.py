@@ -243,7 +243,7 @@ def _step_time(
     weight_bytes: int,
     host: HostTime,
 ) -> StepTime:
-    """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
+    """Make the step time of stages; bytes of a block, an adapter and weights are those of the fullest device."""
     device = cluster.devices[0]
     made = partial(
         ModelStepTime,

@@ -352,7 +352,7 @@ class BatchDraft(WeightsDraft):
             self._ops.append(op)
 
     def _copy(self, state: RequestState, place: int) -> None:
-        """It gets a block by itself in place of one that others have, too."""
+        """Give a request a copy of a block that others have, too."""
         block = state.blocks[place]
         copy = self._cache.allocate_copies([block], self._cache)[block]
         self._cache.free([block])

@@ -27,7 +27,7 @@ class _EntryOptions:
         return cls(entry, tuple((name, parameters[name].default) for name in entry.searched))
 
     def near(self) -> Iterator[_EntryOptions]:
-        """Those with the next smaller or the next larger value of one option."""
+        """Yield the options with the next smaller or the next larger value of one option."""
         for place, (name, value) in enumerate(self.options):
             values = self.entry.searched[name]
             smaller = [each for each in values if each < value]

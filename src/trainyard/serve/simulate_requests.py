@@ -247,7 +247,7 @@ class _Simulation:
         return at_s
 
     def _seconds(self, batch: Batch, instance: Instance) -> float:
-        """Of what is computed: what goes forward together, and then backward passes.
+        """Return the seconds of a batch: the forward launches together, and then the backward passes.
 
         A launch of some layers takes their share: of what its items would add to the step, or of their backward pass.
         """

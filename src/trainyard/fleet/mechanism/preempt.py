@@ -361,7 +361,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, state):  # type: ig
 
 @lean
 def _preempt(taken, need, others, outcome, rows, state):  # type: ignore[no-untyped-def]
-    """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
+    """Take devices of the least urgent others until so many are free on every node."""
     _, per_node, _, aux, _ = state.free
     last = len(others)
     while last > 0:

@@ -50,7 +50,7 @@ class QueueArrays(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Who is to have which devices.
+    """Devices for jobs.
 
     Attributes
     ----------

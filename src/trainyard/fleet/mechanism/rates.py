@@ -89,7 +89,7 @@ class Rates:
         return self._drawn[row] * self._crowded[row] if self.are_uneven else 1.0
 
     def adapt(self, rows: Sequence[int]) -> None:
-        """Those of the jobs that adapt themselves do so to what they hold now."""
+        """Adapt the jobs that tune themselves to the devices that they have now."""
         for row in rows:
             if isinstance(self.table.job(row).profile, Adaptive):
                 self._adapt(row)

@@ -100,7 +100,7 @@ def pool_for(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
 
 @compiled
 def usable_nodes(partition, members, unblocked):  # type: ignore[no-untyped-def]
-    """Of every node, 1 if a job of a partition may have it, else 0; empty where it may have all.
+    """Return 1 for each node that a job of a partition may have, else 0; empty if it may have all.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def find_place(wanted, bits, usable, how, need, per_node, by_type, aux, has_rack
 
 @compiled
 def with_their_needs(count, there, need, aux):  # type: ignore[no-untyped-def]
-    """Of so many devices of every node, those with which a job has what it needs of what is there."""
+    """Count on each node the devices, up to ``count``, that can each have the processors and memory that a job needs."""
     found = count.copy()
     for node in range(len(count)):
         found[node] = _with_needs_on(node, count[node], there, need, aux)

@@ -74,7 +74,7 @@ class PlannedEnds(Rounds):
 
     @property
     def only_simulated(self) -> bool:
-        """They are: jobs end before their work is done."""
+        """True: jobs end before their work is done."""
         return True
 
     @property
@@ -134,7 +134,7 @@ class PlannedScheduler(RoundScheduler):
         return True
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the slot, and until when."""
+        """Return the jobs that run in the slot, and until when."""
         allocation = super().allocation(rows, now_s, ask)
         placed = allocation.given
         if not isinstance(placed, PlacedWithEnds) or placed.until_s is None:

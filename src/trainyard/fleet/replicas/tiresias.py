@@ -58,7 +58,7 @@ class TiresiasProgram(Tiresias):
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order."""
+        """Traits of a policy that only orders jobs."""
         return Traits(heeds=ORDERED)
 
     @cached_property

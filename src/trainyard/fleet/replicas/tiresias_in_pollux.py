@@ -49,7 +49,7 @@ class TiresiasInPollux:
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order."""
+        """Traits of a policy that only orders jobs."""
         return Traits(round_s=self.round_s, heeds=ORDERED)
 
     def start(self, cluster: Cluster) -> _Queued:

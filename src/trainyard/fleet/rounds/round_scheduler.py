@@ -90,7 +90,7 @@ class RoundScheduler:
         return not np.array_equal(self.table.serial[self.table.active], self.accounts.jobs)
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the round that begins.
+        """Return the jobs that run in the round that begins, and where.
 
         Parameters
         ----------

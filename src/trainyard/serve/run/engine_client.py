@@ -234,7 +234,7 @@ class EngineClient:
 
     @property
     def process_id(self) -> int:
-        """Of the process that has the engine."""
+        """Id of the process that has the engine."""
         assert self._process.pid is not None
         return self._process.pid
 

@@ -82,7 +82,7 @@ class Chain:
 
 
 def least_crowded(chain: Chain, level: int, numbers: Sequence[int], crowded: Ints) -> Cell:
-    """Of cells of one level the least crowded one; of equal ones the first."""
+    """Return the least crowded cell of a level; the first of equal ones."""
     counts = crowded.reshape(-1, chain.sizes[level]).sum(axis=1)
     return Cell(level, numbers[int(counts[list(numbers)].argmin())])
 

@@ -135,7 +135,7 @@ class Layout:
 
     @cached_property
     def virtual_node(self) -> Ints:
-        """Of every virtual place the first one of its node, or of its cell where that is only a part of one."""
+        """For each virtual place, the first place of its node, or of its cell if the cell is smaller than a node."""
         sizes = [
             min(self.chains[v.chain].node_size, self.chains[v.chain].sizes[v.level])
             for v in self.virtual_cells

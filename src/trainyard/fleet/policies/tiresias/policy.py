@@ -93,7 +93,7 @@ class Tiresias:
 
     @cached_property
     def upper_thresholds(self) -> Floats:
-        """Of every queue; that of the last is infinite."""
+        """Upper threshold of each queue; that of the last is infinite."""
         return np.array((*self.thresholds, _INF))
 
     @cached_property

@@ -191,7 +191,7 @@ class PlacementProblem:
 
     @cached_property
     def objective_s(self) -> Floats:
-        """Of every model."""
+        """Objective of each model, in seconds."""
         return np.array([model.objective_s for model in self.models])
 
     def fits(self, shape: ParallelConfig, models: tuple[int, ...]) -> bool:

@@ -187,7 +187,7 @@ class Tool(RequestBody):
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return self.function.name
 
     @property

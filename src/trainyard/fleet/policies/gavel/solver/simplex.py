@@ -66,7 +66,7 @@ def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def]
-    """Of the fractions with which all jobs have what they need, the ones with most reward.
+    """Find the fractions with the most reward among those that give each job the rate it needs.
 
     From the first that suffice, at the least part of the cluster, steps go on with the reward as the aim, while the part
     may grow to all of it.

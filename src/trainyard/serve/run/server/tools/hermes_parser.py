@@ -38,7 +38,7 @@ class HermesParser:
 
     @property
     def finish_reason(self) -> Literal["stop", "tool_calls"]:
-        """Of an answer that ends now."""
+        """Return the finish reason of an answer that ends now."""
         is_in_call = self._mode == self._read_call and self._call.has_begun
         return "tool_calls" if self._num_calls and not is_in_call else "stop"
 
