@@ -234,7 +234,7 @@ class Snapshot:
         return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
-        """What `left_s` says of one job, of which it matters where it runs, or which adapts itself.
+        """`left_s` of one job whose speed depends on its devices, or which adapts its batch size.
 
         What does not change while the job is there is found out once: policies ask for all jobs at every decision.
         """

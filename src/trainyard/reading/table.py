@@ -73,7 +73,7 @@ class Table:
     def in_order(
         self, moment: Moment, make: Callable[[Row, float], _Item], name: str = ""
     ) -> Iterator[_Item]:
-        """What each row tells of, the first first; those of one moment as they stand.
+        """Return what the rows tell of, in the order of time; rows of one moment stay in their order.
 
         Parameters
         ----------

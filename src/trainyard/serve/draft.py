@@ -328,7 +328,7 @@ class BatchDraft(WeightsDraft):
         state.blocks.clear()
 
     def _has_room(self, states: Sequence[RequestState], out: bool) -> bool:
-        """Whether there are free blocks for those of some requests, on the host or on the device."""
+        """Whether there are free blocks for the blocks of some requests, on the host or on the device."""
         to = self._cache.host if out else self._cache
         held = {block for each in states for block in (each.blocks if out else each.host_blocks)}
         return to is not None and len(held) <= to.num_free

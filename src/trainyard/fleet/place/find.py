@@ -248,7 +248,7 @@ def fits_on(taken, need, per_node, aux):  # type: ignore[no-untyped-def]
 
 @lean
 def are_held(devices, per_device):  # type: ignore[no-untyped-def]
-    """Whether anybody has any of these devices."""
+    """Whether a job has any of these devices."""
     for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
         if per_device[TENANTS, device]:
             return True
@@ -257,7 +257,7 @@ def are_held(devices, per_device):  # type: ignore[no-untyped-def]
 
 @lean
 def are_any_on(devices, taken, per_device):  # type: ignore[no-untyped-def]
-    """Whether any of these devices is of a node of which some are taken."""
+    """Whether any of these devices is on a node from which devices are taken."""
     for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
         if taken[per_device[NODE, device]]:
             return True

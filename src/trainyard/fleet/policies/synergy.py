@@ -127,7 +127,7 @@ class Synergy:
 
 
 def _allocation(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Allocation:
-    """As they are packed; who can stays on the devices that he has."""
+    """Return the allocation of a packing; a job that can stays on the devices that it has."""
     jobs = runnable.tolist()
     devices = keeping(snapshot.cluster, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
     _, cpus, memory_bytes = np.array([packing.needs[i] for i in jobs]).reshape(-1, 3).T

@@ -126,7 +126,7 @@ class PlannedScheduler(RoundScheduler):
 
     @property
     def _renews(self) -> bool:
-        """Whether this decision is a renewal; those without jobs count, too."""
+        """Whether this decision is a renewal; decisions without jobs count, too."""
         return self._num_before > 0 and self._num_before % self.slots.renewed_every == 0
 
     def is_due(self, now_s: float, last: bool) -> bool:

@@ -170,7 +170,7 @@ class RoundScheduler:
 
 
 def _share_of(serial: int, accounts: Accounts) -> str:
-    """What a job whose turn it is not is to have, in words."""
+    """Say what a job is to have while it is not its turn."""
     jobs = accounts.jobs
     row = int(np.searchsorted(jobs, serial))
     if row == len(jobs) or jobs[row] != serial:

@@ -123,7 +123,7 @@ class JobDirectory:
         self._ticket.unlink(missing_ok=True)
 
     def admits(self, ticket: str) -> bool:
-        """Whether a ticket is that of the last start, which was not called off."""
+        """Whether a ticket is of the last start, and that start was not called off."""
         try:
             return self._ticket.read_text() == ticket
         except FileNotFoundError:

@@ -371,7 +371,7 @@ def _products_behind(node: fx.Node) -> set[fx.Node]:
 
 
 def _is_causal(node: fx.Node) -> bool:
-    """Whether fused attention is told that no token sees those after it."""
+    """Whether fused attention is causal."""
     assert isinstance(node.target, torch._ops.OpOverload)
     names = [each.name for each in node.target._schema.arguments]
     given = dict(zip(names, args_of(node), strict=False)) | node.kwargs

@@ -115,7 +115,7 @@ def _weights(program: Program) -> list[fx.Node]:
 
 
 def _of_one_device(program: Program, plan: Plan) -> tuple[Program, list[int]]:
-    """What one device of a stage with all ops runs, and the bytes of those results that are put together at last."""
+    """Return the program of one device of a stage with all ops, and the bytes of each result that is gathered."""
     shards = plan.num_ranks
     if shards == 1:
         return program, []

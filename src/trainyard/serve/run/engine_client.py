@@ -381,7 +381,7 @@ class EngineClient:
 
 
 def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:
-    """In a thread, as an engine reads between steps only: hand on messages, the last of which is `StopEngine`."""
+    """Hand on messages up to `StopEngine`, in a thread: an engine reads between steps only."""
     with suppress(OSError):  # the process ended: its end is taken care of when it is seen
         while True:
             message = messages.get()

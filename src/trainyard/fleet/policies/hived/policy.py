@@ -220,7 +220,7 @@ class _Decision:
         return ""
 
     def _place_guaranteed(self, serial: int, request: Request) -> str:
-        """In its virtual cluster, whose cells are bound to physical ones (algorithm 1)."""
+        """Place a job in its virtual cluster, whose cells are bound to physical ones (algorithm 1)."""
         blocked = np.zeros(self.layout.first_virtual[-1], np.bool_)
         while True:
             taken = np.where(blocked, HIGHEST, self.bindings.virtual_priority())

@@ -89,7 +89,7 @@ class ApiError(Exception):
 
     @classmethod
     def of_deadline(cls, deadline_s: float) -> ApiError:
-        """What a client is told whose request takes too long."""
+        """Error of a request that takes too long."""
         told = f"the answer is not complete after {deadline_s:g} s, the deadline of this server; ask for less"
         return cls(504, told, code="deadline")
 
