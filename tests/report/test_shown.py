@@ -1,5 +1,6 @@
 """Results in a session of Python and in a notebook: short, with the figures that matter, and escaped."""
 
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -46,13 +47,17 @@ def served():
     )
 
 
-def _kinds(base):
-    return [
-        kind for each in base.__subclasses__() for kind in (each, *_kinds(each)) if kind is not ShownOnPage
-    ]
+def _kinds():
+    """All kinds of results, also of modules that nothing has imported yet."""
+    package = Path(ty.__file__).parent
+    for path in package.rglob("*.py"):
+        if re.search(r"class \w+\(Shown", path.read_text()):
+            import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    kinds = (*Shown.__subclasses__(), *ShownOnPage.__subclasses__())
+    return sorted(set(kinds) - {ShownOnPage}, key=lambda kind: kind.__name__)
 
 
-@pytest.mark.parametrize("kind", _kinds(Shown))
+@pytest.mark.parametrize("kind", _kinds())
 def test_every_kind_of_result_is_described(kind):
     module = import_module(f"trainyard.report.shown.{kind.__module__.split('.')[1]}")
     names = ["text_of", "html_of", *(["page_of"] if issubclass(kind, ShownOnPage) else [])]

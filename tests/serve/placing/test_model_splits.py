@@ -185,6 +185,8 @@ def test_the_replica_of_a_placement_has_the_plan_whose_seconds_were_used() -> No
     roomy = PlacingProblem(models, 4, 2 * forward.weight_bytes, history)
     groups = AlpaServe(num_moves=10).decide(problem).serve(history).placement.groups
     packed = Nexus().decide(roomy).serve(history).placement.groups
+    assert groups
+    assert packed
     for group in (*groups, *packed):
         (replica,) = group.replicas
         shape = ParallelConfig(replica.pipeline_stages, replica.tensor_parallel)

@@ -93,6 +93,7 @@ def test_schema_that_is_allowed_is_checked_once_and_compiled_once_for_all_sample
     body = CHAT | {"max_tokens": 40, "n": 3, "seed": 1} | _schema(type="array", items={"enum": [1, 22]})
     found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300).json()
     texts = [choice["message"]["content"] for choice in found["choices"]]
+    assert len(texts) == 3
     assert all(set(text) <= set("[] ,12\n") and text.startswith("[") for text in texts)
     outputs = tokenizer.structured_outputs
     outputs._compiled.cache_clear()
