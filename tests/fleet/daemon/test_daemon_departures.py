@@ -38,11 +38,12 @@ def test_devices_of_a_job_that_is_not_looked_at_yet_are_free_when_it_has_left(
     monkeypatch.setattr(world, "has_left", lambda name: name not in world.leaving)
 
     def adopt(job: Job, grant: Grant) -> bool:
+        adopted.append(job.name)
         if job.name == "a" and is_silent:
             raise BackendError("the manager does not answer")
         return original(job, grant)
 
-    original = world.adopt
+    original, adopted = world.adopt, list[str]()
     monkeypatch.setattr(world, "adopt", adopt)
     daemon = daemons.Daemon(CLUSTER, scheduler_of("fifo"), world, store, tmp_path)
     daemon._lookahead = Lookahead(lambda _: is_looked_at.wait(), daemon._news.set, daemon._put_off)
@@ -50,9 +51,12 @@ def test_devices_of_a_job_that_is_not_looked_at_yet_are_free_when_it_has_left(
         daemon._turn_safely()
         assert world.running == {"a": on}
     is_silent = False
-    daemon._turn_safely()
-    daemon._turn_safely()
+    adopted.clear()
+    for _ in range(3):
+        daemon._news.set()
+        daemon._turn_safely()
     assert world.leaving == {"a"}
+    assert adopted.count("a") <= 1  # each time it would get more time to leave
     world.leaving.clear()
     world.running.clear()
     daemon._turn_safely()
