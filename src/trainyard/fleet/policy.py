@@ -24,7 +24,7 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it has to know beyond what every cluster knows: see `Need`."""
+        """What the policy has to know beyond what every cluster knows: see `Need`."""
         ...
 
     @property

@@ -22,7 +22,7 @@ class _EntryOptions:
 
     @classmethod
     def of(cls, entry: Entry) -> _EntryOptions:
-        """With the defaults."""
+        """Return the entry with its default options."""
         parameters = inspect.signature(entry.factory).parameters
         return cls(entry, tuple((name, parameters[name].default) for name in entry.searched))
 

@@ -121,7 +121,7 @@ class _Simulation:
         self._num_preempted = 0  # since a request last generated a token
 
     def run(self) -> None:
-        """Until all requests left."""
+        """Run until all requests left."""
         while True:
             end_s = self._agenda.next_s(self._end_s)
             next_s = min(end_s, self._arrivals.next_s, self._moves[0][0] if self._moves else _INF)

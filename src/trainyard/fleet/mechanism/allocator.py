@@ -172,7 +172,7 @@ class Allocator:
         return self.notes.spans is None and not (self._has_gangs or self.costs.together_s)
 
     def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
-        """By which rules a queue is brought about."""
+        """Rules by which a queue is brought about."""
         pauses_s = self.costs.start_s, self.costs.restart_s
         return QueueRules(self.preempts, self.how, backfill, one_queue, pauses_s)
 

@@ -98,7 +98,7 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _walk(order, counts, kinds, rows, table, partitions, backfill):  # type: ignore[no-untyped-def]
-    """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
+    """Decide by number of devices alone: positions of jobs that get devices or others, and each job's outcome."""
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
     num_types = partitions.shape[1] - len(partitions)
     left, blocked = partitions[:, :num_types].copy(), zeros(len(partitions), int64)
@@ -149,7 +149,7 @@ def _walk(order, counts, kinds, rows, table, partitions, backfill):  # type: ign
 
 @lean
 def _idle_pool(idle, left, partitions, partition, wanted, allowed):  # type: ignore[no-untyped-def]
-    """As `pool_with_room`, of devices that nobody has now."""
+    """Find a pool as `pool_with_room` does, of devices that no job has now."""
     for kind in range(left.shape[1]):
         if (
             (allowed >> kind) & 1

@@ -95,7 +95,7 @@ class QueueChanges(NamedTuple):
 
 
 class QueueRules(NamedTuple):
-    """By which rules a queue is brought about.
+    """Rules by which a queue is brought about.
 
     Attributes
     ----------

@@ -177,7 +177,7 @@ def _credited(known, received_s, serial, device_type, gave_s):  # type: ignore[n
 def turn_alone(
     accounts: Accounts, now_s: float, serial: Ints, wanted: Ints, room: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """What `turn` says, where every job is alone, in one call.
+    """Return what `turn` returns if every job is alone, in one call.
 
     Parameters
     ----------

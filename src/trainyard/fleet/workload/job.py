@@ -105,7 +105,7 @@ class Adaptive:
 
     @property
     def known(self) -> Any:
-        """What it knows of itself before it first runs, from short trials; None for nothing."""
+        """What the job knows of itself before it first runs, from short trials; None for nothing."""
         return None
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:

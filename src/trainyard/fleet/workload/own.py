@@ -220,7 +220,7 @@ def read_form(text: str, source: Path) -> Job:
 
 
 def reread_form(text: str, source: Path) -> Job:
-    """As `read_form`, of a text that it has read before; that needs no PyTorch, and so no seconds."""
+    """Read a text that `read_form` has read before; this does not load PyTorch, which takes seconds."""
     row = _form_row(text, source)
     return _job(row, row.number("arrival_s"))
 

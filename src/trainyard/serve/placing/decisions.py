@@ -104,7 +104,7 @@ class PlacedModels:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """By which placements are sorted, the best first: more good requests, then a shorter mean latency."""
+        """Key that sorts placements, the best first: more good requests, then a shorter mean latency."""
         return -self.slo_attainment, self.total_latency_s
 
 

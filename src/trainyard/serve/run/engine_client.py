@@ -282,7 +282,7 @@ class EngineClient:
         Thread(target=_write, args=(self._connection, self._messages), daemon=True).start()
 
     def _read(self, connection: Connection, process: SpawnProcess, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: hand on what comes, until the process ends."""
+        """Hand on what comes until the process ends, in a thread."""
         with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
             while True:
                 loop.call_soon_threadsafe(self._take, connection.recv())

@@ -101,7 +101,7 @@ class Gavel(ABC):
 
     @property
     def start_with(self) -> Any:
-        """What it remembers before the first decision."""
+        """Return the memory before the first decision."""
         return None
 
     def seen_speed(self, speed: Floats) -> Floats:

@@ -169,7 +169,7 @@ class Problem:
         return found
 
     def beside(self, rate: Floats, fractions: Fractions) -> Floats:
-        """What every job has of its rate beside others.
+        """Return the part of its rate that each job has beside others.
 
         Parameters
         ----------

@@ -112,7 +112,7 @@ def find(chain: Chain, free: Free, level: int, crowded: Ints) -> Cell | None:
 
 
 def take(chain: Chain, free: Free, cell: Cell) -> Free | None:
-    """What is free without a cell: larger cells that hold it are split, and its buddies are free.
+    """Return the free cells without one cell: larger cells that hold it are split, and its buddies are free.
 
     Returns
     -------

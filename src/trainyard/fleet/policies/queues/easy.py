@@ -79,7 +79,7 @@ class _Waiting:
 
 @dataclass
 class _Reservation:
-    """For a job that waits: when it will find a place, and all that is free then, with that place."""
+    """Reservation of a waiting job: when it will find a place, and all that is free then, with that place."""
 
     first: _Waiting
     start_s: float

@@ -157,7 +157,7 @@ def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
 
 @lean
 def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
-    """As `requeue`, but without an array made here: the numbers go into ``moved``, and how many they are is returned."""
+    """Do as `requeue`, with the numbers written into ``moved``; return how many they are."""
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
     num_moved, may_promote = 0, len(jobs) > _PROMOTION_S

@@ -157,7 +157,7 @@ class Tiresias:
         ), Queues(serial, jobs, order, fitting, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
-        """By what is known of its tensors, else by the name of its model; as `Queue.consolidate`."""
+        """Decide by the known sizes of a job's tensors, else by the name of its model; as `Queue.consolidate`."""
         skew = self.skews.get(job.model) if job.skew is None else job.skew
         return -1 if skew is None else int(skew > self.pack_limit)
 

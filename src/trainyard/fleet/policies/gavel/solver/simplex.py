@@ -170,7 +170,7 @@ def _stepped(takes, count, basis, most, enough):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def _more_cost(takes, basis, column):  # type: ignore[no-untyped-def]
-    """What a column of the basis costs more than the key of its job; nothing if it is no job's."""
+    """Return by how much a column of the basis costs more than the key of its job; 0 for a column of no job."""
     job, last = basis.owner[column], takes.shape[2] - 1
     return takes[job, basis.place[column], last] - takes[job, basis.key[job], last] if job >= 0 else 0.0
 
