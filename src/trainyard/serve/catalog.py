@@ -85,7 +85,7 @@ class Entry:
 
     @property
     def runs(self) -> str:
-        """Say where the system decides: ``serve run`` takes policies of batches and admission; placements are simulated."""
+        """Where it decides for real: ``serve run`` takes policies of batches and admission; placements are simulated."""
         return (
             "in simulation"
             if self.decides in ("placement", "deployment")
