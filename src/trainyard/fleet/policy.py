@@ -69,7 +69,7 @@ class Priority:
     def traits(self) -> Traits:
         """Traits of a policy that only orders jobs, also in compiled code if it has a key for that."""
         holds_up: HoldsUp = "nobody" if self.backfill else "all" if self.one_queue else "same nodes"
-        return Traits(holds_up=holds_up, heeds=ORDERED, compiled=self._compiled)
+        return Traits(holds_up=holds_up, supports=ORDERED, compiled=self._compiled)
 
     @property
     def _compiled(self) -> CompiledPolicy | None:

@@ -59,7 +59,7 @@ class TiresiasProgram(Tiresias):
     @property
     def traits(self) -> Traits:
         """Traits of a policy that only orders jobs."""
-        return Traits(heeds=ORDERED)
+        return Traits(supports=ORDERED)
 
     @cached_property
     def _table(self) -> Floats:

@@ -50,7 +50,7 @@ class TiresiasInPollux:
     @property
     def traits(self) -> Traits:
         """Traits of a policy that only orders jobs."""
-        return Traits(round_s=self.round_s, heeds=ORDERED)
+        return Traits(round_s=self.round_s, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> _Queued:
         """Nobody is queued."""

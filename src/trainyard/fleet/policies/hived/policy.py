@@ -79,7 +79,7 @@ class HiveD:
     @property
     def traits(self) -> Traits:
         """Cells are gangs, and may be pinned."""
-        return Traits(places=True, heeds=frozenset({"gang", "pinned cell"}))
+        return Traits(places=True, supports=frozenset({"gang", "pinned cell"}))
 
     def start(self, cluster: Cluster) -> State:
         """No job is known.

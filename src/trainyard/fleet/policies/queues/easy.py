@@ -45,7 +45,7 @@ class EasyBackfilling:
     @property
     def traits(self) -> Traits:
         """The first that waits may hold up others."""
-        return Traits(holds_up="all" if self.one_queue else "same nodes", heeds=ORDERED)
+        return Traits(holds_up="all" if self.one_queue else "same nodes", supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
         """Return the state, which is always empty."""

@@ -111,7 +111,7 @@ class Tiresias:
         if not self.samples:
             compiled = CompiledPolicy(decide, (self.by_skew, self._rules), mark=self._consolidate)
         by, without = ("by skew", self.without_placing) if self.by_skew else ("", None)
-        return Traits(places_by=by, without_placing=without, heeds=ORDERED, compiled=compiled)
+        return Traits(places_by=by, without_placing=without, supports=ORDERED, compiled=compiled)
 
     def without_placing(self) -> Tiresias:
         """The same, which leaves that to the run."""
