@@ -8,6 +8,7 @@ for another.
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -72,9 +73,9 @@ class _Text(Operator):
     def examples(cls) -> tuple[Any, ...]:
         return ()
 
+    @abstractmethod
     def texts(self, node: Any) -> Sequence[str]:
         """What may stand in the place of a node."""
-        raise NotImplementedError
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         for _ in self.texts(node):

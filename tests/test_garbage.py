@@ -19,7 +19,7 @@ def test_collections_are_rare_within_and_as_before_afterwards():
 
 def test_an_error_leaves_collections_as_before():
     before = gc.get_threshold()
-    with pytest.raises(RuntimeError), collecting_rarely():
-        raise RuntimeError
+    with pytest.raises(RuntimeError, match="its own"), collecting_rarely():
+        raise RuntimeError("its own")
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0

@@ -232,6 +232,7 @@ def test_no_more_memory_than_allowed_is_asked_for(cache, monkeypatch):
     monkeypatch.setattr(measure_processes, "_run", lambda request, at_op: ([], None))
     trace = small_trace()
     reasons = measure_ops([[trace]], Conditions(1, 1)).reasons
+    assert trace.signatures
     assert all("GiB that measuring may use" in reasons[s] for s in trace.signatures)
 
 

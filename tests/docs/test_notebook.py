@@ -35,7 +35,7 @@ def compare(cell, printed, plain, kinds):
 
 
 def test_cells_run_in_order_in_plain_python_on_stdin(tmp_path):
-    pytest.importorskip("ray", reason="its copy of cloudpickle serves where cloudpickle is not installed")
+    pytest.importorskip("cloudpickle", reason="needs cloudpickle: pip install cloudpickle")
     shown = run_notebook.run_cells(CELLS, tmp_path)
     for cell, (printed, value) in zip(CELLS, shown, strict=True):
         compare(cell, printed, value.get("text/plain", ""), set(value))
@@ -56,10 +56,8 @@ def test_the_file_is_a_notebook_whose_cells_were_run_in_order():
 
 @pytest.mark.long
 def test_cells_run_in_a_kernel(tmp_path):
-    pytest.importorskip(
-        "ipykernel", reason="a kernel of Jupyter runs the cells: pip install ipykernel nbclient"
-    )
-    nbclient = pytest.importorskip("nbclient", reason="it gives the cells to a kernel: pip install nbclient")
+    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel nbclient")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install nbclient")
     import nbformat
 
     notebook = nbformat.read(run_notebook.NOTEBOOK, as_version=4)

@@ -38,7 +38,9 @@ def timelines(draw: st.DrawFn) -> Timeline:
 @given(timelines())
 def test_breakdown_second_by_second(timeline: Timeline) -> None:
     graph = timeline.graph
-    for device, breakdown in enumerate(timeline.breakdowns()):
+    breakdowns = timeline.breakdowns()
+    assert len(breakdowns) == 2
+    for device, breakdown in enumerate(breakdowns):
         computing = dict.fromkeys(NAMES, 0)
         exposed = dict.fromkeys(NAMES, 0)
         for second in range(int(timeline.makespan_s)):

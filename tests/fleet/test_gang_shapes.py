@@ -104,7 +104,7 @@ def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) 
 
 def check_heeds_workers_or_refuses_them(scheduler: Scheduler) -> None:
     jobs = jobs_of_workers()
-    if not traits_of(scheduler.policy).heeds:
+    if not traits_of(scheduler.policy).supports:
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"
         ):

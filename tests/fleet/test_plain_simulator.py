@@ -53,7 +53,7 @@ def test_all_jobs_end_at_the_same_second(policy: str, place: str) -> None:
     ended = dict(zip(done.names, zip(done.first_start_s, done.finish_s, strict=True), strict=True))
     assert {job.number for job in plain if job.end_s < INF} == {int(name) for name in ended}
     for job in plain:
-        assert ended[str(job.number)] == pytest.approx((job.start_s, job.end_s), abs=0.5)
+        assert ended[str(job.number)] == pytest.approx((job.start_s, job.end_s), abs=1e-6)
 
 
 # Arrival after the one before, devices of the cluster, seconds, and how many times as much a user allowed it.

@@ -36,7 +36,7 @@ class EveryOther:
 
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
-    traits: Traits = Traits(heeds=ORDERED)  # noqa: RUF009  (frozen)
+    traits: Traits = Traits(supports=ORDERED)  # noqa: RUF009  (frozen)
 
     def start(self, cluster: Cluster) -> int:
         return cluster.num_devices

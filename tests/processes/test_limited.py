@@ -71,7 +71,7 @@ def test_cpu_of_children_counts_and_they_end_with_the_process(worker: LimitedPro
     found = list[psutil.Process]()
     looking = threading.Thread(target=lambda: found.extend(_first_children(process)))
     looking.start()
-    with pytest.raises(CpuLimitError):
+    with pytest.raises(CpuLimitError, match=r"more than 0\.5 CPU seconds"):
         worker(("fork", 0))
     looking.join()
     assert len(found) == 1
@@ -178,7 +178,7 @@ def test_errors_of_the_work_are_raised_here_and_the_process_goes_on(
 
 
 def test_message_of_an_error_is_cut(worker: LimitedProcess[Task, int]) -> None:
-    with pytest.raises(WorkError) as raised:
+    with pytest.raises(WorkError, match=": nnn") as raised:
         worker(("raise much", _MIB))
     assert raised.value.message == "n" * 4000
 
@@ -211,7 +211,7 @@ def test_threads_wait_for_each_other_as_long_as_they_say(worker: LimitedProcess[
     thread.start()
     while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or not worker._lock.locked():
         time.sleep(0.01)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"busy with work of other threads after 0\.01 s"):
         worker(("pid", 0), wait_s=0.01)
     thread.join()
 
@@ -258,7 +258,7 @@ def test_process_that_works_ends_with_its_user(tmp_path: Path) -> None:
 
 def test_answer_that_ends_in_the_middle_is_not_waited_for_forever() -> None:
     worker = LimitedProcess(prepared, ProcessLimits(cpu_s=5.0, idle_s=0.5), _PREPARING)
-    with pytest.raises(ProcessLostError):
+    with pytest.raises(ProcessLostError, match="used no CPU for"):
         worker(("die within an answer", 0))
     assert worker(("pid", 0)) == worker.pid
     worker.close()
@@ -278,7 +278,7 @@ def test_system_ends_a_process_that_is_not_watched(monkeypatch: pytest.MonkeyPat
     """At twice its limit, such as where the watcher is stopped."""
     monkeypatch.setattr("trainyard.processes.limited.watchdog", lambda *given: nullcontext())
     worker = LimitedProcess(prepared, _LIMITS, _PREPARING)
-    with pytest.raises(CpuLimitError):
+    with pytest.raises(CpuLimitError, match=r"more than 0\.5 CPU seconds"):
         worker(("spin", 0))
     worker.close()
 

@@ -1,6 +1,8 @@
 """Results in a session of Python and in a notebook: short, with the figures that matter, and escaped."""
 
+import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 import trainyard as ty
 from trainyard.job.planning import Infeasible
 from trainyard.job.run.config import StepMetrics
+from trainyard.shown import Shown, ShownOnPage
 
 METRICS = [
     StepMetrics(step, {"loss": 3.0 - step / 10}, 1.5, 0.25, 16.0, 0.0, (10,), (0,), False)
@@ -42,6 +45,27 @@ def served():
         "gpt2",
         "1x1xA100-80G",
     )
+
+
+def _kinds():
+    """All kinds of results, also of modules that nothing has imported yet."""
+    package = Path(ty.__file__).parent
+    for path in package.rglob("*.py"):
+        if re.search(r"class \w+\(Shown", path.read_text()):
+            import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    kinds = (*Shown.__subclasses__(), *ShownOnPage.__subclasses__())
+    return sorted(set(kinds) - {ShownOnPage}, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", _kinds())
+def test_every_kind_of_result_is_described(kind):
+    module = import_module(f"trainyard.report.shown.{kind.__module__.split('.')[1]}")
+    names = ["text_of", "html_of", *(["page_of"] if issubclass(kind, ShownOnPage) else [])]
+    for describe in (getattr(module, name) for name in names):
+        if hasattr(describe, "dispatch"):
+            assert describe.dispatch(kind) is not describe.dispatch(object)
+            with pytest.raises(TypeError, match="does not describe int; register the type there"):
+                describe(3)
 
 
 def test_inputs():

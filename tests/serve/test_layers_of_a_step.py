@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from acts import Acts
 from deployments import deployment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,19 +107,6 @@ def test_a_deployment_knows_its_layers() -> None:
     ]
 
 
-class _Once:
-    repeats = "never"
-
-    def __init__(self, act: Callable[[BatchDraft], Any]) -> None:
-        self.act = act
-
-    def start(self) -> None:
-        return None
-
-    def decide(self, draft: BatchDraft, state: Any) -> None:
-        self.act(draft)
-
-
 @pytest.mark.parametrize(
     ("layers", "num_layers", "said"),
     [
@@ -130,13 +117,13 @@ class _Once:
     ],
 )
 def test_bad_layers(layers: tuple[int, int], num_layers: int | None, said: str) -> None:
-    policy = _Once(lambda draft: draft.compute(next(draft.waiting), 10, layers=layers))
+    policy = Acts(lambda draft: draft.compute(next(draft.waiting), 10, layers=layers))
     with pytest.raises(ServeError, match=said):
         Checked(policy, 10, num_layers=num_layers).run([request(0, 0.0, 10, 1)])
 
 
 def test_stages_compute_all_layers() -> None:
-    policy = _Once(lambda draft: draft.compute(next(draft.waiting), 10, layers=(0, 4)))
+    policy = Acts(lambda draft: draft.compute(next(draft.waiting), 10, layers=(0, 4)))
     replica = Instance(policy, BlockCache(10, 16), num_stages=2, num_layers=8)
     with pytest.raises(ServeError, match="steps are of all layers"):
         simulate_requests([request(0, 0.0, 10, 1)], [replica], STEP)

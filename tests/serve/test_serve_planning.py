@@ -214,8 +214,12 @@ def test_only_what_lacks_memory_does_not_fit():
         plan_serving(requests, split_of(usable_bytes=1e9), 1, CHOICES)
     with pytest.raises(DoesNotFitError, match="tokens of the KV cache"):
         plan_serving(requests, split_of(usable_bytes=17.1e9), 1, CHOICES, max_model_len=3000)
-    for given in ({"max_model_len": 1}, {"max_model_len": 5000}, {"split": no_split}):
-        with pytest.raises(ServeError) as error:
+    for given, said in (
+        ({"max_model_len": 1}, "XX1"),
+        ({"max_model_len": 5000}, "XX2"),
+        ({"split": no_split}, "made is no language model"),
+    ):
+        with pytest.raises(ServeError, match=said) as error:
             plan_serving(
                 **{"requests": requests, "split": split_of(), "num_devices": 1, "choices": CHOICES, **given}
             )

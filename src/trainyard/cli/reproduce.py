@@ -56,7 +56,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _check_files(tables: Sequence[PaperTable], folder: Path | None) -> None:
-    """Whether a folder has the files of some table; those of one system may come from several places."""
+    """Check that a folder has the files of some table; files of one system may come from several places."""
     files = [table.files for table in tables if table.files is not None]
     if folder is None or not files:
         return

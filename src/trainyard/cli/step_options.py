@@ -28,7 +28,7 @@ class OptimizerOptions:
     """For sgd; above 0 the optimizer keeps one more number for each parameter."""
 
     def optimizer_config(self, spec: str | None) -> OptimizerConfig:
-        """As the runtime takes it; a Python file may have its own.
+        """Return the optimizer as the runtime takes it; a Python file may have its own.
 
         Parameters
         ----------

@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def runs(self) -> str:
-        """Where it runs, in words."""
+        """Say where the system runs."""
         but = f", but for {self.simulated_only}," if self.simulated_only else ""
         return f"in simulation and{but} for real trainings"
 

@@ -112,7 +112,7 @@ def serials(seen):  # type: ignore[no-untyped-def]
 
 @lean
 def mark_of(seen, number):  # type: ignore[no-untyped-def]
-    """What the policy made of a job when it came."""
+    """Return the value that the policy gave a job when the job came."""
     return seen.table[seen.rows[number]].mark
 
 
@@ -177,7 +177,7 @@ def _smallest_first(keys):  # type: ignore[no-untyped-def]
 
 @lean
 def _ask_again_s(quantum_s, seen):  # type: ignore[no-untyped-def]
-    """Where nobody waits, another order changes nothing."""
+    """Return when to ask again; never if no job waits, as another order changes nothing."""
     if quantum_s < np.inf:
         for number in range(len(seen.rows)):
             if num_held(seen, number) == 0:

@@ -17,7 +17,7 @@ _ADVICE = "it must define what stands after the colon, a policy or what makes on
 
 @dataclass(frozen=True)
 class OwnPolicy:
-    """Where it is, and what it runs with where nothing else is said.
+    """A policy in a file of the user, and what it runs with by default.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class OwnPolicy:
 
     @property
     def factory(self) -> Callable[..., Any]:
-        """What makes it. The file is run.
+        """Return what makes the policy. The file is run.
 
         Raises
         ------

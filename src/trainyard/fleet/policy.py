@@ -24,7 +24,7 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it has to know beyond what every cluster knows: see `Need`."""
+        """What the policy has to know beyond what every cluster knows: see `Need`."""
         ...
 
     @property
@@ -67,9 +67,9 @@ class Priority:
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order, also in compiled code where there is a key for that."""
+        """Traits of a policy that only orders jobs, also in compiled code if it has a key for that."""
         holds_up: HoldsUp = "nobody" if self.backfill else "all" if self.one_queue else "same nodes"
-        return Traits(holds_up=holds_up, heeds=ORDERED, compiled=self._compiled)
+        return Traits(holds_up=holds_up, supports=ORDERED, compiled=self._compiled)
 
     @property
     def _compiled(self) -> CompiledPolicy | None:

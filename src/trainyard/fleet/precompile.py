@@ -73,7 +73,7 @@ def _gangs() -> list[Job]:
 
 
 def _many() -> list[Job]:
-    """As many jobs as it takes until the simulator's loop is the compiled one."""
+    """Return as many jobs as it takes until the simulator's loop is the compiled one."""
     return [declared_job(f"job{i}", 60.0 * i, 1 + i % 4, 200.0) for i in range(4000)]
 
 

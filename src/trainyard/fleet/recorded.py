@@ -139,7 +139,7 @@ def _at(every_s: Floats, moments_s: Floats, values: Floats) -> Floats:
 
 
 def _area(spans: Floats) -> Floats:
-    """For every span, the sum of the weights of all that are there, over the time in which it is."""
+    """Integrate over each span the sum of the weights of all spans that are there at a time."""
     moments_s, values = _over_time(spans)
     if not len(moments_s):
         return moments_s

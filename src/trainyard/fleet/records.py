@@ -250,7 +250,7 @@ class FleetRun(Shown):
 
     @property
     def useful(self) -> float:
-        """Of that, the share in which work was done that counts: without starts, restarts and work that was lost."""
+        """Share of all device time in which work was done that counts, without starts, restarts and lost work."""
         had_s = float(self.device_s.sum())
         return self.busy * (1.0 - float(self.lost_device_s.sum()) / had_s) if had_s > 0 else 0.0
 
@@ -315,7 +315,7 @@ def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
 
 
 def _ratio(times_s: Floats, to_s: Floats) -> Floats:
-    """One over the other; 1 of a job without work, which takes no time."""
+    """Divide times; a job without work, which takes no time, has the ratio 1."""
     return np.divide(times_s, to_s, out=np.ones_like(to_s), where=to_s > 0)
 
 

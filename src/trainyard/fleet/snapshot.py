@@ -170,7 +170,7 @@ class Snapshot:
     )
 
     def trial(self) -> TrialPlacement:
-        """What nobody has, to play through who would find a place; changes to it change nothing else."""
+        """Return a copy of the free devices, to try which jobs would find a place; changes to it change nothing else."""
         assert self._trial is not None, "whoever asks a policy says what is free"
         return self._trial()
 
@@ -180,11 +180,11 @@ class Snapshot:
         return len(self.rows)
 
     def grant(self, number: int) -> Grant | None:
-        """What one job has."""
+        """Return the grant of one job; None if it waits."""
         return self._table.grants[int(self.rows[number])]
 
     def job(self, number: int) -> KnownJob:
-        """One job as it was submitted, as in ``jobs``."""
+        """Return a job as it was submitted, as in ``jobs``."""
         return KnownJob(self._job(number), self.needs)
 
     def _job(self, number: int) -> Job:
@@ -196,7 +196,7 @@ class Snapshot:
         return [kind for kind in range(len(self.cluster.device_types)) if (bits >> kind) & 1]
 
     def facts(self, numbers: Ints) -> Floats:
-        """What everybody may know of some jobs, in one call: for policies that look at few of many.
+        """Return what every policy may know of some jobs, in one call: for policies that look at few of many.
 
         What each row is stands in `trainyard.fleet.snapshot`: `HELD`, `NUM_DEVICES`, `ALLOWED`, `ATTAINED_S`,
         `ATTAINED_DEVICE_S` and `FIRST_START_S` are the indices of those columns.
@@ -234,7 +234,7 @@ class Snapshot:
         return fair.shared_s(alone_s, self.num_devices, self._table.mean_jobs(self.rows, self.now_s))
 
     def _least_rest_s(self, number: int) -> float:
-        """What `left_s` says of one job, of which it matters where it runs, or which adapts itself.
+        """`left_s` of one job whose speed depends on its devices, or which adapts its batch size.
 
         What does not change while the job is there is found out once: policies ask for all jobs at every decision.
         """

@@ -230,7 +230,7 @@ def _simulated(
 def _sorted_out(
     schedulers: Sequence[Scheduler], found: Sequence[_Figures | _Failure]
 ) -> tuple[dict[str, list[_Figures]], list[CannotRun]]:
-    """What was found by policy, of those that ran on all workloads, and the others; policies take turns in ``found``.
+    """Sort results by policy: those that ran on all workloads, and the others; policies take turns in ``found``.
 
     Raises
     ------

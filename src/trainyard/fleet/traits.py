@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
-"""What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
+"""What a job may ask for that not every policy supports: that each worker of its gang lies on one node, whatever their
 sizes, or if these are equal; that it lies in its pinned cell; and that it lies on nodes of its partition."""
 
 HoldsUp = Literal["nobody", "same nodes", "all"]
 """Whom a job may hold up that finds no place: those that could have some of the same nodes, or all."""
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
-"""What those heed that leave placement to others, and give jobs as many devices as they ask for."""
+"""Wishes that a policy supports if it leaves placement to the run and gives jobs as many devices as they ask for."""
 
 ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
-"""What those heed, too, that only put jobs in an order, whichever devices they can have."""
+"""Wishes that a policy supports if it only orders jobs, whichever devices they can have."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Traits:
     places_by : by what it says of some jobs how they are to be placed, in words; empty if it does of none.
     without_placing : makes the same policy, which leaves that to the run.
     holds_up : whom a job may hold up that finds no place; see `HoldsUp`.
-    heeds : what it heeds of what jobs may ask for; from a policy that does not, jobs that ask for it are kept away. The
-        placement that policies share heeds equal workers.
+    supports : wishes of jobs that it supports; a job with another wish is refused. The placement that policies share
+        supports equal workers.
     compiled : the same policy in compiled code.
     """
 
@@ -51,7 +51,7 @@ class Traits:
     places_by: str = ""
     without_placing: Callable[[], Any] | None = None
     holds_up: HoldsUp = "nobody"
-    heeds: frozenset[Wish] = frozenset()
+    supports: frozenset[Wish] = frozenset()
     compiled: CompiledPolicy | None = None
 
     def placement_text(self, place: str) -> str:

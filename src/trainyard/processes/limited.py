@@ -92,7 +92,7 @@ class LimitedProcess(Generic[Work, Result]):
             If the work raises an error.
         """
         if not self._lock.acquire(timeout=wait_s):
-            raise TimeoutError
+            raise TimeoutError(f"the process is still busy with work of other threads after {wait_s:g} s")
         try:
             return self._do(work)
         finally:

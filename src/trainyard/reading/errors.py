@@ -31,7 +31,7 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """What another error says, cut where it is long."""
+    """Return the message of another error, cut if it is long."""
     return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}..."
 
 

@@ -86,7 +86,7 @@ class LeftOut:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Those that cannot be read come first, then the most frequent."""
+        """Reasons, rows that cannot be read first, then the most frequent ones."""
         return tuple(sorted(self._reasons.values(), key=lambda each: (not each.is_fault, -each.count)))
 
     @property

@@ -98,7 +98,7 @@ def _plain_pieces(path: Path) -> Iterator[bytes]:
 
 
 def _kind(path: Path, head: bytes) -> Callable[[IO[bytes]], Any] | None:
-    """What unpacks a file that begins so; None if it is not compressed."""
+    """Return what unpacks a file that begins so; None if the file is not compressed."""
     for begin, said in _REFUSED:
         if head.startswith(begin):
             raise ReadingError(f"{path} is {said} and give that")

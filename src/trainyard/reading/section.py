@@ -70,7 +70,7 @@ class Section(dict[str, Any]):
         return (dict, (dict(self),))
 
     def place(self, key: str) -> str:
-        """Where a field stands, for a message."""
+        """Name the place of a field, for a message."""
         line = self.lines.get(key, self.line)
         parts = (str(self.source), f"line {line}" if line else "", self.what, f"field {shown(key)}")
         return ", ".join(part for part in parts if part)

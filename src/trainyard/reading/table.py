@@ -73,7 +73,7 @@ class Table:
     def in_order(
         self, moment: Moment, make: Callable[[Row, float], _Item], name: str = ""
     ) -> Iterator[_Item]:
-        """What each row tells of, the first first; those of one moment as they stand.
+        """Return what the rows tell of, in the order of time; rows of one moment stay in their order.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Table:
         key: Callable[[Row], str],
         part: str,
     ) -> Iterator[_Item]:
-        """One thing for all rows with the same key, in the order of their first moments.
+        """Merge the rows with the same key into one thing, in the order of their first moments.
 
         Parameters
         ----------

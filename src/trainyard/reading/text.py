@@ -81,7 +81,7 @@ def _decoded(data: bytes, source: str | Path, line: int = 1) -> str:
 
 
 def undecodable(path: Path) -> ReadingError:
-    """What to raise about a file that is read piece by piece and is not in UTF-8; it names the line."""
+    """Return the error of a file that is read piece by piece and is not in UTF-8; it names the line."""
     with open_plain(path) as file:
         for line, data in enumerate(file, 1):
             try:

@@ -110,7 +110,7 @@ class Arrivals:
 
 
 def _begins_with(child: Request, parent: RequestState) -> bool:
-    """Whether a request may begin with blocks of another one: those known of both, adapter and salt are equal."""
+    """Whether a request may begin with the blocks of another's prompt: these, adapter and salt are equal."""
     one, other = child.prefix, parent.request.prefix
     if one is None or other is None or one.tokens_per_block != other.tokens_per_block or child.prompt_ids:
         return False

@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def policy(self) -> str:
-        """As text."""
+        """The policy as text."""
         return str(self.choice)
 
     def __str__(self) -> str:

@@ -123,7 +123,7 @@ class WeightOp(NamedTuple):
 
 
 def share_of_layers(layers: Layers, num_layers: int | None) -> float:
-    """What some layers have of all that a model has; each has as much as the others.
+    """Return the share of a model's layers that some layers are; all layers count the same.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Entry:
 
     @property
     def runs(self) -> str:
-        """Where it decides: ``serve run`` takes policies of batches and of admission; placements are only simulated."""
+        """Where it decides for real: ``serve run`` takes policies of batches and admission; placements are simulated."""
         return (
             "in simulation"
             if self.decides in ("placement", "deployment")

@@ -45,7 +45,7 @@ def refuse_simulated_only(batch: Batch) -> None:
 
 
 class BatchChecker:
-    """Whether each batch of an instance can be carried out after those before it.
+    """Checks that each batch of an instance can be carried out after the batches before it.
 
     It knows the cache and the sequences only by what batches say and by `fork`, `generate` and `leave`.
 

@@ -128,7 +128,7 @@ def _replica_devices(cluster: Cluster, served: ServedModel) -> tuple[tuple[int, 
 def _num_replicas(
     cluster: Cluster, given: int | None, room: Sequence[tuple[int, ...]], num_devices: int
 ) -> int:
-    """How many replicas of so many devices; those without room, or not as fast as each other, are refused."""
+    """Count the replicas of so many devices; without room, or with unequal speeds, they are refused."""
     most = len(room)
     num_replicas = most if given is None else given
     if not 1 <= num_replicas <= most:
@@ -243,7 +243,7 @@ def _step_time(
     weight_bytes: int,
     host: HostTime,
 ) -> StepTime:
-    """Of stages, by the parts of each; a block, an adapter and weights are those of the device that holds most."""
+    """Make the step time of stages; bytes of a block, an adapter and weights are those of the fullest device."""
     device = cluster.devices[0]
     made = partial(
         ModelStepTime,

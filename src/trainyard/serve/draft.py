@@ -328,7 +328,7 @@ class BatchDraft(WeightsDraft):
         state.blocks.clear()
 
     def _has_room(self, states: Sequence[RequestState], out: bool) -> bool:
-        """Whether there are free blocks for those of some requests, on the host or on the device."""
+        """Whether there are free blocks for the blocks of some requests, on the host or on the device."""
         to = self._cache.host if out else self._cache
         held = {block for each in states for block in (each.blocks if out else each.host_blocks)}
         return to is not None and len(held) <= to.num_free
@@ -352,7 +352,7 @@ class BatchDraft(WeightsDraft):
             self._ops.append(op)
 
     def _copy(self, state: RequestState, place: int) -> None:
-        """It gets a block by itself in place of one that others have, too."""
+        """Give a request a copy of a block that others have, too."""
         block = state.blocks[place]
         copy = self._cache.allocate_copies([block], self._cache)[block]
         self._cache.free([block])

@@ -96,7 +96,7 @@ class DraftLaunches:
         return set(range(*(self.layers.get(number) or (0, self.num_layers or 1))))
 
     def launches(self) -> tuple[Launch, ...]:
-        """One for all layers, and one for each other range of them; others for what goes backward."""
+        """Return a launch for all layers, one for each other range of layers, and further ones for backward passes."""
         if not self.layers and not self.backward:
             return (Launch(tuple(self.items.values())),) if self.items else ()
         together: dict[tuple[Layers, Direction], list[WorkItem]] = {}

@@ -88,7 +88,7 @@ class _Requests:
         return found
 
     def service(self, edges_s: Floats, competed_s: Floats) -> float:
-        """What they got in a part of the time, which is given by how much of it is before some times."""
+        """Sum the service in a part of the time, which is given by how much of it lies before each of some times."""
         total = 0.0
         for tokens, start_s, end_s in (
             (self._prompt, self._scheduled_s, self._first_token_s),

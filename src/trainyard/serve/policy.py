@@ -132,5 +132,5 @@ class PortablePolicy(BatchPolicy, Protocol):
     """A batch policy that says what it needs, so that engines of others can be driven by it."""
 
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
-        """What it needs where the longest sequence has so many tokens."""
+        """What the policy needs of an engine whose longest sequence has so many tokens."""
         ...

@@ -22,12 +22,12 @@ class _EntryOptions:
 
     @classmethod
     def of(cls, entry: Entry) -> _EntryOptions:
-        """With the defaults."""
+        """Return the entry with its default options."""
         parameters = inspect.signature(entry.factory).parameters
         return cls(entry, tuple((name, parameters[name].default) for name in entry.searched))
 
     def near(self) -> Iterator[_EntryOptions]:
-        """Those with the next smaller or the next larger value of one option."""
+        """Yield the options with the next smaller or the next larger value of one option."""
         for place, (name, value) in enumerate(self.options):
             values = self.entry.searched[name]
             smaller = [each for each in values if each < value]

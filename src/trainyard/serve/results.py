@@ -134,7 +134,7 @@ class Results:
         self.refused.append(Refused(_without_prompt(request), why))
 
     def of_served(self, what: Callable[[Served], float]) -> Floats:
-        """One number of each finished request."""
+        """Return a number of each finished request."""
         return np.array([what(each) for each in self.served], np.float64)
 
     @property

@@ -49,7 +49,7 @@ def least_requests(request: RequestState, instances: Sequence[RoutedInstance]) -
 
 @dataclass(frozen=True)
 class PrefillDecode:
-    """Some replicas compute prompts, and the others all further tokens; of each, the one with the fewest requests.
+    """Send prompts to some replicas and further tokens to the others, each to the one with the fewest requests.
 
     Patel et al., "Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024, section 4, without the
     pool of machines that do both.

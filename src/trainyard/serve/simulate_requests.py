@@ -121,7 +121,7 @@ class _Simulation:
         self._num_preempted = 0  # since a request last generated a token
 
     def run(self) -> None:
-        """Until all requests left."""
+        """Run until all requests left."""
         while True:
             end_s = self._agenda.next_s(self._end_s)
             next_s = min(end_s, self._arrivals.next_s, self._moves[0][0] if self._moves else _INF)
@@ -247,7 +247,7 @@ class _Simulation:
         return at_s
 
     def _seconds(self, batch: Batch, instance: Instance) -> float:
-        """Of what is computed: what goes forward together, and then backward passes.
+        """Return the seconds of a batch: the forward launches together, and then the backward passes.
 
         A launch of some layers takes their share: of what its items would add to the step, or of their backward pass.
         """

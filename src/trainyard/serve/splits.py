@@ -158,5 +158,5 @@ def _shapes(num_devices: int, node_size: int) -> Iterator[tuple[int, int, int, i
 
 
 def _powers(most: int) -> Iterator[int]:
-    """Those of two, up to a number."""
+    """Yield the powers of two up to a number."""
     return (2**power for power in range(most.bit_length()))

@@ -57,7 +57,9 @@ def test_a_clock_that_is_set_gives_and_takes_no_time(
     for record in store.jobs():
         assert BEGAN_S < record.arrival_s < record.finish_s < BEGAN_S + machine.passed_s
         assert 0.0 < record.attained_s < machine.passed_s
-    assert all(BEGAN_S < event["at_s"] < BEGAN_S + machine.passed_s for event in store.events(1000))
+    times_s = [event["at_s"] for event in store.events(1000)]
+    assert len(times_s) >= 6  # each job arrives, runs and ends
+    assert BEGAN_S < min(times_s) <= max(times_s) < BEGAN_S + machine.passed_s
 
 
 def test_the_next_daemon_begins_where_the_last_one_was(

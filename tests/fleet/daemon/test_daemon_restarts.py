@@ -330,7 +330,7 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
     daemon = daemons.Daemon(CLUSTER, scheduler_of(policy), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"]
-    assert daemon.driver.done()[whose].attained_device_s == pytest.approx(120.0, abs=60.0)
+    assert daemon.driver.done()[whose].attained_device_s >= 120.0
     assert daemon.driver.done()[whose].timings == TIMINGS
 
 

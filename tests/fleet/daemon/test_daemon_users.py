@@ -61,6 +61,10 @@ def test_every_secret_is_compared_in_constant_time(given: str, monkeypatch: pyte
     assert compared == [b"secret-of-ann", b"secret-of-bob"]
 
 
+def test_tokens_are_not_shown(tmp_path: Path) -> None:
+    assert "ann" not in repr(users(tmp_path, "ann:ann-s-token\n"))
+
+
 def test_administrators_are_named(tmp_path: Path) -> None:
     found = users(tmp_path, "ann:secret-of-ann:admin\nbob:secret-of-bob\n")
     assert found.admins == {"ann"}

@@ -29,7 +29,7 @@ def test_six_jobs_share_four_devices_in_turns() -> None:
         for job in run.names
     }
     assert max(by_900_s.values()) - min(by_900_s.values()) <= 60.0 + 1e-6
-    assert run.makespan_s == pytest.approx(900, abs=60)
+    assert run.makespan_s == pytest.approx(900, abs=1e-6)
 
 
 def test_feedback_comes_early() -> None:
@@ -125,7 +125,7 @@ def test_a_job_lies_on_one_type_of_devices_that_it_can_run_on() -> None:
     on = {name: {s.devices for s in run.spans if s.job == name} for name in run.names}
     assert on == {"a": {(0, 1)}, "b": {(0, 1)}, "wide": {(2, 3, 4, 5)}}
     assert times(run)["wide"] == 600
-    assert run.makespan_s == pytest.approx(1200, abs=60)
+    assert run.makespan_s == pytest.approx(1200, abs=1e-6)
 
 
 def test_a_gang_may_need_more_nodes_than_the_largest_ones_say() -> None:

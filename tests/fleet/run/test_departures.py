@@ -90,7 +90,7 @@ def test_nobody_gets_devices_that_a_job_was_leaving_when_it_cannot_be_restored(p
 def test_a_job_that_never_ran_holds_nothing_back() -> None:
     backend = FaultyBackend(silent={"adopt"})
     driven = driver("fifo", backend, [], Cluster.uniform(1, 1, "local"))
-    with pytest.raises(BackendError):
+    with pytest.raises(BackendError, match="adopt is not answered"):
         driven.restore(job("a"), 0.0, Past())
     driven.submit(job("b"), 0.0)
     driven.step(0.0)
@@ -110,6 +110,25 @@ def test_a_job_that_loses_a_node_before_it_could_be_told_to_leave_is_told_of_it(
     backend.silent.clear()
     driven.step(2.0)
     assert backend.leaving == {"a"}
+    assert not backend.broken
+
+
+def test_a_job_that_is_restored_after_its_node_was_lost_is_told_of_it() -> None:
+    """Its daemon could not restore it before: the backend did not answer."""
+    on = Grant((0,))
+    backend = FaultyBackend(runs={"a": on}, started_on={"a": on}, begun={"a": on}, silent={"adopt"})
+    driven = driver("fifo", backend, [], Cluster.uniform(2, 2, "local"))
+    with pytest.raises(BackendError, match="adopt is not answered"):
+        driven.restore(job("a"), 0.0, Past(on, first_start_s=0.0))
+    backend.lost = frozenset({0})
+    driven.step(0.0)
+    backend.silent.clear()
+    driven.restore(job("a"), 1.0, Past(on, first_start_s=0.0))
+    driven.step(1.0)
+    assert backend.leaving == {"a"}
+    backend.let_go("a")
+    driven.step(2.0)
+    assert backend.runs == {"a": Grant((2,))}
     assert not backend.broken
 
 

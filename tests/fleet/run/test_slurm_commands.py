@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,7 +163,7 @@ def test_a_controller_that_is_away_is_no_fault_of_a_job(
         (tmp_path / "sbatch").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
         (tmp_path / "sbatch").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        with pytest.raises(FleetError) as error:
+        with pytest.raises(FleetError, match=f"^sbatch failed: {re.escape(said)}$") as error:
             slurm("sbatch")
         assert type(error.value) is kind
 

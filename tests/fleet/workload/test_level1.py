@@ -65,7 +65,7 @@ def test_what_is_due_to_the_machine_is_asked_again_however_often() -> None:
 
     ask_through(answer)
     for _ in range(10):
-        with pytest.raises(UnansweredError) as lost:
+        with pytest.raises(UnansweredError, match="lost") as lost:
             ask("what", 1)
         assert is_infrastructure_fault(lost.value)
     assert ask("what", 1) == 7

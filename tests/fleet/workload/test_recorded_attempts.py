@@ -138,7 +138,7 @@ def test_attempts_that_cannot_be(tmp_path: Path, header: str, fields: str, said:
 
 def test_partitions_and_starts_in_one_trace(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = parse_cluster(str(CASES / "partitions_with_starts.yaml"))
-    names = [entry.name for entry in CATALOG if "partition" in traits_of(entry.factory()).heeds]
+    names = [entry.name for entry in CATALOG if "partition" in traits_of(entry.factory()).supports]
     assert {"fifo", "sjf", "srtf", "las", "tiresias"} <= set(names)
     trace = str(CASES / "partitions_with_starts.csv")
     to = ("--trace", trace, "--cluster", str(CASES / "partitions_with_starts.yaml"))

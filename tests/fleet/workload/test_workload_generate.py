@@ -128,7 +128,7 @@ def test_tiresias_has_the_shape_of_the_sixty() -> None:
     assert set(Counter(job.model for job in jobs).values()) == {6}
     lengths = sorted(job.work for job in islice(tiresias_jobs(6000), 6000))
     assert (lengths[0], lengths[-1] <= 1800) == (121, True)
-    assert lengths[3000] == pytest.approx(125, abs=3)
+    assert lengths[3000] == 125
 
 
 @needs_data(TRACES)

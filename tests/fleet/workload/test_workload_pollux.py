@@ -129,6 +129,7 @@ def by_type(profiles: Path) -> Path:
 def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path) -> None:
     cluster = Cluster.of_pools((("V100", 1, 4), ("K80", 1, 4)))
     jobs = list(read_workload(workload, profiles=by_type, device_types=cluster.device_types))
+    assert len(jobs) == 13
     for job in jobs:
         assert isinstance(job.profile, SelfTuned)
         v100, k80 = (
@@ -137,7 +138,7 @@ def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path)
         assert v100.work_per_s == pytest.approx(2 * k80.work_per_s)
         assert {t.device_type for t in job.profile.known.timings} == {"V100", "K80"}
     run = simulate_fleet(jobs[:1], cluster, parse_policy("sia"), rounds=Rounds(60.0), keep_spans=True)
-    assert all(cluster.type_of_node[cluster.node_of[span.devices[0]]] == 0 for span in run.spans)
+    assert {cluster.type_of_node[cluster.node_of[span.devices[0]]] for span in run.spans} == {0}
 
 
 def test_a_type_that_was_measured_on_one_node(tmp_path: Path) -> None:

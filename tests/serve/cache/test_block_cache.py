@@ -39,7 +39,9 @@ def _hit_fraction(capacity: int, prompts: list[list[int]]) -> float:
 def test_hits_of_a_trace_are_those_of_least_recently_used():
     with (DATA / "serving/mooncake/conversation_trace.jsonl").open() as file:
         prompts = [json.loads(line)["hash_ids"] for line in file]
-    for row in table(DATA / "reference/serve/prefix_cache.csv"):
+    rows = table(DATA / "reference/serve/prefix_cache.csv")
+    assert len(rows) == 4
+    for row in rows:
         capacity = int(row["capacity_blocks"].replace("unlimited", row["block_references"]))
         assert _hit_fraction(capacity, prompts) == pytest.approx(float(row["hit_fraction"]), abs=1e-6)
 

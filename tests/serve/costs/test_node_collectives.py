@@ -26,7 +26,8 @@ def _kernels(cluster: str, num_devices: int) -> PredictedKernels:
 def test_all_reduces_of_servers_are_near_the_measured_ones(cluster, num_devices, num_bytes, measured_us):
     """Of vLLM in a recorded graph; no constant is fitted to these."""
     found_s = _kernels(cluster, num_devices).all_reduce_s(num_bytes // 2)
-    assert found_s == pytest.approx(measured_us * 1e-6, rel=0.32)
+    # The farthest of them is 28 % below.
+    assert found_s == pytest.approx(measured_us * 1e-6, rel=0.3)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_all_reduces_of_servers_are_near_the_measured_ones(cluster, num_devices,
 )  # fmt: skip
 def test_all_gathers_of_nccl_are_near_the_measured_ones(cluster, num_devices, num_bytes, measured_us):
     found_s = _kernels(cluster, num_devices).all_gather_s(num_bytes // 2)
-    assert found_s == pytest.approx(measured_us * 1e-6, rel=0.25)
+    assert found_s == pytest.approx(measured_us * 1e-6, rel=0.2)
 
 
 def test_cards_without_peer_to_peer_pass_memory_of_the_host():

@@ -115,6 +115,7 @@ def test_decodes_in_a_row_take_as_long_as_one_by_one(llama):
     states = {n: _state(n, 100 * n, 5) for n in (1, 2, 3)}
     items = [WorkItem(n, s.num_tokens - 1, s.num_tokens) for n, s in states.items()]
     together = step_time.decode_seconds(items, 4)
+    assert len(together) == 4
     for num, expected in enumerate(together):
         for state in states.values():
             state.num_tokens += num

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trainyard.serve.errors import ServeError
@@ -96,18 +98,20 @@ def test_it_is_never_worse_than_a_policy(
     )
     others = []
     for placer in (AlpaServe(), Nexus(), Replicate()):
-        try:
+        with suppress(ServeError):
             others.append(placer.decide(problem).serve(problem.arrivals))
-        except ServeError:
-            continue
+    assume(others)
     auto = Auto(num_partitionings=10, num_moves=40, seed=seed)
-    if not others:
-        with pytest.raises(ServeError):
-            auto.decide(problem)
-        return
     placed = auto.decide(problem).serve(problem.arrivals)
     assert all(placed.rank <= other.rank for other in others)
     assert max(device for each in placed.replicas for device in each.devices) < num_devices
+
+
+def test_models_that_no_policy_can_place_are_refused_with_each_reason() -> None:
+    problem = problem_of([model(0.1, 0.1, 1e12)], [1.0], [1.0], 1)
+    said = "no model fits on any group of devices; use larger devices; session 'm0': its weights have 1e+12 bytes"
+    with pytest.raises(ServeError, match=re.escape(said)):
+        Auto().decide(problem)
 
 
 def test_it_is_better_than_all_where_models_need_different_ways() -> None:

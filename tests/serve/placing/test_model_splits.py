@@ -117,7 +117,9 @@ def program_of(model: str) -> Program:
 def test_seconds_and_weights_are_those_of_the_stages_that_level_1_makes_of_the_plan(model: str) -> None:
     """Whatever a plan says of a stage is what it was chosen for: its ops, what it waits for, and its weights."""
     program, roofline = program_of(model), Roofline()
-    for (num_stages, shards), split in splits_of(program).items():
+    splits = splits_of(program)
+    assert {(1, 1), (2, 1)} <= splits.keys()
+    for (num_stages, shards), split in splits.items():
         named = resolve(program, split.plan)
         parts = cut(program, named.stage_starts)
         made = shard_stages(stage_programs(program, parts, num_stages), meshes_of(program, named))
@@ -161,7 +163,9 @@ def used_bytes(program: Program) -> int:
 
 def test_every_weight_is_on_one_stage_but_the_words_that_are_also_the_head() -> None:
     program = program_of("gpt-tiny")
-    for (num_stages, _), split in splits_of(program).items():
+    splits = splits_of(program)
+    assert {1, 2} <= {num_stages for num_stages, _ in splits}
+    for (num_stages, _), split in splits.items():
         params = lower(program, split.plan).params
         held = [0.0] * num_stages
         for param in params.values():
@@ -181,6 +185,8 @@ def test_the_replica_of_a_placement_has_the_plan_whose_seconds_were_used() -> No
     roomy = PlacingProblem(models, 4, 2 * forward.weight_bytes, history)
     groups = AlpaServe(num_moves=10).decide(problem).serve(history).placement.groups
     packed = Nexus().decide(roomy).serve(history).placement.groups
+    assert groups
+    assert packed
     for group in (*groups, *packed):
         (replica,) = group.replicas
         shape = ParallelConfig(replica.pipeline_stages, replica.tensor_parallel)

@@ -46,6 +46,7 @@ def test_authors_program() -> None:
     profiles = {n: read_batching_profile(PROFILES / f"caffe_{n}_1.txt") for n in names}
 
     rows = list(csv.DictReader((DATA / "reference" / "serve" / "nexus.csv").open()))
+    assert {"profile", "query"} <= {row["kind"] for row in rows}
     for row in rows:
         if row["kind"] == "profile":
             profile = profiles[row["model"]]
@@ -68,7 +69,9 @@ def test_one_more_session_on_a_gpu() -> None:
         return Session(name, profile, float(slo_ms) / 1000, float(rate))
 
     rows = list(csv.DictReader((DATA / "reference" / "serve" / "nexus.csv").open()))
-    for row in (r for r in rows if r["kind"] == "prepare"):
+    prepares = [row for row in rows if row["kind"] == "prepare"]
+    assert {row["accepted"] for row in prepares} == {"0", "1"}
+    for row in prepares:
         new = prepared(session(row["model"], row["slo_ms"], row["rate_per_s"]))
         present = tuple(prepared(session(*row["on_gpu"].split(":"))) for _ in range(bool(row["on_gpu"])))
         accepted, occupancy = admits(present, new)

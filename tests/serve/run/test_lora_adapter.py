@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import struct
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -67,9 +68,8 @@ def test_ranks_may_differ_by_layer(tmp_path):
 )
 def test_a_configuration_that_is_not_done_is_refused(tmp_path, config, says):
     folder = save_tensors(tmp_path, _pair(), **({"r": 2} | config))
-    with pytest.raises(ServeError) as error:
+    with pytest.raises(ServeError, match=re.escape(says)):
         read_lora_adapter(folder)
-    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,10 @@ def test_a_configuration_that_is_not_done_is_refused(tmp_path, config, says):
 )
 def test_tensors_that_are_not_done_are_refused(tmp_path, tensors, says):
     model = CausalModel(made("llama"), "llama")
-    with pytest.raises(ServeError) as error:
+    with pytest.raises(ServeError, match=re.escape(says)):
         model.load_adapter(
             "a", save_tensors(tmp_path, _pair(_Q.replace("q", "o")) | tensors if tensors else {}, r=2)
         )
-    assert says in str(error.value)
     assert not any("Lora" in type(each).__name__ for each in model._model.modules())
 
 

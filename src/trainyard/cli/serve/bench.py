@@ -113,7 +113,7 @@ def _showing_progress(screen: Screen, num: int) -> Iterator[Callable[[BenchProgr
 
 
 def _warn(options: Options, screen: Screen, given: GivenRequests, found: dict[str, Any]) -> None:
-    """Of what makes the result another one than was asked for."""
+    """Warn of what makes the result another one than was asked for."""
     if given.left_out is not None and given.left_out.warning:
         screen.say(given.left_out.warning)
     if options.max_concurrency is None and found["p99_lateness_ms"] > _LATE_MS:

@@ -140,7 +140,7 @@ class LocalEngineOptions:
 
 
 def _free_bytes() -> int:
-    """For the KV caches of all models, where nothing says it."""
+    """Return the bytes for the KV caches of all models if no option gives them."""
     import psutil
 
     return min(_MOST_CACHE_BYTES, int(psutil.virtual_memory().available * _CACHE_SHARE))

@@ -181,7 +181,7 @@ def _asked(options: Options) -> tuple[_Asked, ...]:
 
 
 def _requests(options: Options, asked: tuple[_Asked, ...]) -> _Given:
-    """Those of a trace; or drawn ones, with one set to place by and another to measure by."""
+    """Read the requests of a trace, or draw a set to place by and another to measure by."""
     from trainyard.report.units import count_text
     from trainyard.serve.errors import ServeError
     from trainyard.serve.placing.problem import arrivals_of, drawn_arrivals

@@ -216,7 +216,7 @@ class RequestOptions(RequestTraceOptions, DrawnRequestOptions, Common):
         return self._drawn(wanted)
 
     def refuse_turns(self, verb: str) -> None:
-        """For verbs that send each request at a time of its own.
+        """Refuse drawn conversations for a verb that sends each request at a time of its own.
 
         Raises
         ------

@@ -132,7 +132,7 @@ def _chunked(options: Options) -> Options:
 
 
 def _warn(options: Options, screen: Screen, deployment: Deployment, given: GivenRequests) -> None:
-    """Of requests for other models, and of options without effect."""
+    """Warn of requests for other models, and of options without effect."""
     from trainyard.serve.catalog import is_own, swapping_policies
 
     if options.follow is not None and options.html is None and not options.json:

@@ -86,7 +86,7 @@ class Api:
         return app
 
     def user(self, request: Request) -> str:
-        """Who asks.
+        """Return the name of the user who asks.
 
         Raises
         ------

@@ -262,7 +262,7 @@ class Daemon:
         if self._lookahead is not None:
             self._lookahead.keep([record.name for record in records if record.name not in known])
         for record in records:
-            if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
+            if record.name not in known and not self._comes_back(record):
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, self.clock())
@@ -275,8 +275,7 @@ class Daemon:
 
     def _look_at(self, record: Record) -> None:
         """Have the speed of a job predicted."""
-        job = on_places(record.job, self._engine.core_part)
-        look_at(self.scheduler.policy, self._whole, job, self.clock())
+        look_at(self.scheduler.policy, self._whole, self._job_of(record), self.clock())
 
     def _put_off(self, record: Record, why: str) -> None:
         """Show why a job cannot be looked at now."""
@@ -285,9 +284,17 @@ class Daemon:
             self.store.note_reason(record.name, why)
 
     def _comes_back(self, record: Record) -> bool:
-        """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""
+        """Restore a job that was looked at; whether it is restored.
+
+        A job that was not looked at yet leaves the devices that it may still have. A job that cannot be restored has
+        failed, and leaves its devices.
+        """
+        is_looked_at = self._is_looked_at(record)
         try:
-            self._restore(record)
+            if is_looked_at:
+                self._restore(record)
+            elif record.first_start_s is not None and self.driver.has_left(record.name):
+                self.driver.clear(self._job_of(record), self._past_of(record))
         except _StopError:
             raise
         except Exception as error:
@@ -297,7 +304,7 @@ class Daemon:
                 self.driver.expel(record.name)
                 self._failing[record.name] = one_line(error)
             return False
-        return True
+        return is_looked_at
 
     def _fail_who_left(self) -> None:
         """Write down failures of jobs of which nothing is left; until then the next daemon has to know of them."""
@@ -317,14 +324,19 @@ class Daemon:
         self._news.set()
 
     def _restore(self, record: Record) -> None:
-        now_s, num_devices = self.clock(), 0 if record.grant is None else record.grant.num_devices
+        self.driver.restore(self._job_of(record), self.clock(), self._past_of(record))
+
+    def _job_of(self, record: Record) -> Job:
+        return on_places(record.job, self._engine.core_part)
+
+    def _past_of(self, record: Record) -> Past:
+        num_devices = 0 if record.grant is None else record.grant.num_devices
         # It may have run while there was no daemon.
-        since_s = now_s - record.settled_s if num_devices else 0.0
+        since_s = self.clock() - record.settled_s if num_devices else 0.0
         had_s = record.attained_s + since_s, record.attained_device_s + num_devices * since_s
         first_start_s = math.nan if record.first_start_s is None else record.first_start_s
         admitted = record.admitted or record.first_start_s is not None
-        past = Past(record.grant, Done(record.done, *had_s, record.measured), first_start_s, admitted)
-        self.driver.restore(on_places(record.job, self.driver.backend.core_part), now_s, past)
+        return Past(record.grant, Done(record.done, *had_s, record.measured), first_start_s, admitted)
 
     def _write_event(self, event: Event) -> None:
         done, key = self.driver.done().get(event.job.name), secrets.token_hex(8)

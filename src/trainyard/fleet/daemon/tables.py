@@ -17,7 +17,7 @@ from trainyard.fleet.workload.own import reread_form
 
 
 class State(StrEnum):
-    """Of a job."""
+    """State of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -17,7 +17,7 @@ _FORM = "a token file has lines 'user:token' or 'user:token:admin'; empty lines 
 _TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Users:
     """The users of a daemon.
 

@@ -34,7 +34,7 @@ def waiting_rows(rows, count, held, found):  # type: ignore[no-untyped-def]
 
 @lean
 def stint_of(table, row, now_s):  # type: ignore[no-untyped-def]
-    """For how long a job has had devices that is not written down yet."""
+    """Return the seconds that a job has had devices and that are not written down yet."""
     job = table[row]
     return now_s - job.attained_until_s if job.held else 0.0
 

@@ -225,7 +225,7 @@ class JobTable:
         return found, job_facts.left_s_at(self.data, rows, now_s, found)
 
     def part_of_start_left(self, row: int, now_s: float) -> float:
-        """Of the time that a job does no work after it got its devices; 0 if it has none, or works."""
+        """Return the part left of the time between a job's start and its first work; 0 if it works or has no devices."""
         if not self.held[row] or self.since_s[row] <= now_s:
             return 0.0
         return float((self.since_s[row] - now_s) / (self.since_s[row] - self.placed_s[row]))

@@ -37,7 +37,7 @@ class Allocator:
 
     Parameters
     ----------
-    policy : it says whether devices may be taken from jobs that run, and what it heeds of what they ask for.
+    policy : it says whether devices may be taken from jobs that run, and which wishes of jobs it supports.
     how : number of the placement of jobs that the policy does not place itself.
     fate : what goes wrong; by default nothing.
     crowding : how jobs of a node slow each other; by default not at all.
@@ -68,7 +68,7 @@ class Allocator:
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self._starts = SimultaneousStarts(self.table, costs.together_s)
-        self._feasibility = Feasibility(cluster, traits_of(policy).heeds)
+        self._feasibility = Feasibility(cluster, traits_of(policy).supports)
         self._has_gangs = self._has_askers = False
 
     def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
@@ -172,7 +172,7 @@ class Allocator:
         return self.notes.spans is None and not (self._has_gangs or self.costs.together_s)
 
     def queue_rules(self, backfill: bool, one_queue: bool) -> QueueRules:
-        """By which rules a queue is brought about."""
+        """Rules by which a queue is brought about."""
         pauses_s = self.costs.start_s, self.costs.restart_s
         return QueueRules(self.preempts, self.how, backfill, one_queue, pauses_s)
 

@@ -19,19 +19,19 @@ class Feasibility:
 
     Parameters
     ----------
-    heeds : what the policy heeds of what not every policy does.
+    supports : wishes of jobs that the policy supports.
 
     Raises
     ------
     FleetError
-        If there are partitions, and the policy does not heed them.
+        If there are partitions, and the policy does not support them.
     """
 
-    def __init__(self, cluster: Cluster, heeds: frozenset[Wish]) -> None:
-        self.cluster, self.heeds = cluster.whole, heeds
+    def __init__(self, cluster: Cluster, supports: frozenset[Wish]) -> None:
+        self.cluster, self.supports = cluster.whole, supports
         self._known: dict[tuple[tuple[str, ...], int], tuple[int, int]] = {}
         self._most: dict[tuple[tuple[float, float], int], list[float]] = {}
-        if cluster.partitions and "partition" not in heeds:
+        if cluster.partitions and "partition" not in supports:
             raise FleetError(
                 f"the policy gives jobs devices of any node, and cluster {cluster.name!r} has partitions; leave these "
                 "out, or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
@@ -64,13 +64,13 @@ class Feasibility:
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.cluster.name!r} has "
                 f"{most}, its types are {there}. Take another cluster, or leave the job out",
             )
-        if job.pinned_cell and "pinned cell" not in self.heeds:
+        if job.pinned_cell and "pinned cell" not in self.supports:
             raise UnfitJobError(
                 "it asks for a pinned cell, and the policy knows no cells",
                 f"job {job.name!r} asks for the pinned cell {job.pinned_cell!r}, and the policy knows no cells. Leave "
                 "pinned_cell out, or take a policy of cells",
             )
-        if job.gang and "gang" not in self.heeds:
+        if job.gang and "gang" not in self.supports:
             self._check_workers(job, bits, partition)
         if asks_for_more(job, self.cluster):
             needs = needs_of(job), partition
@@ -95,9 +95,9 @@ class Feasibility:
         """
         workers, size = "+".join(map(str, job.gang)), job.gang[0]
         asks = f"job {job.name!r} asks for workers of {workers} devices, each on one node"
-        if "equal workers" not in self.heeds:
+        if "equal workers" not in self.supports:
             raise UnfitJobError(
-                "it has workers that lie on one node each, which the policy does not heed",
+                "it has workers that lie on one node each, which the policy does not support",
                 f"{asks}, and the policy gives devices without regard to that. Leave gang out, or take another policy",
             )
         if len(set(job.gang)) > 1:

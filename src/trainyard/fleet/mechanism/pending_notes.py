@@ -17,7 +17,7 @@ _NUM_NOTES = 4096
 
 
 class PendingNotes:
-    """Of jobs that have ended, and of devices in use and jobs that wait.
+    """Notes of ended jobs, devices in use and waiting jobs that are not written to the recorder yet.
 
     Attributes
     ----------

@@ -98,7 +98,7 @@ def change_holding(row, change, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _walk(order, counts, kinds, rows, table, partitions, backfill):  # type: ignore[no-untyped-def]
-    """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
+    """Decide by number of devices alone: positions of jobs that get devices or others, and each job's outcome."""
     asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
     num_types = partitions.shape[1] - len(partitions)
     left, blocked = partitions[:, :num_types].copy(), zeros(len(partitions), int64)
@@ -149,7 +149,7 @@ def _walk(order, counts, kinds, rows, table, partitions, backfill):  # type: ign
 
 @lean
 def _idle_pool(idle, left, partitions, partition, wanted, allowed):  # type: ignore[no-untyped-def]
-    """As `pool_with_room`, of devices that nobody has now."""
+    """Find a pool as `pool_with_room` does, of devices that no job has now."""
     for kind in range(left.shape[1]):
         if (
             (allowed >> kind) & 1
@@ -235,7 +235,7 @@ def _take(taken, n, need, given, available, free):  # type: ignore[no-untyped-de
 
 @compiled
 def _available(first, order, outcome, rows, state):  # type: ignore[no-untyped-def]
-    """What is free and what those have who keep it; how many devices that is; and the place of the last that waits."""
+    """Free devices plus those of jobs that keep theirs, their number, and the queue position of the last waiting job."""
     _, per_node, by_type, aux, members = state.free
     available, last = (per_node.copy(), by_type.copy(), aux.copy()), first
     _count_kept(order[first:], 1, outcome, rows, state, available)
@@ -247,7 +247,7 @@ def _available(first, order, outcome, rows, state):  # type: ignore[no-untyped-d
 
 @lean
 def _count_kept(numbers, sign, outcome, rows, state, available):  # type: ignore[no-untyped-def]
-    """What those of some jobs have that keep it counts as free (1), or no longer (-1).
+    """Count the devices of jobs that keep them as free (1), or undo that (-1).
 
     Nearly all jobs are looked at in most decisions, and to call a function for each would take longer than what it does.
     """
@@ -294,7 +294,7 @@ def _may_stay(row, usable, state):  # type: ignore[no-untyped-def]
 
 @lean
 def _is_on(row, taken, state):  # type: ignore[no-untyped-def]
-    """Whether a job has devices of nodes of which some are taken."""
+    """Whether a job has devices on nodes from which devices are taken."""
     job = state.table[row]
     devices = state.written[job.first_device : job.first_device + job.held]
     return are_any_on(devices, taken, state.free[0])
@@ -361,7 +361,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, state):  # type: ig
 
 @lean
 def _preempt(taken, need, others, outcome, rows, state):  # type: ignore[no-untyped-def]
-    """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
+    """Take devices of the least urgent others until so many are free on every node."""
     _, per_node, _, aux, _ = state.free
     last = len(others)
     while last > 0:

@@ -50,7 +50,7 @@ class QueueArrays(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Who is to have which devices.
+    """Devices for jobs.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class QueueChanges(NamedTuple):
 
 
 class QueueRules(NamedTuple):
-    """By which rules a queue is brought about.
+    """Rules by which a queue is brought about.
 
     Attributes
     ----------

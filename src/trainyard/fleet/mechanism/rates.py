@@ -69,7 +69,7 @@ class Rates:
         self.adapt([row])
 
     def spot(self, grant: Grant) -> Spot:
-        """Where a grant lies."""
+        """Return the locality of a grant."""
         nodes = [self._node_of[device] for device in grant.devices]
         counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
         return spot_of(self.cluster.nodes[nodes[-1]].device_type, counts)
@@ -89,7 +89,7 @@ class Rates:
         return self._drawn[row] * self._crowded[row] if self.are_uneven else 1.0
 
     def adapt(self, rows: Sequence[int]) -> None:
-        """Those of the jobs that adapt themselves do so to what they hold now."""
+        """Adapt the jobs that tune themselves to the devices that they have now."""
         for row in rows:
             if isinstance(self.table.job(row).profile, Adaptive):
                 self._adapt(row)
@@ -138,7 +138,7 @@ class Rates:
         self._adapt(row)
 
     def _report(self, row: int, now_s: float) -> None:
-        """What a job did until now, and what it knows since."""
+        """Note the work that a job did until now, and its latest report."""
         rate = self.table.adaptive_rates.get(row)
         transitions.settle(self.table.data, row, now_s)
         if rate is not None:

@@ -19,7 +19,7 @@ class SimultaneousStarts:
         self._starting: list[int] = []
 
     def beside_others(self, rows: list[int], now_s: float) -> tuple[float, list[int]]:
-        """How much longer jobs take that start now, and rows of those that start already and take longer for these."""
+        """Return how much longer starting jobs take, and rows of jobs that start already and take longer for them."""
         table, others = self._table, set(self._starting).difference(rows)
         left = {row: part for row in sorted(others) if (part := table.part_of_start_left(row, now_s)) > 0}
         for row, part in left.items():

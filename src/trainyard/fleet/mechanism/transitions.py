@@ -246,7 +246,7 @@ def run_until(table, row, rate, left):  # type: ignore[no-untyped-def]
 
 @lean
 def stretch_start(table, row, now_s, times):  # type: ignore[no-untyped-def]
-    """What is left of the time that a job takes to start takes so many times as long."""
+    """Make the rest of a job's start take so many times as long."""
     job = table[row]
     if job.since_s > now_s:
         job.since_s = job.began_s = now_s + (job.since_s - now_s) * times

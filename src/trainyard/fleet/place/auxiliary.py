@@ -142,7 +142,7 @@ def needs_of(job: Asking) -> tuple[float, float]:
 
 
 def most_together(cluster: Cluster, needs: tuple[float, float], partition: int) -> list[float]:
-    """Of every type, how many devices of a partition can be had with so many processors and so much memory each."""
+    """Count, by device type, the devices of a partition that can each have so many processors and so much memory."""
     there = FreeDevices(cluster).room_for(needs) * cluster.members[partition]
     most: list[float] = np.bincount(cluster.type_of_node, there).tolist()
     return most

@@ -65,7 +65,7 @@ def _own(cluster: Cluster, grant: Grant | None, device_type: int, num_devices: i
 
 
 def _place(free: Ints, held: Ints, sizes: Ints, wanted: int) -> dict[int, int]:
-    """Where others do not have to move, unless that takes more nodes."""
+    """Choose devices that no other job has to leave, unless that takes more nodes."""
     usable = np.where(sizes > 0, free, 0)
     found = packed(usable, wanted)
     assert found is not None, "there are no more devices than the jobs were given"

@@ -100,7 +100,7 @@ def pool_for(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
 
 @compiled
 def usable_nodes(partition, members, unblocked):  # type: ignore[no-untyped-def]
-    """Of every node, 1 if a job of a partition may have it, else 0; empty where it may have all.
+    """Return 1 for each node that a job of a partition may have, else 0; empty if it may have all.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def find_place(wanted, bits, usable, how, need, per_node, by_type, aux, has_rack
 
 @compiled
 def with_their_needs(count, there, need, aux):  # type: ignore[no-untyped-def]
-    """Of so many devices of every node, those with which a job has what it needs of what is there."""
+    """Count on each node the devices, up to ``count``, that can each have the processors and memory that a job needs."""
     found = count.copy()
     for node in range(len(count)):
         found[node] = _with_needs_on(node, count[node], there, need, aux)
@@ -248,7 +248,7 @@ def fits_on(taken, need, per_node, aux):  # type: ignore[no-untyped-def]
 
 @lean
 def are_held(devices, per_device):  # type: ignore[no-untyped-def]
-    """Whether anybody has any of these devices."""
+    """Whether a job has any of these devices."""
     for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
         if per_device[TENANTS, device]:
             return True
@@ -257,7 +257,7 @@ def are_held(devices, per_device):  # type: ignore[no-untyped-def]
 
 @lean
 def are_any_on(devices, taken, per_device):  # type: ignore[no-untyped-def]
-    """Whether any of these devices is of a node of which some are taken."""
+    """Whether any of these devices is on a node from which devices are taken."""
     for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
         if taken[per_device[NODE, device]]:
             return True

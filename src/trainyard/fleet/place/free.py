@@ -131,7 +131,7 @@ class FreeDevices:
 
 
 def _auxiliary(cluster: Cluster) -> Floats:
-    """What nodes have beside devices; without columns where they say nothing of that."""
+    """Return processors and memory of nodes; without columns if the nodes declare neither."""
     if not any(cluster.largest_host):
         return np.zeros((6, 0))
     has = np.array([(node.cpus, node.memory_bytes) for node in cluster.nodes], np.float64).T

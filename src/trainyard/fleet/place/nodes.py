@@ -205,7 +205,7 @@ def _fewest(sizes, wanted):  # type: ignore[no-untyped-def]
 
 @compiled
 def _spread(free, wanted):  # type: ignore[no-untyped-def]
-    """One device after the other from the node that has most free: on as many nodes as there are."""
+    """Take one device after the other from the node with the most free: as many nodes as there are."""
     if free.sum() < wanted:
         return empty(0, int64)
     left, taken = free.copy(), zeros(len(free), int64)

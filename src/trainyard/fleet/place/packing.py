@@ -116,7 +116,7 @@ class Packing:
 
     @property
     def devices_free(self) -> Ints:
-        """Of every node."""
+        """Free devices of each node."""
         found: Ints = np.rint(self.free[:, 0]).astype(np.int64)
         return found
 

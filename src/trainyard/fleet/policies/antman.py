@@ -180,7 +180,7 @@ class _Placement:
         return tuple(sorted(best))
 
     def allocation(self) -> Allocation:
-        """Who runs where, and with which share of its devices."""
+        """Return the jobs that run, where, and with which share of their devices."""
         order = sorted(self.placed)
         shares = np.array([self._share(i) for i in order])
         placed = Placed(np.array(order, np.int64), [self.placed[i] for i in order], shares)

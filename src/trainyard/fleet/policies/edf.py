@@ -48,7 +48,7 @@ class EDF:
     def decide(
         self, snapshot: Snapshot, state: MappingProxyType[int, Scaling]
     ) -> tuple[Allocation, MappingProxyType[int, Scaling]]:
-        """In the order of deadlines, to each the most devices that it can use of those left."""
+        """Give each job, in the order of deadlines, the most devices that it can use of those left."""
         serial = snapshot.serial.tolist()
         known = {s: state.get(s) or self.scaling(snapshot, i) for i, s in enumerate(serial)}
         order = np.lexsort((snapshot.arrival_s, snapshot.deadline_s))

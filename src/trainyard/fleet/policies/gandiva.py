@@ -157,7 +157,7 @@ class _Slice:
                 self.job_nodes[job.name] = self._new_nodes(i)
 
     def take_turns(self) -> list[int]:
-        """Whoever ran longest ago first, jobs run on their nodes while devices are free there; returns who waits."""
+        """Run jobs on their nodes while devices are free there, the longest idle first; return the jobs that wait."""
         jobs, last_run_s = self.snapshot.jobs, self.before.last_run_s
         order = sorted(
             range(len(jobs)), key=lambda i: (last_run_s.get(jobs[i].name, -1.0), self.snapshot.arrival_s[i])
@@ -179,7 +179,7 @@ class _Slice:
         return next((j.num_devices for j in self.snapshot.jobs if node in self.job_nodes.get(j.name, ())), 0)
 
     def _pools_for(self, i: int) -> list[tuple[list[int], int]]:
-        """Of every type that a job can run on and that has enough devices: its nodes, and on how few the job fits."""
+        """Return the nodes of each type on which a job can run, and the fewest of them on which it fits."""
         wanted = self.snapshot.jobs[i].num_devices
         pools = [self.pools[kind] for kind in self.snapshot.allowed_types(i)]
         fewest = [(nodes, bisect_left(devices_of_first, wanted) + 1) for nodes, devices_of_first in pools]
@@ -267,7 +267,7 @@ class _Slice:
                 self.placed[i] = tuple(sorted((*self.placed[i], *more)))
 
     def allocation(self) -> Allocation:
-        """Who runs in this slice."""
+        """Return the jobs that run in this slice, and where."""
         order = sorted(self.placed)
         waits = "its time slice comes; others run on its node now"
         shares = np.array([self._share(i) for i in order])

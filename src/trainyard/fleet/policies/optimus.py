@@ -157,7 +157,7 @@ def _why(job: int) -> str:
 
 
 def _measured(snapshot: Snapshot, number: int, then_s: float, seen: Seen) -> Seen:
-    """With what the job did since the last decision; of a new one, with trials."""
+    """Return what is known with the work since the last decision; of a new job, with trials."""
     unit_s = dict(seen.unit_s) or _tried(snapshot, number)
     done, num_starts = float(snapshot.done[number]), int(snapshot.num_starts[number])
     num = seen.num_devices

@@ -91,7 +91,7 @@ class Synergy:
         return MappingProxyType({})
 
     def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Allocation, Demands]:
-        """Of a round: demands of all jobs, the jobs that run, and their packing."""
+        """Decide a round: the demands of all jobs, the jobs that run, and their packing."""
         serial = snapshot.serial.tolist()
         state = {s: state.get(s) or self._demand(snapshot, i) for i, s in enumerate(serial)}
         demands = [state[s] for s in serial]
@@ -121,13 +121,13 @@ class Synergy:
         return Packing(cluster)
 
     def packing_order(self, runnable: Ints, demands: list[Demand]) -> list[int]:
-        """Those that are hardest to place first."""
+        """Order jobs by what they need, the hardest to place first."""
         jobs: list[int] = runnable.tolist()
         return sorted(jobs, key=lambda i: demands[i].needs, reverse=True)
 
 
 def _allocation(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Allocation:
-    """As they are packed; who can stays on the devices that he has."""
+    """Return the allocation of a packing; a job that can stays on the devices that it has."""
     jobs = runnable.tolist()
     devices = keeping(snapshot.cluster, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
     _, cpus, memory_bytes = np.array([packing.needs[i] for i in jobs]).reshape(-1, 3).T

@@ -194,7 +194,7 @@ def _with_spare(
 
 
 def _looked_at(planner: Planner, wish: Wish, share: _Share, free: Steps, room: int) -> _Share:
-    """What one more step would cost a job: who has nothing goes first, who cannot have it last."""
+    """Cost of one more step for a job: a job without devices goes first, one that cannot have it last."""
     step = share.more - share.num
     if not 0 < step <= room:
         return share._replace(larger=None, growth=-_INF)

@@ -55,7 +55,7 @@ class GavelRounds(Rounds):
 
     @property
     def only_simulated(self) -> bool:
-        """They are: a round ends when its jobs have done whole steps."""
+        """True: a round ends when its jobs have done whole steps."""
         return True
 
     @property
@@ -110,7 +110,7 @@ class GavelScheduler(RoundScheduler):
         return since_s == 0 or (last and self._idle)
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the round that begins, after those have reported whose work is written down already."""
+        """Return the jobs that run in the round that begins, after jobs whose work is written down have reported."""
         self.allocator.rates.hear_from(sorted(self._stepped & self.allocator.rates.adaptive), now_s)
         if ask is not None:
             self._total_s = np.zeros(len(self.cluster.device_types))

@@ -74,7 +74,7 @@ class PlannedEnds(Rounds):
 
     @property
     def only_simulated(self) -> bool:
-        """They are: jobs end before their work is done."""
+        """True: jobs end before their work is done."""
         return True
 
     @property
@@ -126,7 +126,7 @@ class PlannedScheduler(RoundScheduler):
 
     @property
     def _renews(self) -> bool:
-        """Whether this decision is a renewal; those without jobs count, too."""
+        """Whether this decision is a renewal; decisions without jobs count, too."""
         return self._num_before > 0 and self._num_before % self.slots.renewed_every == 0
 
     def is_due(self, now_s: float, last: bool) -> bool:
@@ -134,7 +134,7 @@ class PlannedScheduler(RoundScheduler):
         return True
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the slot, and until when."""
+        """Return the jobs that run in the slot, and until when."""
         allocation = super().allocation(rows, now_s, ask)
         placed = allocation.given
         if not isinstance(placed, PlacedWithEnds) or placed.until_s is None:

@@ -36,20 +36,20 @@ class SiaProgram(Sia):
     def goodputs(
         self, snapshot: Snapshot, reports: Sequence[Report | None], configs: Configurations, valid: Bools
     ) -> Floats:
-        """Of a job that was never run, its devices."""
+        """Return goodputs; that of a job that never ran is its number of devices."""
         found = super().goodputs(snapshot, reports, configs, valid)
         never_run = np.array([report is not None and report.noise is None for report in reports])
         found[never_run] = np.where(valid[never_run], configs.num_devices, 0.0)
         return found
 
     def normalized(self, snapshot: Snapshot, configs: Configurations, least: Ints, goodput: Floats) -> Floats:
-        """Who restarts cannot change."""
+        """Return normalized goodputs; a restarting job has 0 for every other configuration than its own."""
         found = super().normalized(snapshot, configs, least, goodput)
         found[changes(snapshot, configs) & snapshot.is_restarting[:, None]] = 0.0
         return found
 
     def restart_factor(self, snapshot: Snapshot) -> Floats:
-        """Who is younger than a restart takes may change freely."""
+        """Return the factors; that of a job younger than a restart takes is 1."""
         found = super().restart_factor(snapshot)
         found[snapshot.now_s - snapshot.arrival_s < self.restart_s] = 1.0
         return found
@@ -59,5 +59,5 @@ class SiaProgram(Sia):
         return np.minimum(np.round(super().powers(goodput), 2), _CLIP)
 
     def keeps(self, snapshot: Snapshot) -> Bools:
-        """Those that restart."""
+        """Tell for each job whether it restarts, and so has to keep its configuration."""
         return snapshot.is_restarting

@@ -53,7 +53,7 @@ class Slots(Rounds):
 
     @property
     def only_simulated(self) -> bool:
-        """They are: what starts take is noted a decision late."""
+        """True: the time of starts is noted a decision late."""
         return True
 
     @property
@@ -92,7 +92,7 @@ class SlotScheduler(RoundScheduler):
         return True
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the slot, after what the starts of the last one took is noted."""
+        """Return the jobs that run in the slot, after the time of the last slot's starts is noted."""
         for row, placed_s, pause_s in self._owed:
             if self.table.held[row] and self.table.placed_s[row] == placed_s:
                 self.allocator.set_back(row, pause_s, now_s, 0.0)

@@ -58,8 +58,8 @@ class TiresiasProgram(Tiresias):
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order."""
-        return Traits(heeds=ORDERED)
+        """Traits of a policy that only orders jobs."""
+        return Traits(supports=ORDERED)
 
     @cached_property
     def _table(self) -> Floats:

@@ -49,8 +49,8 @@ class TiresiasInPollux:
 
     @property
     def traits(self) -> Traits:
-        """It only puts jobs in an order."""
-        return Traits(round_s=self.round_s, heeds=ORDERED)
+        """Traits of a policy that only orders jobs."""
+        return Traits(round_s=self.round_s, supports=ORDERED)
 
     def start(self, cluster: Cluster) -> _Queued:
         """Nobody is queued."""

@@ -38,7 +38,7 @@ def _shares(work: float) -> list[int]:
 
 
 def _most_work(share: int) -> float:
-    """Of C by its deadline on up to so many devices."""
+    """Return the most work that job C can do by its deadline on up to so many devices."""
     return _STEPS[bisect_left(_STEPS, True, key=lambda work: not 0 < _shares(work)[2] <= share) - 1]
 
 

@@ -15,7 +15,7 @@ _LEFT_S = 100.0
 
 
 def _share(age_s: float) -> float:
-    """Of the job that came so long before the other one.
+    """Return the share of the job that came so long before the other one.
 
     Both need a fraction x of the device in which age + left / x is the same, and the fractions sum to 1: a root of
     age x^2 + (2 left - age) x - left = 0.

@@ -34,7 +34,7 @@ _MEAN_SQUARE = _LONGEST_S**2 / 3
 
 
 def _mean(of_length: Callable[[float], float]) -> float:
-    """Of a function of the length, over lengths."""
+    """Return the mean of a function of the length, over lengths."""
     return float(quad(of_length, 0.0, _LONGEST_S)[0]) / _LONGEST_S
 
 
@@ -75,7 +75,7 @@ def shared_s(load: float) -> float:
 
 
 def below_s(urgent: float, load: float) -> float:
-    """Of jobs that give way to others of load ``urgent``; all lengths are exponential."""
+    """Return the time in the system of jobs that give way to others of load ``urgent``; all lengths are exponential."""
     return 1.0 / ((1 - urgent) * (1 - urgent - load))
 
 

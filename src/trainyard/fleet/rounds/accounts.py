@@ -177,7 +177,7 @@ def _credited(known, received_s, serial, device_type, gave_s):  # type: ignore[n
 def turn_alone(
     accounts: Accounts, now_s: float, serial: Ints, wanted: Ints, room: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """What `turn` says, where every job is alone, in one call.
+    """Return what `turn` returns if every job is alone, in one call.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def _priorities(fraction, received_s, elapsed_s):  # type: ignore[no-untyped-def
 
 
 def turn(accounts: Accounts, priority: Floats, wanted: Ints, room: Ints) -> tuple[Ints, Ints]:
-    """Who runs in the next round (algorithm 1).
+    """Choose the entries that run in the next round (algorithm 1).
 
     Of equal priorities the entry that more is owed to comes first, then the one with the larger fraction, then the job
     that came first; jobs alone come before pairs.

@@ -70,14 +70,14 @@ class Coordinator:
             self.rounds.ask_again_s = now_s
 
     def rows(self) -> Ints:
-        """Of the jobs that the policy decides on: those that wait, and if it takes devices away, all."""
+        """Return the jobs that the policy decides on: the waiting ones, or all if the policy takes devices away."""
         # Copied, because what a policy sees does not change under it.
         return self.table.active.copy() if self.allocator.preempts else self.table.waiting()
 
     def decision(
         self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation], last: bool = False
     ) -> Allocation:
-        """Who is to have what from now on: what the policy says, or who is next in the round that begins.
+        """Return the allocation from now on: the policy's, or that of the round that begins.
 
         Parameters
         ----------

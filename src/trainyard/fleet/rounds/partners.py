@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 
 class Partners:
-    """Who has the same devices as whom.
+    """Pairs of jobs that have the same devices.
 
     Attributes
     ----------

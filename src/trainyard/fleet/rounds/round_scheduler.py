@@ -90,7 +90,7 @@ class RoundScheduler:
         return not np.array_equal(self.table.serial[self.table.active], self.accounts.jobs)
 
     def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
-        """Who runs in the round that begins.
+        """Return the jobs that run in the round that begins, and where.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class RoundScheduler:
 
 
 def _share_of(serial: int, accounts: Accounts) -> str:
-    """What a job whose turn it is not is to have, in words."""
+    """Say what a job is to have while it is not its turn."""
     jobs = accounts.jobs
     row = int(np.searchsorted(jobs, serial))
     if row == len(jobs) or jobs[row] != serial:

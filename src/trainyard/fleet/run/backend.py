@@ -91,7 +91,7 @@ class Backend(Protocol):
 
     @property
     def core_part(self) -> float:
-        """Of the time of a core that a process takes where devices are places for processes; else 1."""
+        """Share of a core's time that a process takes where devices are places for processes; else 1."""
         ...
 
     @property

@@ -77,7 +77,7 @@ class _Search:
         self._num_left, self._until_cpu_s = _MOST_QUESTIONS, time.thread_time() + _MOST_CPU_S
 
     def culprits(self) -> dict[int, str]:
-        """Those that were found, and the error of each; none where the policy fails on any job."""
+        """Return jobs on which the policy fails alone, with their errors; none if it fails on an ordinary job, too."""
         if self._error(_ordinary(self._snapshot, self._policy)) is None:
             self._look_among(self._snapshot.rows)
         return self._found

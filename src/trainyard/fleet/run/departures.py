@@ -31,6 +31,7 @@ class Departures:
         self._held: dict[str, frozenset[int] | None] = {}
         # Leaving jobs that the backend could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
+        self._lost: Set[int] = frozenset()
         self._final: dict[str, Event] = {}
         # Devices of jobs that may run or not; None where the devices are not known, either.
         self._reserved: dict[str, frozenset[int] | None] = {}
@@ -44,21 +45,21 @@ class Departures:
         """Whether a job that was to leave has not left yet."""
         return name in self._held
 
-    def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
+    def leave(self, name: str, devices: frozenset[int] | None) -> None:
         """Have a job leave.
 
         Parameters
         ----------
         devices : devices of the job; None where they are not known.
-        is_lost : whether nodes of the job may not answer any more.
         """
         self.release(name)
-        self._held[name], self._untold[name] = devices, is_lost
+        self._held[name], self._untold[name] = devices, not self._lost.isdisjoint(devices or ())
         if self._has_left(name):
             del self._held[name]
 
     def lose(self, devices: Set[int]) -> None:
-        """Note lost devices of jobs that could not be told to leave yet."""
+        """Note all devices whose nodes are lost now; the backend is told which leaving jobs lost nodes."""
+        self._lost = devices
         for name in self._untold:
             self._untold[name] |= not devices.isdisjoint(self._held[name] or ())
 

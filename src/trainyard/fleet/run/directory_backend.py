@@ -283,7 +283,7 @@ class DirectoryBackend(ABC):
 
     @cached_property
     def core_part(self) -> float:
-        """Of the time of a core that every thread of a job takes at most.
+        """Largest share of a core's time that a thread of a job takes.
 
         Devices of type ``local`` are places for processes. Where there are more of them than cores, each is a slower
         core, as fast beside busy neighbours as alone; else nothing that ran could be compared with what was predicted.

@@ -163,6 +163,16 @@ class Driver:
                 self.coordinator.rounds.partners.resumed(row)
             self.running[row] = kept
             self.tell(Event(now_s, job, Happening.STAYS, kept))
+            if not self.cluster.away.isdisjoint(self.cluster.node_of[d] for d in kept.devices):
+                self._change_nodes(self.cluster.away, now_s)
+
+    def clear(self, job: Job, past: Past) -> None:
+        """Have a waiting job of an earlier driver leave the devices that it may still have; it is restored later.
+
+        If the backend raises an error, these devices are reserved until the job is cleared or restored.
+        """
+        self._running.take_back(job, None, past)
+        self._departures.release(job.name)
 
     def _can_keep(self, name: str, grant: Grant) -> bool:
         """Whether a job may go on where it was: its devices are in the cluster, and no other job has them."""
@@ -234,20 +244,23 @@ class Driver:
 
     def _look_at_nodes(self, now_s: float) -> None:
         """Read which nodes are lost or back, and take jobs off lost ones."""
-        before = self.cluster.away
         try:
             away = self.backend.away()
         except Exception as error:
             self.trouble = one_line(error)
             return
-        if away == before:
-            return
+        if away != self.cluster.away:
+            self._change_nodes(away, now_s)
+
+    def _change_nodes(self, away: frozenset[int], now_s: float) -> None:
+        """Take jobs off the nodes that are lost now."""
+        node_of = self.cluster.node_of
         lost, alone = self.coordinator.change_nodes(away, now_s)
-        gone = away - before
-        self._departures.lose({device for device, node in enumerate(self.cluster.node_of) if node in gone})
-        names = ", ".join(f"node {node}" for node in sorted(gone))
+        self._departures.lose({device for device, node in enumerate(node_of) if node in away})
         for row in lost:
-            self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
+            own = sorted({int(node_of[device]) for device in self.running[row].devices} & away)
+            names = ", ".join(f"node {node}" for node in own)
+            self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used")
             self._running.forget_failures(row)  # they were the node's
         self._note_alone(alone)
         self.domains.change_nodes()

@@ -15,7 +15,7 @@ _INFRASTRUCTURE = _DISK | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAI
 
 
 class BackendError(FleetError):
-    """What a backend needs does not answer now, which is no job's fault; asked later it may."""
+    """Something that a backend needs does not answer now, by no fault of a job; it may answer later."""
 
 
 def is_infrastructure_fault(error: BaseException) -> bool:

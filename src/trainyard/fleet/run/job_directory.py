@@ -123,7 +123,7 @@ class JobDirectory:
         self._ticket.unlink(missing_ok=True)
 
     def admits(self, ticket: str) -> bool:
-        """Whether a ticket is that of the last start, which was not called off."""
+        """Whether a ticket is of the last start, and that start was not called off."""
         try:
             return self._ticket.read_text() == ticket
         except FileNotFoundError:
@@ -158,7 +158,7 @@ class JobDirectory:
         _beat(self.path / f"{_HEARTBEAT}{first_rank}")
 
     def heartbeats(self) -> dict[str, str]:
-        """What nodes have written last to say that they live, by their first rank."""
+        """Return the last heartbeats of nodes, by their first rank."""
         found = _beats(self.path.glob(f"{_HEARTBEAT}*"))
         return {name.removeprefix(_HEARTBEAT): beat for name, beat in found.items()}
 
@@ -196,7 +196,7 @@ class JobDirectory:
         return max(complete_steps(self.checkpoints), default=0)
 
     def _reported(self) -> Progress:
-        """What the running processes say; all of it is in the last lines."""
+        """Read the progress that the running processes write; all of it is in the last lines."""
         # The newer file may just have been begun.
         lines = list(entries(b"".join(end_of(file, _LAST_BYTES) for file in metrics_files(self.logs))))
         if not lines:
@@ -213,7 +213,7 @@ class JobDirectory:
         return {line["step"]: next(iter(line["losses"].values())) for line in entries(written)}
 
     def epochs(self) -> Losses:
-        """What reads the losses of the job epoch by epoch while it writes them."""
+        """Return a reader of the job's losses, epoch by epoch while the job writes them."""
         return Losses(self.logs, self.training().epoch_steps)
 
     @contextmanager

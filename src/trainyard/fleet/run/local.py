@@ -63,17 +63,17 @@ class LocalBackend(DirectoryBackend):
 
     @cached_property
     def _processes(self) -> dict[str, BaseProcess]:
-        """By job, those that this backend started."""
+        """Processes that this backend started, by job."""
         return {}
 
     @cached_property
     def _beginning(self) -> dict[str, _Beginning]:
-        """By job; those of which nothing has been seen yet."""
+        """Started jobs that have shown no process yet, by name."""
         return {}
 
     @cached_property
     def _cores(self) -> list[Sequence[int]]:
-        """By node."""
+        """Cores of each node."""
         return _divided(sorted(os.sched_getaffinity(0)), len(self.cluster.nodes))
 
     @cached_property
@@ -129,7 +129,7 @@ class LocalBackend(DirectoryBackend):
         self._beginning[name] = _Beginning(grant, ProcessWatch(process.pid, self.begin_limits))
 
     def progress(self, name: str) -> Progress:
-        """As of all backends.
+        """Return the progress of a job, as all backends do.
 
         Raises
         ------

@@ -16,7 +16,7 @@ class Observed(Rates):
         return 0.0
 
     def adapt(self, rows: Sequence[int]) -> None:
-        """They do so themselves."""
+        """Do nothing: real jobs adapt themselves."""
 
 
 class NoNotes(Recorder):

@@ -38,7 +38,7 @@ class Patience:
 
 @dataclass
 class Failures:
-    """Of one job, since its last new checkpoint.
+    """Failures of one job since its last new checkpoint.
 
     Attributes
     ----------

@@ -198,7 +198,7 @@ class _Node:
 
 
 def _bundles(ranks: Ranks, own: Node) -> list[dict[str, float]]:
-    """What a job takes of a node: devices, and what it has of the processors and of the memory.
+    """Return what a job takes of each node: devices, processors and memory.
 
     Ranks that know their devices may share them; Ray has no bundle of more than one GPU and a part.
     """

@@ -133,15 +133,15 @@ class Running:
         """Forget earlier failures of a job."""
         self._failures.pop(self._table.job(row).name, None)
 
-    def take(self, row: int, what: Happening, now_s: float, why: str = "", *, is_lost: bool = False) -> None:
+    def take(self, row: int, what: Happening, now_s: float, why: str = "") -> None:
         """Tell that a job loses its devices, then take them away."""
         self._tell(Event(now_s, self._table.job(row), what, self.grants[row], why))
-        self.drop(row, is_lost)
+        self.drop(row)
 
-    def drop(self, row: int, is_lost: bool = False) -> Grant | None:
+    def drop(self, row: int) -> Grant | None:
         """Have a job leave its devices, if it was started, without waiting; return the devices."""
         grant = self.grants.pop(row, None)
         if grant is not None and row not in self.waiting:
-            self.departures.leave(self._table.job(row).name, frozenset(grant.devices), is_lost)
+            self.departures.leave(self._table.job(row).name, frozenset(grant.devices))
         self.waiting.discard(row)
         return grant

@@ -129,7 +129,7 @@ class SlurmBackend(ManagedBackend):
             self._queue.forget()
 
     def leave(self, name: str, is_lost: bool = False) -> None:
-        """As of all backends; one that Slurm has not started yet leaves at once."""
+        """Have a job leave, as all backends do; a job that Slurm has not started yet leaves at once."""
         if not is_lost and (numbers := self._batch(name).numbers):
             _cancel(numbers, "--state=PENDING")
             self._queue.forget()

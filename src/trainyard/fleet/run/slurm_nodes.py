@@ -139,7 +139,7 @@ def require_slots(nodes: Sequence[SlurmNode]) -> None:
 
 
 def unusable(names: Sequence[str]) -> frozenset[str]:
-    """Which of these nodes cannot be used now: down, drained, or silent.
+    """Return the nodes that cannot be used now: down, drained, or silent.
 
     Raises
     ------

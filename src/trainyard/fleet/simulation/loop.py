@@ -65,7 +65,7 @@ class Tables(NamedTuple):
 
 
 class RunRules(NamedTuple):
-    """What stays as it is in a run.
+    """Rules that stay the same in a run.
 
     Attributes
     ----------

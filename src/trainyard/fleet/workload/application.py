@@ -64,7 +64,7 @@ class Application:
         return _step_s(self, per_node, local_batch)
 
     def noise(self, batch_size: int, epoch: int) -> Noise:
-        """Of the gradients of an epoch at a batch size."""
+        """Return the noise of the gradients of an epoch at a batch size."""
         sizes = self.batch_sizes
         return Noise(
             *(float(np.interp(batch_size, sizes, x[:, epoch])) for x in (self.square, self.variance))

@@ -103,7 +103,7 @@ def drawn_jobs(
 
 @cache
 def _mean_device_s(workload: str, cluster: Cluster, profiles: Path | None) -> float:
-    """Of the distribution, so that all seeds have the same load; of jobs that can run."""
+    """Return the distribution's mean device time of jobs that can run, so that all seeds have the same load."""
     sample = GENERATORS[workload].jobs(_SAMPLE, 0, cluster, profiles)
     device_s = np.array([job.num_devices * alone_s(job, cluster) for job in sample])
     device_s = device_s[np.isfinite(device_s)]

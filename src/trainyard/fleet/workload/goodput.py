@@ -164,7 +164,7 @@ class Models:
 
     @classmethod
     def of(cls, reports: Sequence[Report], device_type: str = "") -> Models:
-        """Of jobs that have measured something, on a device type or all."""
+        """Make the models of jobs that have measured something, on a device type or on all."""
         thetas = [report.theta(device_type) for report in reports]
         return cls(
             np.array(thetas, np.float64),
@@ -173,7 +173,7 @@ class Models:
         )
 
     def rows(self, which: NDArray[np.int64]) -> Models:
-        """Some of them, in any order and number."""
+        """Return some of the models, in any order and number."""
         return Models(self.theta[which], self.noise[which], self.limits[which])
 
     def goodputs(self, most: NDArray[np.int64]) -> Floats:

@@ -105,7 +105,7 @@ class Adaptive:
 
     @property
     def known(self) -> Any:
-        """What it knows of itself before it first runs, from short trials; None for nothing."""
+        """What the job knows of itself before it first runs, from short trials; None for nothing."""
         return None
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
@@ -176,7 +176,7 @@ class JobRequest:
     model, batch_size : what it trains; samples of one step.
     busy : share of a device that it keeps busy when it is alone, in (0, 1].
     gang : devices of each of its workers, each of which lies on one node; by default as the placement has it. A policy
-        that cannot heed this, or ``pinned_cell``, does not take the job.
+        that does not support this, or ``pinned_cell``, does not take the job.
     pinned_cell : name of the reserved part of the cluster that it must run in; anywhere if empty.
     """
 

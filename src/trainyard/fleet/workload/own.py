@@ -33,7 +33,7 @@ limit_s             seconds that it was allowed to run, above 0                 
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
 gang                devices of each of its workers, separated by spaces, each on one node; a policy  as few as can be
-                    that cannot heed that, or pinned_cell, does not take the job
+                    that does not support that, or pinned_cell, does not take the job
 pinned_cell         reserved part of the cluster that it must run in                                 anywhere
 yields              ``yes``: it goes on without guarantee when one of higher priority takes it       no
 cpus, memory_bytes  that it asks for, in all; binds where nodes say what they have                    a proportional share
@@ -220,7 +220,7 @@ def read_form(text: str, source: Path) -> Job:
 
 
 def reread_form(text: str, source: Path) -> Job:
-    """As `read_form`, of a text that it has read before; that needs no PyTorch, and so no seconds."""
+    """Read a text that `read_form` has read before; this does not load PyTorch, which takes seconds."""
     row = _form_row(text, source)
     return _job(row, row.number("arrival_s"))
 

@@ -31,7 +31,7 @@ def _steps_per_s(
 
 @lru_cache(maxsize=4)  # programs of large models are large
 def _task(training: Training) -> Task:
-    """One for all places, so that each program is captured once."""
+    """Return the task of a training; all places share it, so that each program is captured once."""
     return training.task()
 
 

@@ -179,7 +179,7 @@ def _reading(
     device_types: Sequence[str],
     zone: zoneinfo.ZoneInfo | None,
 ) -> Callable[[Path], Iterator[Job]]:
-    """What reads a file of a format, with all that is given for it."""
+    """Return the reader of a format with its arguments."""
     if profiles is not None and not entry.profiles:
         raise FleetError(f"a {entry.name} trace has no profiles; leave {profiles} out")
     if profiles is None and entry.needs_profiles:

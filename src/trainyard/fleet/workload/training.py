@@ -54,7 +54,7 @@ class Training:
 
     @property
     def as_fast(self) -> Training:
-        """One step of it, without what changes losses and not speed: of trainings that are equally fast it is equal."""
+        """A training of one step without what changes losses only; equal for trainings that are equally fast."""
         return Training(self.model, self.rows, 1, self.strategies, checkpoint_every=self.checkpoint_every)
 
     @property
@@ -65,7 +65,7 @@ class Training:
         return partial(build, self.model, self.rows)
 
     def task(self) -> Task:
-        """One step of it; keeps the programs that were captured, and its weights take no memory."""
+        """Make the task of one step; it keeps captured programs, and its weights take no memory."""
         import torch
 
         from trainyard.job.task import Task

@@ -30,7 +30,7 @@ class Predicted(Adaptive):
     core_part: float = 1.0
 
     def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
-        """It keeps its rate, and learns how long its steps take."""
+        """Return a rate that stays the same, while the job learns how long its steps take."""
         known = report if isinstance(report, Report) else None
         rate = self.work_per_s(spot, grant)
         learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known

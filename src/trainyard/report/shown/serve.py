@@ -15,6 +15,7 @@ from trainyard.report.serve_plan import (
     verdict,
 )
 from trainyard.report.serve_plan_page import serve_plan_page
+from trainyard.report.shown.undescribed import undescribed
 from trainyard.report.units import count_text, percent_text, seconds_text
 from trainyard.serve.api import ServingComparison
 from trainyard.serve.compare import CannotRun, PolicyRun
@@ -26,7 +27,7 @@ __all__ = ["html_of", "page_of", "text_of"]
 @singledispatch
 def text_of(shown: object) -> str:
     """One to three lines with the figures that matter."""
-    raise NotImplementedError(type(shown))
+    raise undescribed(shown)
 
 
 @text_of.register
@@ -53,7 +54,7 @@ def _(plan: ServingPlan) -> str:
 @singledispatch
 def html_of(shown: object) -> str:
     """Tables for a notebook."""
-    raise NotImplementedError(type(shown))
+    raise undescribed(shown)
 
 
 @html_of.register
@@ -77,7 +78,7 @@ def _(plan: ServingPlan) -> str:
 @singledispatch
 def page_of(shown: object) -> str:
     """A page with figures."""
-    raise NotImplementedError(type(shown))
+    raise undescribed(shown)
 
 
 @page_of.register

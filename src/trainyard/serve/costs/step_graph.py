@@ -117,7 +117,7 @@ def _with_dealt_experts(name: str, graph: StepGraph, num_devices: int, num_ranks
 
 
 def _reader(program: Program, plan: Plan | None) -> _Reader:
-    """Of a program as one device of a stage has it."""
+    """Read a program as one device of a stage has it."""
     if plan is None or plan.mesh.size(TENSOR) == 1:
         return _Reader(program, 1)
     sharded = tensor_shards(program, plan)
@@ -308,7 +308,7 @@ class _Reader:
                 yield num
 
     def _groups(self) -> dict[fx.Node, fx.Node]:
-        """Of every op between kernels, the first op of those that are fused with it."""
+        """For each op between kernels, the first op of those that are fused with it."""
         parent: dict[fx.Node, fx.Node] = {}
 
         def root(node: fx.Node) -> fx.Node:
@@ -336,7 +336,7 @@ class _Reader:
         return found
 
     def _collectives(self, target: object) -> tuple[tuple[int, int], ...]:
-        """Those that follow the same kernels are one."""
+        """Count collectives; those that follow the same kernels are one."""
         together: Counter[int] = Counter()
         for node in self.ops:
             if node.target is target:
@@ -344,7 +344,7 @@ class _Reader:
         return tuple(sorted(Counter(together.values()).items()))
 
     def _all_gathers(self) -> tuple[tuple[int, int], ...]:
-        """Of the result, where devices have parts of it: the scores of all words for each sequence."""
+        """Count the gathers of the result if devices have parts of it: the scores of all words for each sequence."""
         if self.num_parts == 1:
             return ()
         results = [node for node in output_args(self.program.graph) if node is not None]
@@ -371,7 +371,7 @@ def _products_behind(node: fx.Node) -> set[fx.Node]:
 
 
 def _is_causal(node: fx.Node) -> bool:
-    """Whether fused attention is told that no token sees those after it."""
+    """Whether fused attention is causal."""
     assert isinstance(node.target, torch._ops.OpOverload)
     names = [each.name for each in node.target._schema.arguments]
     given = dict(zip(names, args_of(node), strict=False)) | node.kwargs

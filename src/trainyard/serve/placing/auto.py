@@ -142,7 +142,7 @@ class _PartitionSearch:
         return None if rank == _WORST else self._placement(best)
 
     def _near(self, partitioning: _Partitioning, random: Random) -> _Partitioning | None:
-        """Some models placed by another placer, and the devices divided anew; None if there are too few."""
+        """Give some models to another placer and divide the devices anew; None if there are too few devices."""
         placer_of = list(partitioning.placer_of)
         for _ in range(random.choice((0, 1, 1, 2))):
             placer_of[random.randrange(len(placer_of))] = random.randrange(len(self.placers))
@@ -178,7 +178,7 @@ class _PartitionSearch:
         return PartitionedPlacement(len(partitioning.placer_of), tuple(partitions))
 
     def _partitions(self, partitioning: _Partitioning) -> list[tuple[PlacementDecision, PlacedModels]] | None:
-        """Of every placer that is used; None if one of them cannot place its models."""
+        """Return the partition of each placer that is used; None if one of them cannot place its models."""
         found = []
         for number in _used(partitioning):
             key = (number, partitioning.models(number), partitioning.devices[number])

@@ -88,7 +88,7 @@ class PlacedModels:
 
     @property
     def mean_latency_s(self) -> float:
-        """Of the good ones; NaN if there are none."""
+        """Mean latency of the good requests, in seconds; NaN if there are none."""
         num = sum(self.num_good)
         return self.total_latency_s / num if num else math.nan
 
@@ -104,7 +104,7 @@ class PlacedModels:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """By which placements are sorted, the best first: more good requests, then a shorter mean latency."""
+        """Key that sorts placements, the best first: more good requests, then a shorter mean latency."""
         return -self.slo_attainment, self.total_latency_s
 
 
@@ -122,7 +122,7 @@ class PlacementDecision(Protocol):
         ...
 
     def near(self, random: Random) -> PlacementDecision:
-        """One that differs in little, drawn by chance; itself if what was drawn cannot be."""
+        """Draw a decision that differs in little; return this one if the drawn one cannot be."""
         ...
 
 

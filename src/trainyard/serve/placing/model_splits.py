@@ -115,7 +115,7 @@ def _weights(program: Program) -> list[fx.Node]:
 
 
 def _of_one_device(program: Program, plan: Plan) -> tuple[Program, list[int]]:
-    """What one device of a stage with all ops runs, and the bytes of those results that are put together at last."""
+    """Return the program of one device of a stage with all ops, and the bytes of each result that is gathered."""
     shards = plan.num_ranks
     if shards == 1:
         return program, []
@@ -197,7 +197,7 @@ def _ops(program: Program, own: Program, seconds: Mapping[fx.Node, float]) -> _O
 
 
 def _size_bytes(node: fx.Node) -> float:
-    """Of a tensor; a tuple of them is taken apart where it is made, and has none of its own."""
+    """Return the bytes of a tensor; a tuple of tensors, which is taken apart where it is made, has none of its own."""
     return float(size_bytes(tensor_of(node))) if isinstance(node.meta.get("val"), torch.Tensor) else 0.0
 
 

@@ -94,23 +94,23 @@ class ScaledStepTime:
     decodes: float
 
     def seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a step."""
+        """Return the seconds of a step."""
         return self._scaled(items, requests, lambda some: self.step_time.seconds(some, requests))
 
     def stage_seconds(
         self, items: Collection[WorkItem], requests: Mapping[int, RequestState], num_stages: int
     ) -> Floats:
-        """Of a step on each stage."""
+        """Return the seconds of a step on each stage."""
         return self._scaled(
             items, requests, lambda some: self.step_time.stage_seconds(some, requests, num_stages)
         )
 
     def decode_seconds(self, items: Collection[WorkItem], num: int) -> Floats:
-        """Of several steps in a row, in which all items decode."""
+        """Return the seconds of several steps in a row, in which all items decode."""
         return self.decodes * self.step_time.decode_seconds(items, num)
 
     def backward_seconds(self, items: Collection[WorkItem], requests: Mapping[int, RequestState]) -> float:
-        """Of a backward pass, which is neither of both."""
+        """Return the seconds of a backward pass, which is not scaled."""
         return self.step_time.backward_seconds(items, requests)
 
     def cache_seconds(self, ops: Collection[CacheOp]) -> float:

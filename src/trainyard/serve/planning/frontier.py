@@ -41,7 +41,7 @@ class FrontierPoint:
 
     @property
     def split(self) -> str:
-        """As text."""
+        """The split as text."""
         return split_text(self.tensor_parallel, self.pipeline_stages, self.data_parallel)
 
 

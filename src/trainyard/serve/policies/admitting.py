@@ -55,7 +55,7 @@ class AdmittingPolicy(ABC):
 
     @abstractmethod
     def engine_needs(self, max_model_len: int) -> EngineNeeds:
-        """What it needs of an engine whose longest sequence has so many tokens."""
+        """Return what the policy needs of an engine whose longest sequence has so many tokens."""
 
     @abstractmethod
     def make(self, draft: BatchDraft, state: Any) -> None:

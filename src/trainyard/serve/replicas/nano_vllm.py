@@ -17,7 +17,7 @@ __all__ = ["NanoVLLM"]
 
 @dataclass
 class _Sequences:
-    """Those that wait, of which the first may have blocks, and those that run."""
+    """The waiting sequences, of which the first may have blocks, and the running ones."""
 
     waiting: deque[RequestState] = field(default_factory=deque)
     running: deque[RequestState] = field(default_factory=deque)

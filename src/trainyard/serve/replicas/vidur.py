@@ -39,7 +39,7 @@ class _Running:
 
     @property
     def in_step(self) -> list[RequestState]:
-        """Those of the step that is made."""
+        """Requests of the step that is made."""
         return self.steps[-1]
 
 

@@ -30,7 +30,7 @@ def _rows() -> Iterator[Row]:
 
 
 def _mean_waits_s(load: float) -> list[float]:
-    """Of each priority, of requests that are served one after the other, each in the same time."""
+    """Return the mean wait of each priority where requests are served one after the other, each in the same time."""
     lengths = IndependentLengths(Constant(_PROMPT_TOKENS), Constant(1))
     drawn = generate_requests(_NUM, Poisson(load / _SERVICE_S), lengths, seed=0)
     priorities = np.random.default_rng(1).integers(0, _NUM_PRIORITIES, _NUM).tolist()

@@ -22,7 +22,7 @@ def _cost(step_ms: float) -> BatchCost:
 
 
 def _seconds(batches: Sequence[Sequence[int]], cost: BatchCost) -> float:
-    """Of batches, by lengths of their requests."""
+    """Return the seconds of batches, by lengths of their requests."""
     return sum(cost(max(batch), len(batch)) for batch in batches)
 
 

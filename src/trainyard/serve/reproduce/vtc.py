@@ -21,7 +21,7 @@ _WEIGHTS = (1.0, 2.0, 3.0, 4.0)
 
 
 def _requests() -> Iterator[TracedRequest]:
-    """Of clients that all ask for more than they get."""
+    """Return the requests of clients that all ask for more than they get."""
     for number in range(int(_RATE_PER_S * _END_S)):
         for client, weight in enumerate(_WEIGHTS):
             name = f"{client}: {number}"

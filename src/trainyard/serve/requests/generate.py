@@ -33,7 +33,7 @@ class WholeNumbers(Protocol):
     """Whole numbers of at least 1."""
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One of them."""
+        """Draw a length."""
 
 
 class TokenLengths(Protocol):

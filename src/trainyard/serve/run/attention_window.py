@@ -77,7 +77,7 @@ class MaskWindow:
             is_seen = self._is_seen(queries, middle)
             high, low = np.where(is_seen, middle, high), np.where(is_seen, low, middle + 1)
         if (np.diff(high) < 0).any():
-            raise UnsupportedMaskError
+            raise UnsupportedMaskError("the window of a query begins before that of the query before it")
         return high
 
     def _is_seen(self, queries: Longs, keys: Longs) -> NDArray[np.bool_]:
@@ -102,7 +102,7 @@ class MaskWindow:
         keys = np.concatenate([first[:, None] + near, queries[:, None] + near, anywhere], 1).clip(0)
         found = self._is_seen(np.repeat(queries, keys.shape[1]), keys.ravel()).reshape(keys.shape)
         if ((keys >= first[:, None]) & (keys <= queries[:, None]) != found).any():
-            raise UnsupportedMaskError
+            raise UnsupportedMaskError("a query sees other keys than its own token and those right before it")
 
 
 Window = int | MaskWindow | None

@@ -141,7 +141,7 @@ class EmbeddingEngine:
         """There are none."""
 
     def reset_prefix_cache(self) -> None:
-        """It has none."""
+        """Do nothing: there is no prefix cache."""
 
     def cancel(self, number: int) -> None:
         """Serve a request no longer. Nothing happens if it has ended."""

@@ -144,7 +144,7 @@ def _num_positions(name: str, model: PreTrainedModel) -> int:
 
 
 def _smaller(name: str, config: Any) -> Sequence[int]:
-    """Of how many numbers the beginning of an embedding is one, by the fields that vLLM looks at, too."""
+    """Return the lengths at which the beginning of an embedding is an embedding, by the fields that vLLM reads."""
     given, width = getattr(config, "matryoshka_dimensions", None), int(config.hidden_size)
     if given is None:
         return range(1, width) if getattr(config, "is_matryoshka", False) else ()

@@ -107,7 +107,7 @@ class Engine:
 
     @property
     def embedding_form(self) -> None:
-        """It gives tokens, and no embeddings."""
+        """None: the engine generates tokens, no embeddings."""
 
     @property
     def has_work(self) -> bool:

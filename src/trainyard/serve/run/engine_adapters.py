@@ -36,7 +36,7 @@ class AdapterUnloadedError(ServeError):
 
 
 def unique_adapter(name: str, number: int) -> str:
-    """By which name engines know an adapter: one that no other had, as blocks of an older one may still be cached.
+    """Return a name for an adapter that no other adapter had, as blocks of an older one may still be cached.
 
     Parameters
     ----------

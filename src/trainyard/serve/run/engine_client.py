@@ -234,7 +234,7 @@ class EngineClient:
 
     @property
     def process_id(self) -> int:
-        """Of the process that has the engine."""
+        """Id of the process that has the engine."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -282,7 +282,7 @@ class EngineClient:
         Thread(target=_write, args=(self._connection, self._messages), daemon=True).start()
 
     def _read(self, connection: Connection, process: SpawnProcess, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: hand on what comes, until the process ends."""
+        """Hand on what comes until the process ends, in a thread."""
         with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the loop is closed
             while True:
                 loop.call_soon_threadsafe(self._take, connection.recv())
@@ -381,7 +381,7 @@ class EngineClient:
 
 
 def _write(connection: Connection, messages: SimpleQueue[_Message]) -> None:
-    """In a thread, as an engine reads between steps only: hand on messages, the last of which is `StopEngine`."""
+    """Hand on messages up to `StopEngine`, in a thread: an engine reads between steps only."""
     with suppress(OSError):  # the process ended: its end is taken care of when it is seen
         while True:
             message = messages.get()

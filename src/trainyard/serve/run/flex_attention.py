@@ -137,7 +137,7 @@ class FlexAttention(TorchAttention):
 
 
 def _most_rows(head_dim: int, dtype: torch.dtype) -> int:
-    """Of a tile, a power of two; the chip computes with a power of two of elements, too."""
+    """Return the most rows of a tile, a power of two; the chip rounds the elements of a row up to a power of two, too."""
     row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
     return min(_MOST_ROWS, _TILE_BYTES // row_bytes)
 

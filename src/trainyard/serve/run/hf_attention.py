@@ -106,7 +106,7 @@ class AttentionContext:
             return None
         place = mask.untyped_storage().data_ptr()
         if place not in self._masks:
-            raise UnsupportedMaskError
+            raise UnsupportedMaskError("the mask is not made by a function of transformers' masking_utils")
         if place not in self._windows:
             self._windows[place] = MaskWindow(self._masks[place][1], self.context, mask.device)
         window = self._windows[place]

@@ -74,7 +74,7 @@ class LoraLayers:
 
     @property
     def names(self) -> Set[str]:
-        """Of the adapters that it has."""
+        """Names of the adapters that the layers have."""
         return {name for layer in self._changed().values() for name in layer.updates}
 
     def use_rows(self, rows: Mapping[str, Tensor]) -> None:

@@ -59,7 +59,7 @@ def measured_step_time(model: CausalModel, longest: int = 512, seed: int = 0) ->
 
 
 def _features(steps: Sequence[StepRecord], prompt_tokens: dict[int, int]) -> list[tuple[Floats, float]]:
-    """Of every step what the linear form counts, and its seconds up to the next one."""
+    """Return for each step the terms of the linear form, and the seconds up to the next step."""
     found = []
     for step, after in pairwise(steps):
         counts = np.zeros(5)

@@ -186,7 +186,7 @@ class ModelTokenizer:
         return frozenset(token for token in found if token is not None)
 
     def added_of(self, texts: Sequence[str]) -> frozenset[str]:
-        """Those of some texts that are tokens beside the ordinary ones, special or not."""
+        """Return the texts that are added tokens, special or not."""
         return frozenset(texts) & {each.content for each in self._added.values()}
 
     def chat_prompt(

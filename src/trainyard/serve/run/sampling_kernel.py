@@ -57,7 +57,7 @@ def _weigh(row: Any, top: Any, sharpness: Any, weights: Any) -> float:
 
 @lean
 def choose_likeliest(logits: Any, rows: Any, tokens: Any) -> None:
-    """Of each row, the token of the highest logit, the first of equal ones; -1 if no logit is a finite number."""
+    """Choose in each row the token of the highest logit, the first of equal ones; -1 if no logit is a finite number."""
     for number in rows:
         row = logits[number]
         best, place = f32(-np.inf), -1

@@ -69,7 +69,7 @@ def _refusal(name: str, shards: ModelShards, why: str) -> ServeError:
 
 
 def _scores(model: PreTrainedModel) -> Tensor:
-    """Of all words, after each of a few tokens."""
+    """Return the scores of all words after each of a few tokens."""
     found: Tensor = model(input_ids=torch.arange(_PROBE_TOKENS)[None], use_cache=False).logits[0]
     return found
 

@@ -38,7 +38,7 @@ class SimulatedAndServed:
     served: PolicyRun
 
     def errors(self) -> dict[str, float]:
-        """By how much the simulation is above what was measured, relative; negative where it is below."""
+        """Relative errors of the simulation; positive if it is above the measured value."""
         found = {}
         for name in ("ttft", "tpot", "e2e"):
             ours: Distribution = getattr(self.simulated.summary, name)

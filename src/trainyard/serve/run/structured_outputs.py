@@ -123,7 +123,7 @@ def _source(form: OutputForm) -> str:
 
 
 class _Matched:
-    """Where the matcher knows nothing more, the answer ends."""
+    """Tokens that a matcher allows; the answer ends where the matcher allows none."""
 
     def __init__(self, matcher: Any, end: NDArray[np.int32]) -> None:
         self._matcher, self._end = matcher, end

@@ -149,7 +149,7 @@ class TensorParallelModel:
                 ) from error
 
     def _wait_for_end(self, name: str) -> None:
-        """In a thread: tell of a process that ends by itself."""
+        """Tell of a process that ends by itself, in a thread."""
         wait([process.sentinel for process in self.processes])
         if not self._is_closing:
             self._lost(f"one of the processes that share {name} ended")
@@ -219,7 +219,7 @@ def _follow(connection: Connection, own_part: _OwnPart, num_threads: int) -> Non
 
 
 def _receive(connection: Connection, calls: SimpleQueue[tuple[str, tuple[Any, ...]]]) -> None:
-    """In a thread, so that the end of the first process is seen during a sum, too."""
+    """Receive messages in a thread, so that the end of the first process is seen during a sum, too."""
     with suppress(EOFError, OSError):
         while True:
             calls.put(connection.recv())

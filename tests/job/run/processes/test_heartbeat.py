@@ -167,10 +167,10 @@ def test_a_thread_gives_signs_while_a_process_computes() -> None:
     """Until it has done that, or failed in it."""
     beats: list[int] = []
     threads = threading.enumerate()
-    with pytest.raises(KeyError), beating(lambda: beats.append(0), 0.01):  # noqa: PT012
+    with pytest.raises(KeyError, match="its own"), beating(lambda: beats.append(0), 0.01):  # noqa: PT012
         while len(beats) < 3:
             time.sleep(0.001)
-        raise KeyError
+        raise KeyError("its own")
     assert threading.enumerate() == threads
     after = len(beats)
     with beating(lambda: beats.append(0), 1e6):

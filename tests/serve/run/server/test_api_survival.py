@@ -71,7 +71,7 @@ def test_a_client_that_goes_away_frees_the_cache(servers, streams):
         with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
             next(answer.iter_raw())
     else:
-        with pytest.raises(httpx2.ReadTimeout):
+        with pytest.raises(httpx2.ReadTimeout, match="timed out"):
             httpx2.post(f"{url}/v1/completions", json=body, timeout=0.3)
     until(lambda: is_idle(url))
     until(lambda: metric(url, "vllm:request_success_total", _OF_ENGINE + 'finished_reason="abort",') == 30)

@@ -93,6 +93,7 @@ def test_schema_that_is_allowed_is_checked_once_and_compiled_once_for_all_sample
     body = CHAT | {"max_tokens": 40, "n": 3, "seed": 1} | _schema(type="array", items={"enum": [1, 22]})
     found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300).json()
     texts = [choice["message"]["content"] for choice in found["choices"]]
+    assert len(texts) == 3
     assert all(set(text) <= set("[] ,12\n") and text.startswith("[") for text in texts)
     outputs = tokenizer.structured_outputs
     outputs._compiled.cache_clear()
@@ -250,11 +251,13 @@ def test_tokenizer_that_cannot_be_loaded_is_told_before_anything_is_served(chang
 
 def test_prompt_that_is_far_too_long_is_not_tokenized_to_its_end(tokenizer: ModelTokenizer):
     text = "The cluster has many devices. " * 100_000
-    with pytest.raises(TooManyTokensError) as error:
+    with pytest.raises(
+        TooManyTokensError, match=r"^has more than \d+ tokens; allowed are 511; shorten it$"
+    ) as error:
         tokenizer.encode(text, allowed_tokens=511)
     assert error.value.is_part
     assert 2 * 511 < error.value.num_tokens < 100_000
-    with pytest.raises(TooManyTokensError) as error:
+    with pytest.raises(TooManyTokensError, match=r"^has \d+ tokens; allowed are 3; shorten it$") as error:
         tokenizer.encode("a b c d e f", allowed_tokens=3)
     assert not error.value.is_part
 

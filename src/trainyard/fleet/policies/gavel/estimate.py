@@ -69,7 +69,7 @@ class References:
         return References((*self.kinds, kind), jobs, both, part)
 
     def nearest(self, job: KnownJob, runs: Bools, snapshot: Snapshot, rng: np.random.Generator) -> int:
-        """Which one stands for a job of which some speeds beside references are measured."""
+        """Find the reference that stands for a job, from the measured speeds of the job beside some references."""
         pairs = zip(self.jobs, self.runs, strict=True)
         row = np.array([_beside(job, other, runs & its, snapshot) for other, its in pairs])
         rows = self.part.reshape(len(self.jobs), -1)

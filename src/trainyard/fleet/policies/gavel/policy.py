@@ -101,7 +101,7 @@ class Gavel(ABC):
 
     @property
     def start_with(self) -> Any:
-        """What it remembers before the first decision."""
+        """Return the memory before the first decision."""
         return None
 
     def seen_speed(self, speed: Floats) -> Floats:
@@ -116,8 +116,10 @@ class Gavel(ABC):
     @property
     def traits(self) -> Traits:
         """Rounds of six minutes, as the paper's. Partners are placed together, whatever their workers."""
-        heeds = frozenset[Wish]() if self.space_sharing else EQUAL_WORKERS
-        return Traits(shares=bool(self.space_sharing), round_s=_ROUND_S, rounds=self.rounds, heeds=heeds)
+        supports = frozenset[Wish]() if self.space_sharing else EQUAL_WORKERS
+        return Traits(
+            shares=bool(self.space_sharing), round_s=_ROUND_S, rounds=self.rounds, supports=supports
+        )
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """Rounds of six minutes if nothing else is asked for."""

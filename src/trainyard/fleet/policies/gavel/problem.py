@@ -16,7 +16,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Fractions:
-    """Of the time that combinations of jobs should have every type of device: X in the paper.
+    """Fractions of time that combinations of jobs should have each type of device: X in the paper.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Pairs:
     is_sure: Bools | None = None
 
     def where(self, able: Bools) -> Pairs:
-        """Those that can be now.
+        """Return the pairs; a pair has no part on types where one of its jobs cannot run now.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class Pairs:
         return replace(self, part=self.part * (runs[:, None] & runs))
 
     def of(self, jobs: Ints) -> Pairs:
-        """Those of some of the jobs."""
+        """Return the pairs of some of the jobs."""
         return replace(self, like=self.like[jobs])
 
     def are_sure(self, found: Fractions) -> bool:
@@ -169,7 +169,7 @@ class Problem:
         return found
 
     def beside(self, rate: Floats, fractions: Fractions) -> Floats:
-        """What every job has of its rate beside others.
+        """Return the part of its rate that each job has beside others.
 
         Parameters
         ----------

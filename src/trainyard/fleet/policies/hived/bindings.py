@@ -85,7 +85,7 @@ class Bindings:
         self.holder = before.holder.copy()
 
     def frozen(self) -> Bound:
-        """As they are now."""
+        """Return the bindings as they are now."""
         return Bound(
             self.layout,
             tuple(self.free),
@@ -192,7 +192,7 @@ class Bindings:
         self.free[cell.chain], self.cell_at[number] = left, found.number
 
     def _cell_without_lost_places(self, cell: VirtualCell, crowded: Ints) -> Cell | None:
-        """Where places are lost: a free cell without any, also of a larger one, if that leaves enough for everybody."""
+        """Find a free cell without lost places, also part of a larger one, if enough is left for all virtual clusters."""
         chain, free = self.layout.chains[cell.chain], self.free[cell.chain]
         if not self.lost.any():
             return None

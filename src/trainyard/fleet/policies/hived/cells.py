@@ -82,7 +82,7 @@ class Chain:
 
 
 def least_crowded(chain: Chain, level: int, numbers: Sequence[int], crowded: Ints) -> Cell:
-    """Of cells of one level the least crowded one; of equal ones the first."""
+    """Return the least crowded cell of a level; the first of equal ones."""
     counts = crowded.reshape(-1, chain.sizes[level]).sum(axis=1)
     return Cell(level, numbers[int(counts[list(numbers)].argmin())])
 
@@ -112,7 +112,7 @@ def find(chain: Chain, free: Free, level: int, crowded: Ints) -> Cell | None:
 
 
 def take(chain: Chain, free: Free, cell: Cell) -> Free | None:
-    """What is free without a cell: larger cells that hold it are split, and its buddies are free.
+    """Return the free cells without one cell: larger cells that hold it are split, and its buddies are free.
 
     Returns
     -------

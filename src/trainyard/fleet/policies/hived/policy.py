@@ -79,7 +79,7 @@ class HiveD:
     @property
     def traits(self) -> Traits:
         """Cells are gangs, and may be pinned."""
-        return Traits(places=True, heeds=frozenset({"gang", "pinned cell"}))
+        return Traits(places=True, supports=frozenset({"gang", "pinned cell"}))
 
     def start(self, cluster: Cluster) -> State:
         """No job is known.
@@ -99,7 +99,7 @@ class HiveD:
         return State(Bound.none(layout), {}, frozenset(), {})
 
     def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
-        """Whoever runs goes on, unless one with a better right wants its cells."""
+        """Let running jobs go on unless a job with a better right wants their cells."""
         return _Decision(snapshot, state).made()
 
 
@@ -130,7 +130,7 @@ def _is_quota(value: Any) -> bool:
 
 
 class _Decision:
-    """One decision: who has left gives its cells back, who runs goes on, and who waits is tried."""
+    """One decision: take back the cells of jobs that left, let running jobs go on, and try the waiting ones."""
 
     def __init__(self, snapshot: Snapshot, state: State) -> None:
         self.snapshot, self.layout = snapshot, state.bound.layout
@@ -220,7 +220,7 @@ class _Decision:
         return ""
 
     def _place_guaranteed(self, serial: int, request: Request) -> str:
-        """In its virtual cluster, whose cells are bound to physical ones (algorithm 1)."""
+        """Place a job in its virtual cluster, whose cells are bound to physical ones (algorithm 1)."""
         blocked = np.zeros(self.layout.first_virtual[-1], np.bool_)
         while True:
             taken = np.where(blocked, HIGHEST, self.bindings.virtual_priority())

@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
     @classmethod
     def of(cls, job: KnownJob, layout: Layout) -> Request:
-        """What a job asks for; if there are no virtual clusters, whosever it is."""
+        """Return the request of a job; without virtual clusters, its owner does not matter."""
         owner = "" if layout.virtual_clusters == ("",) else job.virtual_cluster
         gang = tuple(sorted(job.gang))
         priority = job.priority if job.guaranteed else OPPORTUNISTIC
@@ -133,6 +133,6 @@ class Request(NamedTuple):
 
 
 def _workers(num_devices: int, node_size: int) -> tuple[int, ...]:
-    """As few workers as nodes suffice, ascending."""
+    """Return the sizes of as few workers as nodes suffice, ascending."""
     whole, rest = divmod(num_devices, node_size)
     return ((rest,) if rest else ()) + (node_size,) * whole

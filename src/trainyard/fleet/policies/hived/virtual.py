@@ -135,7 +135,7 @@ class Layout:
 
     @cached_property
     def virtual_node(self) -> Ints:
-        """Of every virtual place the first one of its node, or of its cell where that is only a part of one."""
+        """For each virtual place, the first place of its node, or of its cell if the cell is smaller than a node."""
         sizes = [
             min(self.chains[v.chain].node_size, self.chains[v.chain].sizes[v.level])
             for v in self.virtual_cells
@@ -166,7 +166,7 @@ class Layout:
         return tuple(free)
 
     def guaranteed_nodes(self, owner: str, pinned: str) -> dict[int, Nodes]:
-        """By chain, the nodes in the cells of a virtual cluster, in virtual places; whole nodes first."""
+        """Return by chain the nodes in the cells of a virtual cluster, in virtual places; whole nodes first."""
         return self._guaranteed.get((owner, pinned), {})
 
     @cached_property
@@ -189,7 +189,7 @@ class Layout:
 
     @cached_property
     def all_nodes(self) -> dict[int, Nodes]:
-        """By chain, all its nodes, in places."""
+        """Return by chain all its nodes, in places."""
         found = {}
         for c, chain in enumerate(self.chains):
             starts = range(self.first_place[c], self.first_place[c + 1], chain.node_size)

@@ -42,7 +42,7 @@ class Allocations(NamedTuple):
     devices: Ints
 
     def rows(self, which: int) -> list[list[tuple[int, int]]]:
-        """Of one allocation: the (node, count) of every job."""
+        """Return the (node, count) pairs of each job in one allocation."""
         first, node, count = (part[which].tolist() for part in self)
         pairs = list(zip(node, count, strict=True))
         return [pairs[a:b] for a, b in pairwise(first)]
@@ -72,7 +72,7 @@ class Problem:
 
 
 def allocations(rows: list[list[tuple[int, int]]], num_entries: int) -> Allocations:
-    """One allocation from the (node, count) of every job, with room for ``num_entries``."""
+    """Make an allocation from the (node, count) pairs of each job, with room for ``num_entries``."""
     first = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
     flat = np.zeros((2, 1, num_entries), np.int32)
     flat[:, 0, : first[-1]] = np.array([pair for row in rows for pair in row], np.int32).reshape(-1, 2).T

@@ -160,7 +160,7 @@ def _write_child(first, node, count, left, least, child):  # type: ignore[no-unt
 
 @only_compiled
 def _distributed_on(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
-    """Of every node, whether there is a distributed job on it: one that is on others, too."""
+    """Tell for each node whether it has part of a distributed job, which is on other nodes, too."""
     has_distributed = np.zeros(num_nodes, np.bool_)
     for j in range(len(first) - 1):
         length = 0

@@ -45,13 +45,13 @@ class EasyBackfilling:
     @property
     def traits(self) -> Traits:
         """The first that waits may hold up others."""
-        return Traits(holds_up="all" if self.one_queue else "same nodes", heeds=ORDERED)
+        return Traits(holds_up="all" if self.one_queue else "same nodes", supports=ORDERED)
 
     def start(self, cluster: Cluster) -> None:
-        """It remembers nothing."""
+        """Return the state, which is always empty."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
-        """Those that run, then those that start, in the order of their arrival."""
+        """Choose the running jobs, then the starting ones in the order of their arrival."""
         backfill = _Backfill(snapshot, self.one_queue)
         starting = [number for number in backfill.candidates() if backfill.starts(number)]
         order = np.concatenate((backfill.running, np.array(starting, np.int64)))
@@ -79,7 +79,7 @@ class _Waiting:
 
 @dataclass
 class _Reservation:
-    """For a job that waits: when it will find a place, and all that is free then, with that place."""
+    """Reservation of a waiting job: when it will find a place, and all that is free then, with that place."""
 
     first: _Waiting
     start_s: float
@@ -93,7 +93,7 @@ class _Reservation:
 
 
 class _Backfill:
-    """Who starts now, played through job by job.
+    """The jobs that start now, played through job by job.
 
     Attributes
     ----------

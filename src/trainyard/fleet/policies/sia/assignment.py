@@ -60,7 +60,7 @@ class Options:
     must: Bools
 
     def only(self, which: Bools | Ints) -> Options:
-        """Some of them, by whether or which."""
+        """Return some of the options, by a mask or by their indices."""
         return Options(
             self.job[which], self.device_type[which], self.devices[which], self.value[which], self.must[which]
         )

@@ -138,14 +138,14 @@ class Sia:
         return np.where(changes(snapshot, configs), found * self.restart_factor(snapshot)[:, None], found)
 
     def restart_factor(self, snapshot: Snapshot) -> Floats:
-        """Of every job, what share of its age it would have run, had it restarted once more."""
+        """Return the share of its age that each job would have run had it restarted once more."""
         age_s = snapshot.now_s - snapshot.arrival_s
         factor: Floats = np.maximum(age_s - snapshot.num_restarts * self.restart_s, 0.0)
         factor /= age_s + self.restart_s
         return factor
 
     def powers(self, goodput: Floats) -> Floats:
-        """Of goodputs, for the sum."""
+        """Raise goodputs to the power that the objective sums."""
         found: Floats = goodput**self.power
         return found
 
@@ -158,7 +158,7 @@ class Sia:
         return np.where(usable, np.maximum(gain, 0.0), 0.0)
 
     def keeps(self, snapshot: Snapshot) -> Bools:
-        """Of every job, whether it has to keep its configuration."""
+        """Tell for each job whether it has to keep its configuration."""
         return np.zeros(snapshot.num_jobs, np.bool_)
 
     def _options(self, snapshot: Snapshot, configs: Configurations, goodput: Floats) -> Options:

@@ -157,7 +157,7 @@ def requeue(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
 
 @lean
 def _requeue(jobs, numbers, now_s, seen, moved, thresholds, knob, two_dimensional):  # type: ignore[no-untyped-def]
-    """As `requeue`, but without an array made here: the numbers go into ``moved``, and how many they are is returned."""
+    """Do as `requeue`, with the numbers written into ``moved``; return how many they are."""
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
     num_moved, may_promote = 0, len(jobs) > _PROMOTION_S
@@ -193,7 +193,7 @@ def note_service(job, may_promote, now_s, is_held, attained_s, attained):  # typ
 
 @lean
 def promote(job, now_s, attained_s, attained, limit_s):  # type: ignore[no-untyped-def]
-    """One that waited for so long goes to the top queue as if it had neither run nor waited."""
+    """Move a job that waited for so long to the top queue, as if it had neither run nor waited."""
     if now_s - job[BEGAN_S] - job[RAN_S] + NEAR_S >= limit_s:
         job[_RAN_BEFORE_S], job[_SERVICE_BEFORE], job[BEGAN_S] = attained_s, attained, np.nan
         job[QUEUE] = job[RAN_S] = job[SERVICE] = 0.0
@@ -220,7 +220,7 @@ def _are_equal(one, other):  # type: ignore[no-untyped-def]
 def next_move(  # type: ignore[no-untyped-def]
     order, jobs, room, now_s, held, as_before, is_one_pool, thresholds, knob, two_dimensional
 ):
-    """Who fits by number of devices, whether each job waits, and the time until the next job may change its queue.
+    """Find the jobs that fit by number of devices, whether each job waits, and when the next job may change its queue.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def next_move(  # type: ignore[no-untyped-def]
 
 @compiled
 def fit(order, jobs, room):  # type: ignore[no-untyped-def]
-    """Who runs, most urgent first, and whether each job waits."""
+    """Find the jobs that run, most urgent first, and whether each job waits."""
     left, total = room.copy(), room.sum()
     fitting, num = np.empty(len(order), np.int64), 0
     waits = np.ones(len(order), np.bool_)
@@ -261,7 +261,7 @@ def fit(order, jobs, room):  # type: ignore[no-untyped-def]
 
 @compiled
 def _may_run(fitting, jobs, held, room, is_one_pool):  # type: ignore[no-untyped-def]
-    """Who may run: those that fit; those that do now; and who may get devices that those which fit may leave idle."""
+    """List jobs that may run: fitting ones, running ones, and those that could use devices left idle."""
     if not is_one_pool:  # by number, jobs may be counted on devices that they do not get
         return np.flatnonzero(jobs[GANG] <= room.max())
     runs, most, all_keep = held > 0, room.sum(), True

@@ -93,7 +93,7 @@ class Tiresias:
 
     @cached_property
     def upper_thresholds(self) -> Floats:
-        """Of every queue; that of the last is infinite."""
+        """Upper threshold of each queue; that of the last is infinite."""
         return np.array((*self.thresholds, _INF))
 
     @cached_property
@@ -111,7 +111,7 @@ class Tiresias:
         if not self.samples:
             compiled = CompiledPolicy(decide, (self.by_skew, self._rules), mark=self._consolidate)
         by, without = ("by skew", self.without_placing) if self.by_skew else ("", None)
-        return Traits(places_by=by, without_placing=without, heeds=ORDERED, compiled=compiled)
+        return Traits(places_by=by, without_placing=without, supports=ORDERED, compiled=compiled)
 
     def without_placing(self) -> Tiresias:
         """The same, which leaves that to the run."""
@@ -157,7 +157,7 @@ class Tiresias:
         ), Queues(serial, jobs, order, fitting, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
-        """By what is known of its tensors, else by the name of its model; as `Queue.consolidate`."""
+        """Decide by the known sizes of a job's tensors, else by the name of its model; as `Queue.consolidate`."""
         skew = self.skews.get(job.model) if job.skew is None else job.skew
         return -1 if skew is None else int(skew > self.pack_limit)
 

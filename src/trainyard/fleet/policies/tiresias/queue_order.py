@@ -9,7 +9,7 @@ from trainyard.compiling import compiled, lean
 
 @compiled
 def carried_over(before, columns, serial):  # type: ignore[no-untyped-def]
-    """What is known of jobs, for those that are there now, of whom the last are new.
+    """Carry what is known of jobs over to the jobs that are there now, of which the last are new.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _merged(kept, coming, keys):  # type: ignore[no-untyped-def]
 
 @lean
 def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
-    """How many of those kept are before a job, which at least the ``first`` are."""
+    """Count the kept jobs before a job; at least ``first`` of them are."""
     last = len(kept)
     while first < last:
         middle = (first + last) // 2

@@ -92,7 +92,7 @@ def small_problem() -> Problem:
 
 
 def fractions(policy: Gavel, given: Problem) -> Floats:
-    """Of every job on every type, before the first round."""
+    """Return the fractions of each job on each type, before the first round."""
     found: Floats = policy.fractions(given, policy.start_with)[0].alone
     return found
 

@@ -31,7 +31,7 @@ _FILES = Files(
 
 
 def makespan_s(trace: Path, throughputs: Path) -> float:
-    """Of a trace, as that program would have it."""
+    """Return the makespan of a trace, as the authors' program would have it."""
     policy = MaxMinProgram(aware=False, hold_s=_HOLD_S)
     jobs, cluster = read_shockwave(trace, throughputs), Cluster.of_pools([("v100", 1, 32)])
     costs = Costs(restart_s=20.0, start_s=20.0)

@@ -102,7 +102,7 @@ class Rigid(Adaptive):
 
 
 class _Had(NamedTuple):
-    """What jobs received on every type (columns) since they came, and what all together did, with those that left."""
+    """Device time that jobs received on each type (columns) since they came, and that of all jobs, also ended ones."""
 
     serial: Ints
     had_s: Floats
@@ -138,7 +138,7 @@ class GavelInSia:
 
 
 def _received(serial: Ints, state: _Had) -> tuple[Floats, Floats]:
-    """What is known of these jobs; one that is new is taken to have had half a round on every type."""
+    """Return what the jobs received; a new job is taken to have had half a round on each type."""
     had_s = np.full((len(serial), len(state.total_s)), _ROUND_S / 2)
     _, own, old = np.intersect1d(serial, state.serial, assume_unique=True, return_indices=True)
     had_s[own] = state.had_s[old]

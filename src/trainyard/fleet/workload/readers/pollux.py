@@ -113,7 +113,7 @@ def read_pollux(
 
 
 def _measured(folder: Path, device_types: Sequence[str]) -> Sequence[str]:
-    """These types if applications were measured on each of them; if on none, "", which is any."""
+    """Return the types if applications were measured on each; "", which is any type, if on none of them."""
     known = sorted({path.stem.removeprefix("placements-") for path in folder.glob("*/placements-*.csv")})
     lacking = [kind for kind in device_types if kind not in known]
     if len(lacking) == len(device_types):

@@ -49,7 +49,7 @@ class ShockwaveProfile(GavelProfile, Adaptive):
     duration_s: float = 0.0
 
     def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
-        """It keeps a batch size until the epoch in which it takes another one.
+        """Return a rate that holds until the epoch in which the job takes another batch size.
 
         With a batch size that was not measured it is as fast as with the first one.
         """

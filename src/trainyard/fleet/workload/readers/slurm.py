@@ -227,7 +227,7 @@ def _recorded(
 
 
 def _priority(rows: Sequence[Row]) -> int:
-    """That of the last attempt that ran; 0 where it is not known."""
+    """Return the priority of the last attempt that ran; 0 if it is not known."""
     last = [row for row in rows if elapsed_s(row)][-1]
     return last.count("Priority") if _is_known(last, "Priority") else 0
 

@@ -49,7 +49,7 @@ class _UnreadableError(ValueError):
 
 
 def resources(row: Row) -> Resources:
-    """What a job got by AllocTRES or, where that says nothing of it, asked for by ReqTRES.
+    """Read what a job got by AllocTRES or, if that says nothing of it, asked for by ReqTRES.
 
     ``gres/gpu`` is the sum of all ``gres/gpu:TYPE``, if it is there: without, they are added up.
     """
@@ -98,7 +98,7 @@ def elapsed_s(row: Row) -> float:
 
 
 def limit_s(row: Row) -> float | None:
-    """What its user allowed it to take; None where there is no limit (0 is none, too), or it is the partition's."""
+    """Read the time limit that the user gave; None if there is none (0 is none, too), or it is the partition's."""
     raw = row.fields.get("TimelimitRaw", "")
     if _NUMBER.fullmatch(raw):
         return float(raw) * 60 or None

@@ -119,7 +119,7 @@ class Grid:
 
 
 def _mean(arrays: Sequence[Floats]) -> Floats:
-    """Of those that are known; NaN where none is."""
+    """Return the mean of the known values; NaN where none is known."""
     known = np.sum([~np.isnan(each) for each in arrays], axis=0)
     total = np.nansum(arrays, axis=0)
     result: Floats = np.where(known > 0, total / np.maximum(known, 1), np.nan)

@@ -166,7 +166,7 @@ class LayerProfile:
 
 
 def _as_one(chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """One chunk of as many tokens, and the mean of what is before them."""
+    """Return one chunk of as many tokens, and the mean number of tokens before them."""
     tokens = sum(num for num, _ in chunks)
     return tokens, sum(num * before for num, before in chunks) / tokens
 

@@ -15,7 +15,7 @@ def replication(problem: PlacementProblem) -> Layout:
 
 
 def uniform_shapes(problem: PlacementProblem, shape: ParallelConfig) -> tuple[ParallelConfig, ...]:
-    """As many groups of a shape as there are devices for; devices that remain make pipelines of powers of two."""
+    """Return as many groups of a shape as fit on the devices; remaining devices make pipelines of powers of two."""
     count, rest = divmod(problem.num_devices, shape.num_devices)
     return (shape,) * count + tuple(
         ParallelConfig(1 << bit) for bit in range(rest.bit_length()) if rest >> bit & 1
@@ -23,7 +23,7 @@ def uniform_shapes(problem: PlacementProblem, shape: ParallelConfig) -> tuple[Pa
 
 
 def uniform_candidates(problem: PlacementProblem) -> list[Layout]:
-    """For every size of groups, a power of two, and every shape of this size: the groups with their models."""
+    """Yield the groups with their models, for each size of groups, a power of two, and each shape of this size."""
     by_size = sorted(problem.shapes, key=lambda s: (s.num_devices, s))
     even = [s for s in by_size if s.num_devices & (s.num_devices - 1) == 0]
     candidates = [uniform_shapes(problem, shape) for shape in even]

@@ -131,7 +131,7 @@ class Layout(NamedTuple):
         return tuple(sorted(range(len(self.shapes)), key=lambda g: (-self.shapes[g].num_devices, g)))
 
     def ordered(self) -> Layout:
-        """With groups by their models: a layout is found again under one name, whatever was changed in it before."""
+        """Return the layout with groups sorted by their models, so that equal layouts are found again."""
         pairs = sorted(zip(self.models, self.shapes, strict=True))
         return Layout(tuple(shape for _, shape in pairs), tuple(models for models, _ in pairs))
 
@@ -191,7 +191,7 @@ class PlacementProblem:
 
     @cached_property
     def objective_s(self) -> Floats:
-        """Of every model."""
+        """Objective of each model, in seconds."""
         return np.array([model.objective_s for model in self.models])
 
     def fits(self, shape: ParallelConfig, models: tuple[int, ...]) -> bool:

@@ -95,7 +95,7 @@ def pack(sessions: tuple[Session, ...], device_bytes: float = math.inf) -> tuple
 
 
 def num_full(sessions: tuple[Session, ...], device_bytes: float = math.inf) -> int:
-    """How many of the GPUs that `pack` finds are full with one session; parameters and errors are those of `pack`.
+    """Count the GPUs that `pack` fills with one session; parameters and errors are those of `pack`.
 
     Where rates are far too large for the GPUs that there are, this says so without a list of all that would be needed.
     """

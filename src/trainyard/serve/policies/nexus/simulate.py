@@ -79,7 +79,7 @@ def _in_turn(times_s: Floats, rates: list[float]) -> dict[int, Floats]:
 
 @lean
 def _choose_in_turn(shares, behind, chosen):  # type: ignore[no-untyped-def]
-    """Of every request the GPU that is most behind its share; of equal ones the first.
+    """Choose for each request the GPU that is most behind its share; the first of equal ones.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ class ChunkedMemory:
 
     @property
     def footprint_bytes(self) -> int:
-        """Of all chunks."""
+        """Bytes of all chunks."""
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 

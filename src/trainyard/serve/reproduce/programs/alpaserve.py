@@ -74,7 +74,7 @@ class Case:
     theirs: Mapping[str, Outcome]
 
     def arrivals(self, seed: int, duration_s: float) -> Arrivals:
-        """Of all models, merged."""
+        """Return the arrivals of all models, merged."""
         return gamma_arrivals([self.rate_per_s] * self.num_models, self.cv, seed, duration_s)
 
     @property

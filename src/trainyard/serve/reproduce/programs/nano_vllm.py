@@ -23,7 +23,7 @@ __all__ = ["TABLES", "Counts", "counts", "requests"]
 
 @dataclass
 class Counts:
-    """Of a run.
+    """Counts of a run.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ _NUM_GPUS = {(200, 100): 0.78830615, (400, 500): 0.77624681, (800, 100): 0.77263
 
 
 def budget_s(profile: BatchingProfile, objective_s: float) -> float:
-    """Of a batch: a request waits for one, and then for its own."""
+    """Return the longest time of a batch: a request waits for another batch, and then for its own."""
     return (objective_s - _NETWORK_S - profile.outside_s) / 2
 
 

@@ -102,7 +102,7 @@ class BenchRun:
 
 @dataclass
 class BenchProgress:
-    """How far a run is: requests sent, and those of them that were answered or failed."""
+    """How far a run is: requests sent, answered and failed."""
 
     num_sent: int = 0
     num_answered: int = 0

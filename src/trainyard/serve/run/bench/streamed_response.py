@@ -136,7 +136,7 @@ def error_message(given: bytes | dict[str, Any]) -> str:
 
 
 def _has_token(choice: dict[str, Any]) -> bool:
-    """Whether a part has text, or may be a token without text: neither who speaks nor the end of the answer."""
+    """Whether a part has text, or may be a token without text: neither the speaker nor the end of the answer."""
     delta = choice.get("delta")
     if isinstance(delta, dict):
         has_text = any(delta.get(name) for name in _SAYS_TEXT)

@@ -89,7 +89,7 @@ class ApiError(Exception):
 
     @classmethod
     def of_deadline(cls, deadline_s: float) -> ApiError:
-        """What a client is told whose request takes too long."""
+        """Error of a request that takes too long."""
         told = f"the answer is not complete after {deadline_s:g} s, the deadline of this server; ask for less"
         return cls(504, told, code="deadline")
 
@@ -107,7 +107,7 @@ class ApiError(Exception):
         return ApiError(self.status, message, param=param, code=self.code, retry_after_s=self.retry_after_s)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the error as OpenAI's API has it in JSON."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {
             "error": {
@@ -119,14 +119,14 @@ class ApiError(Exception):
         }
 
     def anthropic_document(self) -> dict[str, Any]:
-        """As JSON of Anthropic's API has it."""
+        """Return the error as Anthropic's API has it in JSON."""
         kind = _ANTHROPIC_TYPES.get(
             self.status, "api_error" if self.status >= 500 else "invalid_request_error"
         )
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def response(self, path: str = "") -> JSONResponse:
-        """As HTTP has it.
+        """Return the error as an HTTP response.
 
         Parameters
         ----------

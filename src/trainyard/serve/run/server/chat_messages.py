@@ -96,7 +96,7 @@ class ChatMessage(RequestBody):
         return self.reasoning or self.reasoning_content or ""
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates take it: without what it does not have, and arguments as an object."""
+        """Return the message as chat templates take it: without absent fields, and arguments as an object."""
         found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.given_reasoning:
             found["reasoning_content"] = self.given_reasoning
@@ -187,7 +187,7 @@ class Tool(RequestBody):
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Name of the function."""
         return self.function.name
 
     @property
@@ -201,7 +201,7 @@ class Tool(RequestBody):
         return self.function.parameters or _NO_PARAMETERS
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates take it."""
+        """Return the tool as chat templates take it."""
         said = {"description": self.function.description} if self.function.description else {}
         function = {"name": self.name, **said, "parameters": self.schema_of_arguments}
         return {"type": "function", "function": function}

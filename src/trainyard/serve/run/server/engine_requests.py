@@ -67,7 +67,7 @@ class EngineRequests:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of all prompts."""
+        """Tokens of all prompts."""
         return sum(each.prompt_tokens for each in self.requests)
 
 

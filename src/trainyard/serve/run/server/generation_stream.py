@@ -111,7 +111,7 @@ class GenerationStream:
 
     @property
     def num_choices(self) -> int:
-        """For all prompts."""
+        """Choices of all prompts."""
         return len(self._given.requests) * self._given.num_samples
 
     async def __aenter__(self) -> Self:

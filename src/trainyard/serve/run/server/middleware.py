@@ -82,12 +82,12 @@ class AccessMiddleware:
                 )
 
     def _client(self, path: str, headers: Headers) -> str:
-        """Who asks.
+        """Return the name of the client that sends a request.
 
         Raises
         ------
         ApiError
-            If that is nobody who may, or the server takes no more requests.
+            If the client may not ask, or the server takes no more requests.
         """
         if path in _WITHOUT_KEY:
             return ""

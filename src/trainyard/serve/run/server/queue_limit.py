@@ -51,6 +51,6 @@ class QueueLimit:
         self.num_tokens += num_tokens
 
     def leave(self, num_tokens: int) -> None:
-        """One request waits no longer."""
+        """Note that a request waits no longer."""
         self.num_requests -= 1
         self.num_tokens -= num_tokens

@@ -32,7 +32,7 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_one_unknown(cls, given: Any) -> Any:
-        """Of unknown fields, keep the first: each would be an error, there may be many, and one is told."""
+        """Keep only the first of unknown fields: each would be an error, there may be many, and one is told."""
         if not isinstance(given, dict) or given.keys() <= (known := _names_of(cls)):
             return given
         first = next(name for name in given if name not in known)

@@ -108,10 +108,10 @@ class ResponseWriter(AnswerWriter):
 
 
 class ChatResponseWriter(ResponseWriter):
-    """Of /v1/chat/completions."""
+    """Writer of /v1/chat/completions."""
 
     def first_chunks(self, num_choices: int) -> list[dict[str, Any]]:
-        """Who speaks, in each choice."""
+        """Return a chunk with the role of the speaker for each choice."""
         first = {"role": "assistant", "content": ""}
         return [self._chunk([_chunk_choice(index, first, None, None)]) for index in range(num_choices)]
 
@@ -185,7 +185,7 @@ class ChatResponseWriter(ResponseWriter):
 
 @dataclass(frozen=True)
 class CompletionResponseWriter(ResponseWriter):
-    """Of /v1/completions.
+    """Writer of /v1/completions.
 
     Attributes
     ----------

@@ -131,7 +131,7 @@ class ServedModels:
         return "" if found is None else found.base
 
     def card(self, name: str) -> Mapping[str, Any]:
-        """One of them, as /v1/models has it; raises as `find` does."""
+        """Return a model as /v1/models has it; raises as `find` does."""
         return _card(self.find(name))
 
     async def load_adapter(self, name: str, folder: Path, base: str = "") -> None:

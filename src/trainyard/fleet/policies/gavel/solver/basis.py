@@ -91,7 +91,7 @@ def fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def inverse_of(takes, basis):  # type: ignore[no-untyped-def]
-    """Of the matrix of the columns that the rows of the types decide."""
+    """Invert the matrix of the columns that the rows of the types decide."""
     kinds = len(basis.owner)
     matrix, column = np.zeros((kinds, kinds)), np.zeros(kinds)
     for place in range(kinds):
@@ -102,7 +102,7 @@ def inverse_of(takes, basis):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def _inverse(matrix):  # type: ignore[no-untyped-def]
-    """Of a matrix so small that LAPACK would take longer to call (Gauss and Jordan)."""
+    """Invert a matrix so small that a call of LAPACK would take longer (Gauss and Jordan)."""
     size = len(matrix)
     left, right = matrix.copy(), np.eye(size)
     for column in range(size):
@@ -185,7 +185,7 @@ def leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def exchanged(basis, value, far, leaves, job, place):  # type: ignore[no-untyped-def]
-    """One column enters and another leaves; of a job whose key leaves, the vertex with most weight is the next.
+    """Let one column enter and another leave; the next key of a job whose key leaves is its vertex with most weight.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def exchanged(basis, value, far, leaves, job, place):  # type: ignore[no-untyped
 
 @only_compiled
 def fractions_of(takes, held, basis, value):  # type: ignore[no-untyped-def]
-    """Of all jobs on all types."""
+    """Return the fractions of all jobs on all types."""
     found = np.zeros(held.shape)
     for job in range(len(found)):
         for kind in range(len(value)):

@@ -50,7 +50,7 @@ def can_have_by_prices(problem: Problem, rate: Floats, need: Floats) -> bool:
 
 
 def rewarded(rate: Floats, held: Floats, need: Floats, reward: Floats) -> Floats:
-    """Of the fractions with which all have what they need, the ones with most reward.
+    """Find the fractions with the most reward among those that give each job the rate it needs.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def even(kinds):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def _highest(rate, held, reward):  # type: ignore[no-untyped-def]
-    """Of the fractions with which the least rate of all is as high as can be, the ones with most reward."""
+    """Find the fractions with the most reward among those whose least rate is as high as can be."""
     jobs, kinds = rate.shape
     most = np.zeros(jobs)
     for job in range(jobs):

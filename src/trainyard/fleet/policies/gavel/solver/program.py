@@ -203,7 +203,7 @@ def _loaded(
 
 
 def _fractions(problem: Problem, columns: _Columns, value: Floats, member: Ints, count: Ints) -> Fractions:
-    """Of all jobs, where the program has those of groups; pairs are as few as may be.
+    """Divide the fractions of groups among their jobs, in as few pairs as possible.
 
     Of two groups, their jobs are laid side by side; of one, the two halves, and the last three jobs of an odd number all
     with each other.

@@ -66,7 +66,7 @@ def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def]
-    """Of the fractions with which all jobs have what they need, the ones with most reward.
+    """Find the fractions with the most reward among those that give each job the rate it needs.
 
     From the first that suffice, at the least part of the cluster, steps go on with the reward as the aim, while the part
     may grow to all of it.
@@ -170,7 +170,7 @@ def _stepped(takes, count, basis, most, enough):  # type: ignore[no-untyped-def]
 
 @only_compiled
 def _more_cost(takes, basis, column):  # type: ignore[no-untyped-def]
-    """What a column of the basis costs more than the key of its job; nothing if it is no job's."""
+    """Return by how much a column of the basis costs more than the key of its job; 0 for a column of no job."""
     job, last = basis.owner[column], takes.shape[2] - 1
     return takes[job, basis.place[column], last] - takes[job, basis.key[job], last] if job >= 0 else 0.0
 

@@ -26,7 +26,7 @@ _PRICED = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Entities:
-    """Who the jobs belong to.
+    """Owners of the jobs.
 
     Attributes
     ----------

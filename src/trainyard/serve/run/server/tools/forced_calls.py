@@ -103,7 +103,7 @@ class RequiredCallsParser:
 
     @property
     def finish_reason(self) -> Literal["stop", "tool_calls"]:
-        """Of an answer that ends now."""
+        """Return the finish reason of an answer that ends now."""
         return "tool_calls" if self._num_calls and self._call is None else "stop"
 
     def take(self, text: str) -> ParsedText:

@@ -38,7 +38,7 @@ class HermesParser:
 
     @property
     def finish_reason(self) -> Literal["stop", "tool_calls"]:
-        """Of an answer that ends now."""
+        """Return the finish reason of an answer that ends now."""
         is_in_call = self._mode == self._read_call and self._call.has_begun
         return "tool_calls" if self._num_calls and not is_in_call else "stop"
 
@@ -92,7 +92,7 @@ class HermesParser:
 def _grammar(
     schemas: Mapping[str, Mapping[str, Any]], answer_schema: str, tag_tokens: Set[str], is_parallel: bool
 ) -> str:
-    """As `ToolCallFormat.grammar`. After a begin tag, nothing else than a call may come."""
+    """Return the grammar, as `ToolCallFormat.grammar`. After a begin tag, only a call may come."""
     begin, end = (tag if tag in tag_tokens else json.dumps(tag) for tag in (_BEGIN, _END))
     calls = {f"call_{i}": f'\n{{"name": {json.dumps(name)}, "arguments": ' for i, name in enumerate(schemas)}
     lines = ["%llguidance {}", f"call: begin ({' | '.join(calls)}) {end}"]

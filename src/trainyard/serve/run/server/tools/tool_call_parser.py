@@ -98,7 +98,7 @@ class SingleCallParser:
 
     @property
     def finish_reason(self) -> Literal["stop", "tool_calls"]:
-        """Of an answer that ends now."""
+        """Return the finish reason of an answer that ends now."""
         return self._parser.finish_reason
 
     def take(self, text: str) -> ParsedText:
