@@ -202,7 +202,7 @@ def test_comparison_page_draws_in_a_browser(tmp_path):
     path = tmp_path / "page.html"
     path.write_text(comparison_page("title", CONTENDERS, {"best": "fast"}))
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom")
-    done = subprocess.run([BROWSER, *flags, path.as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([BROWSER, *flags, path.as_uri()], capture_output=True, text=True, timeout=600)
     assert '<div id="errors"></div>' in done.stdout, done.stderr
     assert done.stdout.count('class="main-svg"') >= 2
     drawn = len(re.findall(r'<g class="point">', done.stdout))

@@ -149,7 +149,7 @@ def test_python(page, tmp_path, monkeypatch):
 def test_scripts(page, tmp_path):
     for script in scripts_of(page.read_text()):
         done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout

@@ -32,7 +32,7 @@ def rendered(page: str, folder: Path) -> str:
     path = folder / "page.html"
     path.write_text(page, encoding="utf-8")
     command = [browser, *_FLAGS, f"--user-data-dir={folder / 'profile'}", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return done.stdout
 
 

@@ -325,7 +325,7 @@ def shown(url: str, folder: Path) -> str:
     assert BROWSER is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom")
     command = [BROWSER, *flags, f"--user-data-dir={folder}", url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium: none is on the PATH, and CHROMIUM is not set")

@@ -121,7 +121,7 @@ def test_a_daemon_that_is_stopped_leaves_its_jobs_running(how: int, tmp_path: Pa
         daemon.wait("a", "running", steps=1)
         groups = JobDirectory(folder / "jobs" / "a").groups()
         daemon.process.send_signal(how)
-        assert daemon.process.wait(timeout=120) == 0
+        assert daemon.process.wait(timeout=600) == 0
         assert (tmp_path / "daemon.log").read_text().splitlines()[-1].startswith("no more is scheduled; jobs")
         assert JobDirectory(folder / "jobs" / "a").groups() == groups
         with serving(folder, *options) as again:

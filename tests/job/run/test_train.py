@@ -227,7 +227,7 @@ def test_the_same_call_is_a_rank_under_torchrun(tmp_path):
         "--nproc-per-node=2",
         str(script),
     ]
-    subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(command, check=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     here = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(3))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["losses"] for line in lines] == [dict(m.losses) for m in here.metrics]

@@ -90,7 +90,7 @@ def test_under_a_launcher_all_ranks_modules_are_trained(tmp_path):
         "--nproc-per-node=2",
         str(script),
     ]
-    subprocess.run(launch, check=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(launch, check=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     for rank in range(2):
         module = whole_module.model().module
         load_weights(module, tmp_path / f"rank{rank}.pt")

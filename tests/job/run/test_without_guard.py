@@ -46,7 +46,7 @@ ADVICE = 'put what a script does under `if __name__ == "__main__":`'
 def run(folder, script):
     (folder / "script.py").write_text(SCRIPT + script)
     return subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=600
     )
 
 

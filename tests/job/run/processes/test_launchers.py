@@ -173,7 +173,7 @@ def test_two_processes_are_the_ranks_of_one_training(variables, tmp_path):
         )
         for rank in range(2)
     ]
-    first, second = (process.communicate(timeout=300)[0] for process in ranks)
+    first, second = (process.communicate(timeout=600)[0] for process in ranks)
     assert [process.returncode for process in ranks] == [0, 0]
     here = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(2))
     assert first == f"{[dict(metrics.losses) for metrics in here.metrics]}\n"

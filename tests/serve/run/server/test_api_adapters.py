@@ -70,16 +70,16 @@ def url(servers: Servers, root: Path) -> Iterator[str]:
 
 def _load(url: str, name: str, path: str, **more: Any) -> httpx2.Response:
     body = {"lora_name": name, "lora_path": path, **more}
-    return httpx2.post(f"{url}/v1/load_lora_adapter", json=body, timeout=60)
+    return httpx2.post(f"{url}/v1/load_lora_adapter", json=body, timeout=600)
 
 
 def _unload(url: str, name: str) -> httpx2.Response:
-    return httpx2.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
+    return httpx2.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=600)
 
 
 def _complete(url: str, model: str, **more: Any) -> httpx2.Response:
     body = COMPLETION | {"model": model, "max_tokens": 12, "temperature": 0, "ignore_eos": True} | more
-    return httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+    return httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
 
 
 def _text(answer: httpx2.Response) -> str:
@@ -127,7 +127,7 @@ def test_adapters_are_models_from_when_they_are_loaded_until_they_are_unloaded(u
 def test_chats_streams_and_tokens_are_those_of_adapters_too(url):
     assert _load(url, "sql", "a").status_code == 200
     body = CHAT | {"model": "sql", "max_tokens": 5, "stream": True}
-    with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
+    with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=600) as answer:
         events = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
     assert json.loads(events[0])["model"] == "sql"
     assert events[-1] == "[DONE]"
@@ -267,14 +267,14 @@ def test_a_server_begins_with_adapters_or_says_why_not(folder, root, expected, t
             assert {name: _text(_complete(url, name or "own")) for name in expected} == expected
         finally:
             server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=60)
+        server.communicate(timeout=600)
     shutil.copytree(root / "a", tmp_path / "a")
     (tmp_path / "a" / "adapter_model.safetensors").unlink()
     failed = subprocess.run(
         [*command, *options, "--lora-modules", f"a={tmp_path}/a"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert failed.returncode == 2

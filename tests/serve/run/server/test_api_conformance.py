@@ -46,7 +46,7 @@ def valid(kind: type[BaseModel], document: Any) -> Any:
 
 def events(url: str, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The documents of a stream; its framing is checked."""
-    with httpx2.stream("POST", f"{url}/v1/{path}", json=body | {"stream": True}, timeout=60) as answer:
+    with httpx2.stream("POST", f"{url}/v1/{path}", json=body | {"stream": True}, timeout=600) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         raw = b"".join(answer.iter_raw()).decode()
@@ -58,7 +58,7 @@ def events(url: str, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def plain(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = httpx2.post(f"{url}/v1/{path}", json=body, timeout=60)
+    answer = httpx2.post(f"{url}/v1/{path}", json=body, timeout=600)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -48,7 +48,7 @@ def served(encoder: Path) -> Iterator[str]:
 
 
 def embeddings(url, status=200, **body):
-    found = httpx2.post(f"{url}/v1/embeddings", json=_ASKED | body, timeout=60)
+    found = httpx2.post(f"{url}/v1/embeddings", json=_ASKED | body, timeout=600)
     assert found.status_code == status, found.text
     return found.json() if status == 200 else found.json()["error"]
 

@@ -49,7 +49,7 @@ def is_idle(url):
 
 def test_two_hundred_clients_at_once_get_their_own_answers(url, tokenizer):
     async def run():
-        async with httpx2.AsyncClient(base_url=url, timeout=120, limits=httpx2.Limits()) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=600, limits=httpx2.Limits()) as client:
 
             async def ask(number):
                 token = 300 + number
@@ -68,7 +68,7 @@ def test_a_client_that_goes_away_frees_the_cache(servers, streams):
     url = servers.url()
     body = _LONG | {"stream": streams, "n": 30}  # which takes seconds
     if streams:
-        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=600) as answer:
             next(answer.iter_raw())
     else:
         with pytest.raises(httpx2.ReadTimeout, match="timed out"):
@@ -88,7 +88,7 @@ def test_who_does_not_read_keeps_nobody_waiting(servers):
         slow.connect((address.host, address.port))
         slow.sendall(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
         until(lambda: metric(url, "vllm:generation_tokens_total") > 0)
-        quick = httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=60)
+        quick = httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=600)
         assert quick.status_code == 200
         until(lambda: is_idle(url))  # although nothing was read
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
@@ -164,11 +164,11 @@ def test_counts_are_those_of_the_requests(servers):
     url = servers.url()
     body = COMPLETION | {"prompt": [9] * 30, "max_tokens": 4, "ignore_eos": True}
     for _ in range(2):
-        httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+        httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
     httpx2.post(
-        f"{url}/v1/completions", json=body | {"ignore_eos": False, "logit_bias": {str(END): 100}}, timeout=60
+        f"{url}/v1/completions", json=body | {"ignore_eos": False, "logit_bias": {str(END): 100}}, timeout=600
     )
-    httpx2.post(f"{url}/v1/completions", json=body | {"n": 0}, timeout=60)
+    httpx2.post(f"{url}/v1/completions", json=body | {"n": 0}, timeout=600)
     assert metric(url, "vllm:prompt_tokens_total") == metric(url, "vllm:prefix_cache_queries_total") == 90
     assert metric(url, "vllm:prefix_cache_hits_total") >= 48  # three blocks of eight, twice
     assert metric(url, "vllm:generation_tokens_total") == 9

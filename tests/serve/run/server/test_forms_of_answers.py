@@ -47,7 +47,7 @@ def is_object(text):
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 def test_answers_have_the_form_and_then_end(url, path, form, conforms):
     body = (CHAT if path.startswith("chat") else COMPLETION) | _ASKED | form
-    found = httpx2.post(f"{url}/v1/{path}", json=body, timeout=60)
+    found = httpx2.post(f"{url}/v1/{path}", json=body, timeout=600)
     assert found.status_code == 200, found.text
     ended = [each for each in found.json()["choices"] if each["finish_reason"] == "stop"]
     texts = [each["message"]["content"] if "message" in each else each["text"] for each in ended]
@@ -73,12 +73,12 @@ def test_answers_have_the_form_and_then_end(url, path, form, conforms):
 )
 def test_forms_that_cannot_be_are_refused_and_others_go_on(url, form, param, says):
     body = COMPLETION | {"max_tokens": 20, "structured_outputs": form}
-    found = httpx2.post(f"{url}/v1/completions", json=body, timeout=120)
+    found = httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
     assert found.status_code == 400
     assert says in found.json()["error"]["message"]
     assert found.json()["error"]["param"] == param
     good = COMPLETION | {"structured_outputs": {"choice": ["yes", "no"]}}
-    (choice,) = httpx2.post(f"{url}/v1/completions", json=good, timeout=60).json()["choices"]
+    (choice,) = httpx2.post(f"{url}/v1/completions", json=good, timeout=600).json()["choices"]
     assert choice["text"] in ("yes", "no")
 
 
@@ -142,16 +142,16 @@ def test_bad_words_and_allowed_tokens_hold_in_answers(url, tokenizer):
         "allowed_token_ids": allowed,
         "temperature": 2.0,
     }
-    free = httpx2.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"]
+    free = httpx2.post(f"{url}/v1/completions", json=body, timeout=600).json()["choices"]
     assert all(len(each["text"]) == 40 and set(each["text"]) <= letters for each in free)
     assert any(first + second in each["text"] for each in free)
     words = [first + second, " 0"]
-    bound = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60).json()[
+    bound = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=600).json()[
         "choices"
     ]
     assert all(len(each["text"]) == 40 and set(each["text"]) <= {first, second} for each in bound)
     assert not any(first + second in each["text"] for each in bound)
-    none = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": list(letters)}, timeout=60)
+    none = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": list(letters)}, timeout=600)
     assert none.status_code == 400
     assert "no token may come next" in none.json()["error"]["message"]
 
@@ -160,9 +160,9 @@ def test_bad_words_are_forbidden_behind_a_space_too(url):
     body = COMPLETION | {"max_tokens": 1, "temperature": 0}
     words = []
     for _ in range(4):  # each time, what was said is forbidden
-        (choice,) = httpx2.post(f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=60).json()[
-            "choices"
-        ]
+        (choice,) = httpx2.post(
+            f"{url}/v1/completions", json=body | {"bad_words": words}, timeout=600
+        ).json()["choices"]
         assert choice["text"].strip() not in words
         words.append(choice["text"].strip())
     assert len(set(words)) == 4

@@ -38,7 +38,7 @@ def is_car(text):
 
 def test_all_answers_conform_and_then_end(url):
     body = CHAT | _FORMAT | {"n": 6, "seed": 2, "temperature": 1.5, "max_tokens": 400}
-    answers = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["choices"]
+    answers = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=600).json()["choices"]
     assert [answer["finish_reason"] for answer in answers] == ["stop"] * 6
     texts = [answer["message"]["content"] for answer in answers]
     assert all(map(is_car, texts))
@@ -47,9 +47,9 @@ def test_all_answers_conform_and_then_end(url):
 
 def test_answers_beside_them_are_free(url):
     body = COMPLETION | {"max_tokens": 30, "temperature": 0, "n": 2, "prompt": ["a", "b"]}
-    free = httpx2.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"]
+    free = httpx2.post(f"{url}/v1/completions", json=body, timeout=600).json()["choices"]
     bound = httpx2.post(
-        f"{url}/v1/completions", json=body | _FORMAT | {"max_tokens": 400}, timeout=60
+        f"{url}/v1/completions", json=body | _FORMAT | {"max_tokens": 400}, timeout=600
     ).json()["choices"]
     assert not any(answer["text"].startswith("{") for answer in free)
     assert [is_car(answer["text"]) for answer in bound] == [True] * 4
@@ -57,7 +57,7 @@ def test_answers_beside_them_are_free(url):
 
 def test_an_object_begins_as_one(url):
     body = COMPLETION | {"response_format": {"type": "json_object"}, "max_tokens": 5, "seed": 1}
-    text = httpx2.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
+    text = httpx2.post(f"{url}/v1/completions", json=body, timeout=600).json()["choices"][0]["text"]
     assert text.lstrip().startswith("{")
 
 
@@ -96,11 +96,11 @@ def test_an_answer_that_cannot_conform_is_an_error(url, schema, streams):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     body = COMPLETION | {"response_format": form, "max_tokens": 40, "stream": streams, "n": 2}
     beside = COMPLETION | {"max_tokens": 40, "ignore_eos": True}
-    found = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+    found = httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
     assert "no answer can be made that conforms" in found.text
     assert '"finish_reason":"stop"' not in found.text
     assert found.status_code == 400 or (streams and found.status_code == 200)
-    assert httpx2.post(f"{url}/v1/completions", json=beside, timeout=60).status_code == 200
+    assert httpx2.post(f"{url}/v1/completions", json=beside, timeout=600).status_code == 200
 
 
 def test_without_llguidance_it_is_said_what_to_install(folder, monkeypatch):

@@ -99,7 +99,7 @@ def test_clients_get_their_own_whole_answers_or_errors(
 def test_server_that_is_killed_leaves_no_process(folder: Path, options: tuple[str, ...]):
     with serving(str(folder), *options, stderr=subprocess.DEVNULL) as (server, ready):
         body = COMPLETION | {"max_tokens": 400, "ignore_eos": True, "stream": True}
-        with httpx2.stream("POST", f"{ready['address']}/v1/completions", json=body, timeout=60) as answer:
+        with httpx2.stream("POST", f"{ready['address']}/v1/completions", json=body, timeout=600) as answer:
             next(answer.iter_raw())
             processes = psutil.Process(server.pid).children(recursive=True)
             server.kill()

@@ -52,7 +52,7 @@ async def _ask(url: str, numbers: range) -> set[int]:
                     if body["max_tokens"] == 60:
                         break
 
-    async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
+    async with httpx2.AsyncClient(base_url=url, timeout=600) as http:
         await asyncio.gather(*(client(http) for _ in range(_CLIENTS)))
     return statuses
 

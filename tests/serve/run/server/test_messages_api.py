@@ -47,7 +47,7 @@ def client(url: str) -> Anthropic:
 
 def chat_answer(url: str, **more: Any) -> Any:
     body = {**CHAT, "temperature": 0.0, "max_tokens": 12, **more}
-    return httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=60).json()
+    return httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=600).json()
 
 
 @pytest.mark.parametrize("more", [{}, {"stop_sequences": ["e"]}, {"temperature": 1.0, "top_k": 1}], ids=str)

@@ -47,7 +47,7 @@ def scraped(url: str) -> str:
 
 
 def test_names_types_and_labels_are_those_of_vllm(url):
-    httpx2.post(f"{url}/v1/completions", json=COMPLETION | {"max_tokens": 2}, timeout=60)
+    httpx2.post(f"{url}/v1/completions", json=COMPLETION | {"max_tokens": 2}, timeout=600)
     families = {family.name: family for family in text_string_to_metric_families(scraped(url))}
     for kind, names in (("counter", _COUNTERS), ("gauge", _GAUGES), ("histogram", _HISTOGRAMS)):
         for name in names:
@@ -71,7 +71,7 @@ def test_requests_are_counted(url):
     }
     before = values(scraped(url))
     for _ in range(2):  # the second one finds a block of the prompt
-        answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+        answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
         assert answer.status_code == 200
     after = values(scraped(url))
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}

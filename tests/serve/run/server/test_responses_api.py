@@ -46,7 +46,7 @@ def client(url: str) -> OpenAI:
 
 def events(url: str, body: Any) -> list[dict[str, Any]]:
     """The documents of a stream, each with the name of its event."""
-    text = httpx2.post(f"{url}{_PATH}", json=body | {"stream": True}, timeout=60).text
+    text = httpx2.post(f"{url}{_PATH}", json=body | {"stream": True}, timeout=600).text
     found = []
     for event in text.strip().split("\n\n"):
         name, data = event.split("\n")
@@ -58,7 +58,7 @@ def events(url: str, body: Any) -> list[dict[str, Any]]:
 def test_answers_are_those_of_chats(client, url):
     messages = [{"role": "system", "content": _ASKED["instructions"]}, *CHAT["messages"]]
     body = CHAT | {"messages": messages, "temperature": 0.0, "max_tokens": 12}
-    chat = httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=60).json()
+    chat = httpx2.post(f"{url}{CHAT_PATH}", json=body, timeout=600).json()
     found = client.responses.create(**_ASKED)
     assert found.output_text == chat["choices"][0]["message"]["content"]
     assert (found.usage.input_tokens, found.usage.output_tokens) == (
@@ -77,7 +77,7 @@ def test_answers_are_those_of_chats(client, url):
 )
 def test_a_stream_ends_with_the_whole_response(url, more):
     body = _ASKED | more | {"max_output_tokens": 60}
-    whole = httpx2.post(f"{url}{_PATH}", json=body, timeout=60).json()
+    whole = httpx2.post(f"{url}{_PATH}", json=body, timeout=600).json()
     found = events(url, body)
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert [event["type"] for event in found[:3]] == [

@@ -125,7 +125,7 @@ def serving(
 def stopped(server: subprocess.Popen[str]) -> tuple[str, str]:
     """What a server says that is told to stop."""
     server.send_signal(signal.SIGTERM)
-    return server.communicate(timeout=60)
+    return server.communicate(timeout=600)
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_requests_of_a_process_that_is_killed_go_on_in_the_next_one(folder):
 
         def text(kills: bool) -> str:
             parts = []
-            with httpx2.stream("POST", url, json=body, timeout=60) as answer:
+            with httpx2.stream("POST", url, json=body, timeout=600) as answer:
                 for line in answer.iter_lines():
                     if kills and len(parts) == 3:
                         (engine,) = [p for p in psutil.Process(server.pid).children() if is_engine(p)]
@@ -158,16 +158,16 @@ def test_engine_that_is_stopped_is_not_ready_counted_and_started_again(folder):
     body = COMPLETION | {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
     with serving(str(folder), "--step-idle", "1s", "--max-retries", "1") as (server, ready):
         url = ready["address"]
-        before = httpx2.post(f"{url}/v1/completions", json=body, timeout=300).json()["choices"]
+        before = httpx2.post(f"{url}/v1/completions", json=body, timeout=600).json()["choices"]
         (engine,) = [each for each in psutil.Process(server.pid).children() if is_engine(each)]
         engine.suspend()
         with ThreadPoolExecutor(1) as others:
-            answering = others.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=300)
-            while httpx2.get(f"{url}/ready", timeout=300).status_code == 200:
+            answering = others.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=600)
+            while httpx2.get(f"{url}/ready", timeout=600).status_code == 200:
                 time.sleep(0.05)
-            assert httpx2.get(f"{url}/health", timeout=300).status_code == 200
+            assert httpx2.get(f"{url}/health", timeout=600).status_code == 200
             after = answering.result().json()["choices"]
-        metrics = httpx2.get(f"{url}/metrics", timeout=300).text
+        metrics = httpx2.get(f"{url}/metrics", timeout=600).text
         stopped(server)
     assert after == before
     assert 'trainyard:engine_stuck_total{engine="0",model_name="tiny"} 1.0' in metrics
@@ -181,7 +181,7 @@ def test_a_server_with_replicas_goes_on_when_one_of_them_is_killed(folder):
         url = ready["address"]
 
         def text() -> str:
-            answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+            answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=600)
             assert answer.status_code == 200, answer.text
             return answer.json()["choices"][0]["text"]
 
@@ -212,7 +212,7 @@ def is_engine(process: psutil.Process) -> bool:
 def test_a_server_from_begin_to_end(folder):
     with serving(f"own={folder}", "--policy", "sarathi+vtc") as (server, ready):
         body = COMPLETION | {"model": "own", "prompt": "very secret"}
-        found = httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=60)
+        found = httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=600)
         out, err = stopped(server)
     assert ready["max_model_len"] == {"own": 512}
     assert found.status_code == 200
@@ -226,7 +226,7 @@ def test_a_server_from_begin_to_end(folder):
 def test_a_name_of_the_zoo_is_served_with_random_weights(folder):
     with serving("gpt2", str(folder), "--dtype", "bfloat16") as (server, ready):
         url, body = f"{ready['address']}/v1/completions", COMPLETION | {"ignore_eos": True}
-        found = [httpx2.post(url, json=body | {"model": name}, timeout=60) for name in ("gpt2", "tiny")]
+        found = [httpx2.post(url, json=body | {"model": name}, timeout=600) for name in ("gpt2", "tiny")]
         _, err = stopped(server)
     assert ready["max_model_len"] == {"gpt2": 800, "tiny": 512}
     assert [each.status_code for each in found] == [200, 200]
@@ -247,11 +247,11 @@ def test_a_server_of_embeddings_and_of_text(folder, encoder):
         try:
             ready = json.loads(server.stdout.readline())
             url, body = ready["address"], {"model": "tiny-encoder", "input": ["very secret", "x"]}
-            found = httpx2.post(f"{url}/v1/embeddings", json=body, timeout=60)
-            text = httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=60)
+            found = httpx2.post(f"{url}/v1/embeddings", json=body, timeout=600)
+            text = httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=600)
         finally:
             server.send_signal(signal.SIGTERM)
-        out, err = server.communicate(timeout=60)
+        out, err = server.communicate(timeout=600)
     assert ready["max_model_len"] == {"tiny": 512, "tiny-encoder": 96}
     assert [len(each["embedding"]) for each in found.json()["data"]] == [64, 64]
     assert text.status_code == 200

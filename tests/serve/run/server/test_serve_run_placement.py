@@ -198,7 +198,7 @@ def test_what_was_planned_is_served(tmp_path):
     options = ("--engine", "simulated", "--cluster", "1x4xA100-80G", "--placement", path)
     with serving("mine=llama-tiny", *options) as (server, ready):
         body = COMPLETION | {"model": "mine"}
-        found = [httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=60) for _ in range(2)]
+        found = [httpx2.post(f"{ready['address']}/v1/completions", json=body, timeout=600) for _ in range(2)]
         metrics = httpx2.get(f"{ready['address']}/metrics").text
         out, _ = stopped(server)
     assert [each.status_code for each in found] == [200, 200]

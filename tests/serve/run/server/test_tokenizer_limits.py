@@ -56,13 +56,13 @@ def test_schema_that_would_take_the_engine_for_ever_is_refused_and_others_are_an
     engine = servers.engine.replicas[0].client.process_id
     for number in (4_000_037, 99_999_989):
         body = CHAT | {"max_tokens": 4} | _schema(type="integer", multipleOf=number)
-        found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300)
+        found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=600)
         assert found.status_code == 400, found.text
         error = found.json()["error"]
         assert error["param"] == "response_format"
         assert "more than 1 CPU seconds" in error["message"] or "GiB of memory" in error["message"]
-        assert httpx2.get(f"{url}/health", timeout=300).status_code == 200
-        assert httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=300).status_code == 200
+        assert httpx2.get(f"{url}/health", timeout=600).status_code == 200
+        assert httpx2.post(f"{url}/v1/completions", json=COMPLETION, timeout=600).status_code == 200
     assert servers.engine.replicas[0].client.process_id == engine
 
 
@@ -91,7 +91,7 @@ def test_schema_that_is_allowed_is_checked_once_and_compiled_once_for_all_sample
     url: str, servers: Servers, tokenizer: ModelTokenizer
 ):
     body = CHAT | {"max_tokens": 40, "n": 3, "seed": 1} | _schema(type="array", items={"enum": [1, 22]})
-    found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300).json()
+    found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=600).json()
     texts = [choice["message"]["content"] for choice in found["choices"]]
     assert len(texts) == 3
     assert all(set(text) <= set("[] ,12\n") and text.startswith("[") for text in texts)

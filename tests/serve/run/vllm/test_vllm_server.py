@@ -50,17 +50,17 @@ def test_a_server_of_vllm_from_begin_to_end(tmp_path):
             key = {"Authorization": "Bearer secret-key"}
             body = {"model": "own", "prompt": "The cluster has", "max_tokens": 20, "temperature": 0}
             body |= {"ignore_eos": True}
-            assert httpx2.post(url, json=body, timeout=60).status_code == 401
+            assert httpx2.post(url, json=body, timeout=600).status_code == 401
 
             def ask(client: int) -> str:
                 named = body | {"vllm_xargs": {"client": str(client % 2)}}
-                return httpx2.post(url, json=named, timeout=120, headers=key).json()["choices"][0]["text"]
+                return httpx2.post(url, json=named, timeout=600, headers=key).json()["choices"][0]["text"]
 
             with ThreadPoolExecutor(8) as pool:
                 texts = list(pool.map(ask, range(8)))
         finally:
             server.send_signal(signal.SIGTERM)
-        out, _ = server.communicate(timeout=120)
+        out, _ = server.communicate(timeout=600)
     assert ready["max_model_len"] == {"own": 512}
     assert len(set(texts)) == 1
     assert json.loads(out) == {"drained": True}
