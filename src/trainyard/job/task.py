@@ -90,7 +90,7 @@ class Task:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             If one does not.
         """
         check_patterns(self.optimizer, trained_shapes(self.model.module))

@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
 
 from trainyard.hardware.interface import is_loopback
+from trainyard.reading.arguments import WrongValueError
 
 
 def launched_store(rank: int, num_ranks: int, file: Path | None, *, several_machines: bool) -> Store:
@@ -23,7 +24,7 @@ def launched_store(rank: int, num_ranks: int, file: Path | None, *, several_mach
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If rank 0 cannot listen there, or other machines cannot reach that.
     """
     if file is not None:
@@ -46,7 +47,7 @@ def _listening_store(host: str, port: int, num_ranks: int, several_machines: boo
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         own = str(address[0])
         if several_machines and is_loopback(own) and not is_loopback(host):
-            raise ValueError(
+            raise WrongValueError(
                 f"MASTER_ADDR {host!r} is {own} on the machine of rank 0, which other machines cannot reach; set it "
                 "to the address by which they do, or to 127.0.0.1 if all ranks are on this machine"
             )
@@ -59,7 +60,7 @@ def _listening_store(host: str, port: int, num_ranks: int, several_machines: boo
             listener.close()
             raise
     except OSError as error:
-        raise ValueError(
+        raise WrongValueError(
             f"rank 0 cannot listen on MASTER_ADDR {host!r}, MASTER_PORT {port}: {error}; set them to an address of its "
             "own machine and to a free port"
         ) from error

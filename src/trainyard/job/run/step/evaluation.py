@@ -20,6 +20,7 @@ from trainyard.job.run.step.dataset_rows import collate_columns
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
+from trainyard.reading.arguments import WrongTypeError, WrongValueError, described, require_field_types
 
 __all__ = ["Evaluation", "Sums", "evaluate_batches", "evaluation_batches"]
 
@@ -49,8 +50,14 @@ class Evaluation:
     from_means: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
+        require_field_types(self)
+        for name in ("metrics", "from_means"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise WrongTypeError(
+                    f"{name} is {described(getattr(self, name))}; allowed is a function or None"
+                )
         if self.every < 0:
-            raise ValueError(f"every cannot be negative, got {self.every}")
+            raise WrongValueError(f"every cannot be negative, got {self.every}")
 
     def opened(self) -> Evaluation:
         """Return the evaluation with its data, where a function returns them."""
