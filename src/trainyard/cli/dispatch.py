@@ -95,7 +95,7 @@ def _run(given: list[str]) -> int:
     options = _read_options(name, module, rest)
     check_bounds(options)
     check_outputs(options)
-    from trainyard.cli.launcher import is_silent
+    from trainyard.cli.launcher import is_launched, is_silent
     from trainyard.cli.screen import Screen
 
     if VERBS[name].has_ranks:
@@ -103,6 +103,11 @@ def _run(given: list[str]) -> int:
 
         join_launcher()
     screen = Screen(options.json, is_silent())
+    if VERBS[name].has_ranks and is_launched():
+        with screen.waiting("waiting for the other ranks"):
+            from trainyard.job.run.processes.rendezvous import meet
+
+            meet()
     outcome = module.act(options, screen)
     screen.show(outcome)
     if not outcome.failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -16,12 +17,14 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.local import cluster_of_profile, local_profile
 from trainyard.job.arguments import require_model, require_plan, require_strategies
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DoesNotFitError, Plan
+from trainyard.job.plan import DoesNotFitError, Plan, parse_plan
 from trainyard.job.planning import Planned
 from trainyard.job.planning import plan as make_plan
 from trainyard.job.run.checkpoint.weights import load_weights
 from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
+from trainyard.job.run.processes.launchers import is_launched, join_launcher
+from trainyard.job.run.processes.rendezvous import agreed
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.initial import initial_values
@@ -56,7 +59,8 @@ class Trainer:
     steps : of the whole run.
     optimizer : how parameters are updated; by default AdamW.
     cluster : to plan for, as `plan` takes it; its devices are processes here. By default this machine.
-    processes : of this machine; by default one, or one for each core, whichever is predicted to be faster.
+    processes : of this machine; by default one, or one for each core, whichever is predicted to be faster. Under a
+        launcher every process that it started is one.
     plan : made before; then nothing is planned.
     strategies, dtype : as `plan` takes them.
     evaluate : on a held-out set: an `Evaluation`, or its data alone, which is then evaluated after the last step.
@@ -127,13 +131,23 @@ class Trainer:
         ------
         PlanError
             If there is none, or none that fits.
+        WrongValueError
+            If a launcher's variables do not say which rank this process is.
         """
         if self._given_plan is not None:
             return self._given_plan
+        join_launcher()
+        if is_launched():
+            return parse_plan(agreed("plan", lambda: self._best_plan().to_text()))
+        return self._best_plan()
+
+    def _best_plan(self) -> Plan:
+        """Plan for the cluster, or for each number of processes of this machine that is in question."""
         if self._cluster is not None:
             return self._plan(self._cluster).plan
         profile = local_profile()
         counts = sorted({1, profile.num_cores}) if self._processes is None else [self._processes]
+        counts = [int(os.environ["WORLD_SIZE"])] if is_launched() and self._processes is None else counts
         found = []
         for count in counts:
             try:

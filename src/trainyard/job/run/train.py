@@ -34,7 +34,7 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
-from trainyard.job.run.processes.launchers import is_launched, join_launcher
+from trainyard.job.run.processes.launchers import is_launched, join_launcher, other_machine
 from trainyard.job.run.processes.metric_logs import require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.step_reports import gathered
@@ -245,16 +245,11 @@ class Launched:
 def _launched() -> Launched:
     """Read the variables that launchers set."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
-    # A launcher that does not say how many ranks are here may have started some elsewhere.
-    alone = "LOCAL_WORLD_SIZE" in os.environ and num_local_ranks == num_ranks
-    return Launched(
-        rank,
-        num_ranks,
-        int(os.environ.get("LOCAL_RANK", rank)),
-        num_local_ranks,
-        peer="" if alone else os.environ["MASTER_ADDR"],
+    local_rank, num_local_ranks = (
+        int(os.environ.get(name, usual))
+        for name, usual in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", num_ranks))
     )
+    return Launched(rank, num_ranks, local_rank, num_local_ranks, peer=other_machine())
 
 
 def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | None) -> TrainResult:

@@ -10,7 +10,7 @@ from trainyard.job.run.processes.slurm_step import join_slurm_step
 from trainyard.reading import shown
 from trainyard.reading.arguments import WrongValueError
 
-__all__ = ["is_launched", "join_launcher"]
+__all__ = ["is_launched", "join_launcher", "other_machine"]
 
 _ALONE = "to train on this machine alone"
 _MOST_DIGITS = 15
@@ -43,6 +43,13 @@ def join_launcher(environ: MutableMapping[str, str] = os.environ) -> None:
             f"{has} is {shown(environ[has])}, as launchers set it for each of several processes, and {lacks} is missing: "
             f"set {lacks}, as torchrun does, or unset {has} {_ALONE}"
         )
+
+
+def other_machine(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address by which ranks on other machines meet this one; "" if all ranks are on this machine."""
+    # A launcher that does not say how many ranks are here may have started some elsewhere.
+    is_alone = environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
+    return "" if is_alone else environ["MASTER_ADDR"]
 
 
 def _check(environ: Mapping[str, str]) -> None:
