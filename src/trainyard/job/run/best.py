@@ -41,13 +41,22 @@ class _ByMetric:
         WrongValueError
             If the evaluation has no value of this name; the message lists the known ones.
         """
-        values = evaluated[1]
+        self.check_is_in(evaluated[1])
+        value = evaluated[1][self.metric]
+        return math.inf if math.isnan(value) else value if self.mode == "min" else -value
+
+    def check_is_in(self, values: Mapping[str, float]) -> None:
+        """Check that an evaluation has the metric.
+
+        Raises
+        ------
+        WrongValueError
+            If it has not; the message lists the known ones.
+        """
         if self.metric not in values:
             raise WrongValueError(
                 f"the evaluation has no metric {self.metric!r}; it has {', '.join(values)}. Give one of these"
             )
-        value = values[self.metric]
-        return math.inf if math.isnan(value) else value if self.mode == "min" else -value
 
 
 @dataclass(frozen=True)

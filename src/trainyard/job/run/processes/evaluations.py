@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -67,6 +68,8 @@ class Evaluations:
         self._evaluation = None if config.evaluate is None else config.evaluate.opened()
         self.history: tuple[Evaluated, ...] = () if about is None else about.evaluations
         self.stop_reason = self._reason()
+        if not self.history:
+            self._check_metrics()
 
     def after(self, step: RankStep) -> RankStep:
         """Evaluate after a step if that is due, and return the step with loss and metrics, the same on all ranks."""
@@ -86,16 +89,27 @@ class Evaluations:
             step, evaluation=values, evaluation_s=time.perf_counter() - began_s, note=self.stop_reason
         )
 
+    def _check_metrics(self) -> None:
+        """Evaluate one batch, to refuse a metric that no evaluation will give before the run trains."""
+        compared = [each for each in (self._config.early_stop, self._config.keep_best) if each is not None]
+        if self._evaluation is None or not compared:
+            return
+        batches = islice(evaluation_batches(self._evaluation.data, self._executor.plan.num_rows), 1)
+        sums = self._evaluated(batches, self._evaluation)
+        for each in compared:
+            # What is computed from the means of a whole set may fail for one batch of an untrained model.
+            is_plain = bool(sums.num_rows) and each.metric in sums.values
+            each.check_is_in(sums.values if is_plain else sums.means(self._evaluation))
+
     def _reason(self) -> str:
         stop = self._config.early_stop
         return "" if stop is None else stop.reason(self.history)
 
     def _sums(self, evaluation: Evaluation) -> Sums:
         """Evaluate this rank's batches, and sum over all ranks."""
-        executor, plan = self._executor, self._executor.plan
-        model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
-        batches = evaluation_batches(evaluation.data, plan.num_rows, executor.groups.rank, plan.num_ranks)
-        own = evaluate_batches(model, batches, evaluation, executor.device, plan.dtype)
+        plan, rank = self._executor.plan, self._executor.groups.rank
+        batches = evaluation_batches(evaluation.data, plan.num_rows, rank, plan.num_ranks)
+        own = self._evaluated(batches, evaluation)
         if plan.num_ranks == 1:
             return own
         sums: list[Any] = [None] * plan.num_ranks
@@ -104,3 +118,9 @@ class Evaluations:
         names = dict.fromkeys(name for each in sums for name in each.values)
         values = {name: sum(each.values.get(name, 0.0) for each in sums) for name in names}
         return Sums(values, sum(each.num_rows for each in sums))
+
+    def _evaluated(self, batches: Iterable[tuple[int, Any]], evaluation: Evaluation) -> Sums:
+        """Evaluate batches by the weights of the run as they are now."""
+        executor = self._executor
+        model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
+        return evaluate_batches(model, batches, evaluation, executor.device, executor.plan.dtype)
