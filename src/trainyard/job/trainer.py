@@ -50,7 +50,7 @@ class Trainer:
 
     The processes of the run go on while the body of the loop works. When the loop is left, the run ends after the step
     that they do, with a checkpoint if there is a folder of checkpoints. The module of a `Model` has its trained values
-    after a run, however that ended early.
+    after the run in either case.
 
     Parameters
     ----------
