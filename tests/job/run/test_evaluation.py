@@ -121,6 +121,8 @@ def test_a_held_out_set_that_cannot_be_read_again_or_is_empty_is_refused() -> No
         evaluation_batches(iter((1, 2)), ROWS)
     with pytest.raises(DataError, match="held-out set has no rows"):
         one_rank.run(None, 1, evaluate=Evaluation([]))
+    with pytest.raises(TrainyardError, match="is a str; a batch holds tensors only"):
+        one_rank.run(None, 10**6, evaluate=Evaluation("abcd"))
 
 
 def history_of(*losses: float) -> list[tuple[int, dict[str, float]]]:

@@ -130,6 +130,8 @@ class TrainConfig:
         for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
             if not getattr(self, name) > 0.0:
                 raise WrongValueError(f"{name} is more than 0, got {getattr(self, name)}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise WrongValueError(f"seed is a number of 64 bits, from -2**63 to 2**63 - 1, got {self.seed}")
         if not 0.0 < self.core_part <= 1.0:
             raise WrongValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
         if self.keep < 1:

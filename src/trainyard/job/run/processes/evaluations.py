@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +17,13 @@ from trainyard.job.run.checkpoint.gather import whole_tensors
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
 from trainyard.job.run.checkpoint.saved import About
 from trainyard.job.run.config import RankStep, TrainConfig
-from trainyard.job.run.step.evaluation import Evaluation, Sums, evaluate_batches, evaluation_batches
+from trainyard.job.run.step.evaluation import (
+    Evaluation,
+    Sums,
+    evaluate_batches,
+    evaluation_batches,
+    first_evaluation_batch,
+)
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.state import Values
 from trainyard.program.model import Model
@@ -68,8 +73,10 @@ class Evaluations:
         self._evaluation = None if config.evaluate is None else config.evaluate.opened()
         self.history: tuple[Evaluated, ...] = () if about is None else about.evaluations
         self.stop_reason = self._reason()
-        if not self.history:
-            self._check_metrics()
+        if self._evaluation is not None:
+            first = first_evaluation_batch(self._evaluation, executor.plan.num_rows, model.whole)
+            if not self.history:
+                self._check_metrics(self._evaluation, first)
 
     def after(self, step: RankStep) -> RankStep:
         """Evaluate after a step if that is due, and return the step with loss and metrics, the same on all ranks."""
@@ -89,17 +96,15 @@ class Evaluations:
             step, evaluation=values, evaluation_s=time.perf_counter() - began_s, note=self.stop_reason
         )
 
-    def _check_metrics(self) -> None:
-        """Evaluate one batch, to refuse a metric that no evaluation will give before the run trains."""
+    def _check_metrics(self, evaluation: Evaluation, first: tuple[int, Any]) -> None:
+        """Evaluate the first batch, to refuse a metric that no evaluation will give before the run trains."""
         compared = [each for each in (self._config.early_stop, self._config.keep_best) if each is not None]
-        if self._evaluation is None or not compared:
+        if not compared:
             return
-        batches = islice(evaluation_batches(self._evaluation.data, self._executor.plan.num_rows), 1)
-        sums = self._evaluated(batches, self._evaluation)
+        sums = self._evaluated([first], evaluation)
         for each in compared:
             # What is computed from the means of a whole set may fail for one batch of an untrained model.
-            is_plain = bool(sums.num_rows) and each.metric in sums.values
-            each.check_is_in(sums.values if is_plain else sums.means(self._evaluation))
+            each.check_is_in(sums.values if each.metric in sums.values else sums.means(evaluation))
 
     def _reason(self) -> str:
         stop = self._config.early_stop
