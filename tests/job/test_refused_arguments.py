@@ -47,6 +47,7 @@ def test_a_wrong_type_is_refused_by_name(call, said, planned):
     assert isinstance(caught.value, ty.TrainyardError)
 
 
+LAMBDA_RATE = ty.TrainConfig(1, ty.OptimizerConfig(lr_schedule=lambda step: 1.0))
 SGD = ty.OptimizerConfig("sgd", lr=0.1)
 
 
@@ -73,6 +74,14 @@ SGD = ty.OptimizerConfig("sgd", lr=0.1)
         (lambda: ty.Evaluation([], every=1.0), "every is of type float"),
         (lambda: ty.Evaluation([], metrics={}), "metrics is of type dict; allowed is a function or None"),
         (lambda: ty.InitFrom("a.safetensors"), "weights is the string .*; allowed is a pathlib.Path, or tensors by name"),
+        (lambda: ty.InitFrom({"weight": 3}), "an entry of weights is of type int; allowed is a tensor"),
+        (lambda: ty.InitFrom({}, {"w": 3}), "an entry of rename is of type int"),
+        (lambda: ty.load_plan(3), "path is of type int; allowed is the path of a file"),
+        (lambda: ty.load_model(3), "spec is of type int; allowed is the name of a model"),
+        (lambda: ty.read_weights(3), "path is of type int"),
+        (lambda: ty.load_weights(3, "weights.safetensors"), r"module is of type int; allowed is the torch\.nn\.Module"),
+        (lambda: ty.train(MODEL, ty.plan(MODEL, "local:1", "data_parallel").plan, DATA, LAMBDA_RATE),
+         "the optimizer cannot be sent to worker processes"),
         (lambda: ty.Trainer(MODEL.module, DATA, steps=1), "model is of type .* or a function that builds one"),
         (lambda: ty.Trainer(MODEL, DATA, steps=1, plan="plan.txt"), r"plan is the string 'plan\.txt'; .*load_plan"),
         (lambda: ty.Trainer(MODEL, DATA, steps=1, processes="2"), "processes is the string '2'"),

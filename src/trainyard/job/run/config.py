@@ -44,6 +44,11 @@ class InitFrom:
     def __post_init__(self) -> None:
         require_type("weights", self.weights, (Path, Mapping), "a pathlib.Path, or tensors by name")
         require_type("rename", self.rename, Mapping, "new beginnings of names by the old ones")
+        for part in (part for pair in self.rename.items() for part in pair):
+            require_type("an entry of rename", part, str, "the beginning of a name")
+        # Weights of a file are read one at a time, and are tensors in any case.
+        for value in self.weights.values() if isinstance(self.weights, dict) else ():
+            require_type("an entry of weights", value, Tensor, "a tensor")
 
 
 _PARTS_OF_RUN = (

@@ -175,6 +175,13 @@ def _advice(work: WorkerInput, error: Exception) -> str:
             "top level of a module, instead of a lambda or an inner function"
         )
     try:
+        pickled(work.config.optimizer)
+    except Exception:
+        return (
+            f"the optimizer cannot be sent to worker processes ({error}): define make and a function as lr_schedule at "
+            "the top level of a module, instead of a lambda or an inner function"
+        )
+    try:
         pickled(work.config)
     except Exception:
         return (
