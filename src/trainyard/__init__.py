@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from trainyard.program.own_ops import rows as rows
     from trainyard.program.program import Program as Program
     from trainyard.reading.arguments import WrongTypeError as WrongTypeError
+    from trainyard.reading.arguments import WrongValueError as WrongValueError
 
 _HOME = MappingProxyType(
     {
@@ -95,6 +96,7 @@ _HOME = MappingProxyType(
         "TrainyardError": "trainyard.errors",
         "WorkerError": "trainyard.job.run.processes.fork_server",
         "WrongTypeError": "trainyard.reading.arguments",
+        "WrongValueError": "trainyard.reading.arguments",
         "capture": "trainyard.program.capture",
         "compare": "trainyard.job.planning",
         "fleet": "trainyard.fleet",
@@ -143,6 +145,7 @@ __all__ = [
     "TrainyardError",
     "WorkerError",
     "WrongTypeError",
+    "WrongValueError",
     "capture",
     "compare",
     "fleet",

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from trainyard.errors import TrainyardError
+from trainyard.reading.arguments import WrongValueError
 
 _PREFIX = "trainyard_user_"
 
@@ -41,14 +42,14 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there is no such file.
     """
     file = Path(path).resolve()
     if not file.is_file():
-        raise ValueError(f"there is no file {path}; give the path of a Python file: {advice}")
+        raise WrongValueError(f"there is no file {path}; give the path of a Python file: {advice}")
     if file.suffix != ".py":
-        raise ValueError(f"{path} is not a Python file; give the path of one: {advice}")
+        raise WrongValueError(f"{path} is not a Python file; give the path of one: {advice}")
     spec = importlib.util.spec_from_file_location(f"{_PREFIX}{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -80,7 +81,7 @@ def named_in_file(
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there is no such file.
     """
     path, _, name = spec.rpartition(":")

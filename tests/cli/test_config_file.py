@@ -70,6 +70,32 @@ def test_the_command_line_takes_precedence(printed, arguments, changed):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        ([], {}),
+        (["--no-profile"], {"profile": False}),
+        (["--no-profile", "--profile"], {}),
+        (["--profile", "--no_profile", "--lr=0.5"], {"profile": False, "lr": 0.5}),
+        (["--no-resume"], {}),
+    ],
+)
+def test_a_flag_of_a_file_is_unset_on_the_command_line(printed, arguments, changed):
+    text = "model: gpt-tiny\nprofile: true\nresume: no\n"
+    assert yaml.safe_load(printed(text, *arguments)) == yaml.safe_load(printed(text)) | changed
+
+
+def test_only_what_a_file_may_set_can_be_unset(capsys):
+    assert cli.main(["train", "gpt-tiny", "--no-json"]) == 2
+    assert cli.main(["hardware", "--no-measure"]) == 2
+    assert cli.main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "  --profile, --no-profile\n" in said
+    assert "  --resume, --no-resume   Continue the run" in said
+    assert "--no-json" not in said
+    assert "--no-print-config" not in said
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("lr: 1\nwarmup_step: 3", "run.yaml, line 2, field 'warmup_step': there is no such option; the nearest name"),

@@ -116,7 +116,8 @@ def _bash(known: OptionsByVerb, is_zsh: bool) -> str:
     acts = [_case(level, _acts(known, level)) for level in levels]
     flags, values, arguments = [], [], []
     for name, options in known.items():
-        flags.append(_case(name, [*(each.flag for each in options if not each.is_positional), "--help"]))
+        named = [flag for each in options if not each.is_positional for flag in (each.flag, each.negation)]
+        flags.append(_case(name, [*filter(None, named), "--help"]))
         for option in options:
             if option.choices and option.is_positional:
                 arguments.append(_case(name, option.choices))
@@ -183,6 +184,8 @@ def _fish(known: OptionsByVerb) -> str:
             lines.append(_fish_line("__fish_use_subcommand", f"-f -a {level}", VERBS[name].line))
             seen += f"; and not __fish_seen_subcommand_from {' '.join(_levels(known))}"
         lines += [_fish_line(seen, *_fish_option(option)) for option in options]
+        negations = [each.negation.removeprefix("--") for each in options if each.negation]
+        lines += [_fish_line(seen, f"-l {negation}", "") for negation in negations]
     return "\n".join(dict.fromkeys(lines))
 
 

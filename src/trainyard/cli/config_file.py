@@ -26,13 +26,17 @@ _FLAGS = MappingProxyType({"true": True, "yes": True, "on": True, "false": False
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
-    """A file of options."""
+    """A file of options.
+
+    Every flag that a file may set has a second form, ``--no-FLAG``, which unsets it.
+    """
 
     heading = "configuration"
+    flags_have_pairs = True
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Read options from a YAML file, whose keys are their names: lr: 0.001. Options of the command line take
     precedence."""
-    print_config: bool = False
+    print_config: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print all options with their defaults filled in, as a file for --config, and do nothing else."""
 
 
@@ -62,7 +66,9 @@ def with_config(
     # Its place is taken where the file leaves it to the command line.
     more = () if positional & set(map(_field, section)) else ("MODEL",)
     _check(section, words, parse, more)
-    overridden = {_field(word.partition("=")[0].lstrip("-")) for word in given if word.startswith("--")}
+    positive = {each.negation: each.flag for each in known.values() if each.negation}
+    flags = [word.partition("=")[0] for word in given if word.startswith("--")]
+    overridden = {_field(positive.get(flag.replace("_", "-"), flag).lstrip("-")) for flag in flags}
     overridden |= positional if _has_positional(given, known) else set()
     kept = [word for key, each in words.items() if _field(key) not in overridden for word in each]
     return (*kept, *given)

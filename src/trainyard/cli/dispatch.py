@@ -16,7 +16,7 @@ from typing import Any
 from trainyard.cli.bounds import check_bounds
 from trainyard.cli.config_file import ConfigOptions, with_config
 from trainyard.cli.option_errors import option_error
-from trainyard.cli.option_help import options_help
+from trainyard.cli.option_help import has_pairs, options_help
 from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 from trainyard.distribution import VERSION
@@ -95,7 +95,7 @@ def _run(given: list[str]) -> int:
     options = _read_options(name, module, rest)
     check_bounds(options)
     check_outputs(options)
-    from trainyard.cli.launcher import is_silent
+    from trainyard.cli.launcher import is_launched, is_silent
     from trainyard.cli.screen import Screen
 
     if VERBS[name].has_ranks:
@@ -103,6 +103,11 @@ def _run(given: list[str]) -> int:
 
         join_launcher()
     screen = Screen(options.json, is_silent())
+    if VERBS[name].has_ranks and is_launched():
+        with screen.waiting("waiting for the other ranks"):
+            from trainyard.job.run.processes.rendezvous import meet
+
+            meet()
     outcome = module.act(options, screen)
     screen.show(outcome)
     if not outcome.failure:
@@ -174,7 +179,7 @@ def _options(name: str, module: Any, given: list[str]) -> Any:
                 module.Options,
                 prog=f"trainyard {name}",
                 args=given,
-                config=(tyro.conf.FlagCreatePairsOff,),
+                config=() if has_pairs(module.Options) else (tyro.conf.FlagCreatePairsOff,),
                 add_help=False,
             )
     except SystemExit:

@@ -15,7 +15,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from trainyard.cli.outputs import Output
 
-__all__ = ["OptionHelp", "options_help", "options_of", "text_of_value"]
+__all__ = ["OptionHelp", "has_pairs", "options_help", "options_of", "text_of_value"]
 
 _INDENT, _MOST_INDENT = 2, 26
 _ARGUMENTS, _OUTPUT, _REQUIRED = "arguments", "output", "required"
@@ -34,6 +34,7 @@ class OptionHelp:
     default : such as ``default: 30s`` or ``required``; empty if the description says it.
     group : heading of the group that has the option.
     is_positional : whether it has no flag.
+    negation : the flag that unsets this one, such as ``--no-resume``; empty if there is none.
     """
 
     flag: str
@@ -43,6 +44,12 @@ class OptionHelp:
     default: str
     group: str
     is_positional: bool
+    negation: str = ""
+
+
+def has_pairs(options: type) -> bool:
+    """Return whether flags of a verb have a form that unsets them, as a file of options may set them."""
+    return bool(getattr(options, "flags_have_pairs", False))
 
 
 def options_of(options: type) -> tuple[OptionHelp, ...]:
@@ -58,7 +65,13 @@ def options_of(options: type) -> tuple[OptionHelp, ...]:
     owner_of = {name: owner for owner in reversed(owners) for name in owner.__annotations__}
     ordered = sorted(fields(options), key=lambda field: owners.index(owner_of[field.name]))
     return tuple(
-        _option(field, hints[field.name], texts.get(field.name, ""), owner_of[field.name])
+        _option(
+            field,
+            hints[field.name],
+            texts.get(field.name, ""),
+            owner_of[field.name],
+            has_pair=has_pairs(options) and hints[field.name] is bool,
+        )
         for field in ordered
     )
 
@@ -113,7 +126,7 @@ def _texts(owner: type) -> dict[str, str]:
     return found
 
 
-def _option(field: Field[Any], hint: Any, text: str, owner: type) -> OptionHelp:
+def _option(field: Field[Any], hint: Any, text: str, owner: type, has_pair: bool) -> OptionHelp:
     kind, extras = _kind(hint)
     spec = _spec(extras)
     shown = next((each for each in extras if hasattr(each, "help_behavior_hint")), None)
@@ -124,14 +137,16 @@ def _option(field: Field[Any], hint: Any, text: str, owner: type) -> OptionHelp:
     if shown and shown.help_behavior_hint:
         default = str(shown.help_behavior_hint)
     usual = _OUTPUT if any(isinstance(each, Output) for each in extras) else "options"
+    name = field.name.replace("_", "-")
     return OptionHelp(
-        flag=metavar if is_positional else "--" + field.name.replace("_", "-"),
+        flag=metavar if is_positional else f"--{name}",
         metavar="" if kind is bool else metavar,
         choices=choices,
         text=(shown and shown.help) or text,
         default=default,
         group=_ARGUMENTS if is_positional else owner.__dict__.get("heading", usual),
         is_positional=is_positional,
+        negation=f"--no-{name}" if has_pair else "",
     )
 
 
@@ -164,9 +179,8 @@ def _default(field: Field[Any], spec: PrimitiveConstructorSpec[Any] | None) -> s
 
 def _lines(option: OptionHelp, width: int) -> list[str]:
     """Return the lines of an option. The description begins on the first line if the option is short enough."""
-    head = " " * _INDENT + (
-        option.flag if option.is_positional else f"{option.flag} {option.metavar}".rstrip()
-    )
+    flags = ", ".join(filter(None, (option.flag, option.negation)))
+    head = " " * _INDENT + (option.flag if option.is_positional else f"{flags} {option.metavar}".rstrip())
     default = f"({option.default.strip('()')})" if option.default and not option.is_positional else ""
     space = " " * _MOST_INDENT
     text = textwrap.wrap(f"{option.text} {default}".strip(), width - _MOST_INDENT) or [""]

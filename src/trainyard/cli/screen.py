@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
+import tyro
 from rich.console import Console, RenderableType
 
 from trainyard.cli.outputs import writing
@@ -28,7 +29,7 @@ class Common:
     """Options that every verb has."""
 
     heading = "output"
-    json: bool = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print one JSON document instead of text."""
 
 

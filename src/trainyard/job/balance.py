@@ -11,6 +11,7 @@ from trainyard.job.tables import OpTable
 from trainyard.program.blocks import Block, blocks
 from trainyard.program.flops import node_flops
 from trainyard.program.program import Program
+from trainyard.reading.arguments import WrongValueError
 
 
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
@@ -30,7 +31,7 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there are fewer elements than parts.
 
     Examples
@@ -42,7 +43,7 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     """
     count = len(costs)
     if not 1 <= num_parts <= count:
-        raise ValueError(
+        raise WrongValueError(
             f"{count} elements cannot be cut into {num_parts} parts; at least 1 and at most {count}"
         )
     before = list(accumulate(map(float, costs), initial=0.0))

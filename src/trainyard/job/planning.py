@@ -25,7 +25,7 @@ from trainyard.program.model import Model
 from trainyard.program.tracing.conversions import HALF
 from trainyard.progress import Progress, no_progress
 from trainyard.reading import listed
-from trainyard.reading.arguments import name_list
+from trainyard.reading.arguments import WrongValueError, name_list, require_type
 from trainyard.shown import ShownOnPage
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
@@ -107,15 +107,18 @@ def load_model(spec: str, rows: int | None = None) -> Model:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there is no such model or file, or ``rows`` is given for a Python file (its batch says how many).
     """
+    require_type("spec", spec, str, "the name of a model, or a path, as a string")
     if not is_file(spec):
         with torch.device("meta"):
             return build(spec, rows)
     model = load_model_file(Path(spec))
     if rows is not None:
-        raise ValueError(f"{spec} gives its own batch; change its rows there, and leave the {rows} rows out")
+        raise WrongValueError(
+            f"{spec} gives its own batch; change its rows there, and leave the {rows} rows out"
+        )
     return replace(model, name=spec)
 
 
@@ -311,7 +314,7 @@ def compare(
     ------
     WrongTypeError
         If an argument is of another type, such as one string instead of a list of strategies.
-    ValueError
+    WrongValueError
         If a strategy is unknown.
     """
     require_model(model)

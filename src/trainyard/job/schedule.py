@@ -28,6 +28,7 @@ from typing import Literal, cast, get_args
 
 from trainyard.errors import TrainyardError
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 
 Kind = Literal["F", "B", "I", "W", "U"]
 """F forward; B full backward (gradients of inputs and weights); I only those of inputs; W of weights; U update."""
@@ -73,7 +74,7 @@ class Action:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On an unknown kind or a negative index.
     """
 
@@ -83,10 +84,10 @@ class Action:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of action {self.kind!r}; known: {', '.join(KINDS)}")
+            raise WrongValueError(f"unknown kind of action {self.kind!r}; known: {', '.join(KINDS)}")
         is_update = self.kind == "U"
         if self.stage < 0 or (self.microbatch < 0) != is_update:
-            raise ValueError(
+            raise WrongValueError(
                 f"stage and microbatch count from 0, and an update has no microbatch; got {self.kind} with "
                 f"{self.stage} and {self.microbatch}"
             )
@@ -100,12 +101,12 @@ def parse_action(text: str) -> Action:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         When `text` is not a stage, one of the letters F, B, I, W and a microbatch, nor a stage and U.
     """
     match = _ACTION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(
+        raise WrongValueError(
             f"{shown(text)} is not an action; write stage, kind ({', '.join(PASSES)}), microbatch, as in '0F3', or a "
             "stage and U, as in '0U'"
         )
@@ -128,7 +129,7 @@ class Schedule:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On an empty name or one with spaces, or a count below 1. Whether the actions make sense is for
         `check`.
     """
@@ -140,14 +141,14 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not self.name or self.name.split() != [self.name]:
-            raise ValueError(f"a schedule's name is one word, got {self.name!r}")
+            raise WrongValueError(f"a schedule's name is one word, got {self.name!r}")
         for what, count in (
             ("stages", self.num_stages),
             ("microbatches", self.num_microbatches),
             ("ranks", len(self.actions)),
         ):
             if count < 1:
-                raise ValueError(f"a schedule has at least one of its {what}, got {count}")
+                raise WrongValueError(f"a schedule has at least one of its {what}, got {count}")
 
     @property
     def num_ranks(self) -> int:
@@ -159,11 +160,11 @@ class Schedule:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             When there is no such rank.
         """
         if not 0 <= rank < self.num_ranks:
-            raise ValueError(f"no rank {rank}; schedule {self.name} has ranks 0 to {self.num_ranks - 1}")
+            raise WrongValueError(f"no rank {rank}; schedule {self.name} has ranks 0 to {self.num_ranks - 1}")
         return tuple(sorted({action.stage for action in self.actions[rank]}))
 
     def ranks_of(self, stage: int) -> tuple[int, ...]:
@@ -171,11 +172,13 @@ class Schedule:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             When no rank has an action of that stage.
         """
         if stage not in self._ranks_of:
-            raise ValueError(f"no rank runs stage {stage}; schedule {self.name} has {self.num_stages} stages")
+            raise WrongValueError(
+                f"no rank runs stage {stage}; schedule {self.name} has {self.num_stages} stages"
+            )
         return self._ranks_of[stage]
 
     def rank_of(self, stage: int, microbatch: int) -> int:
@@ -183,14 +186,16 @@ class Schedule:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             When no rank has an action of that stage, or none of that microbatch.
         """
         ranks = self.ranks_of(stage)
         if len(ranks) == 1:
             return ranks[0]
         if (stage, microbatch) not in self._replica_of:
-            raise ValueError(f"no rank runs microbatch {microbatch} in stage {stage} of schedule {self.name}")
+            raise WrongValueError(
+                f"no rank runs microbatch {microbatch} in stage {stage} of schedule {self.name}"
+            )
         return self._replica_of[stage, microbatch]
 
     def ranks_with(self, stages: Iterable[int]) -> tuple[int, ...]:
@@ -235,22 +240,22 @@ def parse_schedule(text: str) -> Schedule:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On text of another form. The actions are read, not checked: see `check`.
     """
     # Words have spaces or ends of lines between them.
     if text.count(" ") + text.count("\n") > 2 * MOST_ACTIONS:
-        raise ValueError(f"a schedule has at most {MOST_ACTIONS:,} actions, and this has more words")
+        raise WrongValueError(f"a schedule has at most {MOST_ACTIONS:,} actions, and this has more words")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     match = _HEADER.fullmatch(lines[0]) if lines else None
     if match is None:
-        raise ValueError(
+        raise WrongValueError(
             f"a schedule's first line is 'NAME stages=N microbatches=N', got {shown(lines[0] if lines else '')}"
         )
     actions = []
     for rank, line in enumerate(lines[1:]):
         label, colon, rest = line.partition(":")
         if not colon or label != str(rank):
-            raise ValueError(f"expected the line of rank {rank}, '{rank}: ACTIONS', got {shown(line)}")
+            raise WrongValueError(f"expected the line of rank {rank}, '{rank}: ACTIONS', got {shown(line)}")
         actions.append(tuple(parse_action(word) for word in rest.split()))
     return Schedule(match[1], int(match[2]), int(match[3]), tuple(actions))

@@ -14,10 +14,12 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.optimizer.groups import check_patterns
 from trainyard.job.optimizer.probe import probe
 from trainyard.job.plan import PlanError, Statistics
+from trainyard.job.plan.plan import DTYPES, STATISTICS
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.program import Program
+from trainyard.reading.arguments import WrongValueError
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,9 @@ class Task:
     _programs: dict[int, Program] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        for name, known in (("dtype", DTYPES), ("statistics", STATISTICS)):
+            if getattr(self, name) not in known:
+                raise WrongValueError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}")
         optimizer = self.optimizer
         if optimizer.make is not None and optimizer.traits is None:
             traits = probe(optimizer.make, trained_shapes(self.model.module))
@@ -90,7 +95,7 @@ class Task:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             If one does not.
         """
         check_patterns(self.optimizer, trained_shapes(self.model.module))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,23 @@ from torch import Tensor
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.local import cluster_of_profile, local_profile
+from trainyard.job.arguments import require_model, require_plan, require_strategies
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DoesNotFitError, Plan
+from trainyard.job.plan import DoesNotFitError, Plan, parse_plan
 from trainyard.job.planning import Planned
 from trainyard.job.planning import plan as make_plan
-from trainyard.job.run.checkpoint.folders import read_whole
-from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
+from trainyard.job.run.checkpoint.weights import load_weights
 from trainyard.job.run.config import InitFrom, ModelSource, StepMetrics, TrainConfig, TrainResult
 from trainyard.job.run.processes.evaluations import with_values
+from trainyard.job.run.processes.launchers import is_launched, join_launcher
+from trainyard.job.run.processes.rendezvous import agreed
 from trainyard.job.run.step.data_source import Source
 from trainyard.job.run.step.evaluation import Evaluation, evaluate_batches, evaluation_batches
 from trainyard.job.run.step.initial import initial_values
 from trainyard.job.run.train import Run
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
+from trainyard.reading.arguments import WrongTypeError, WrongValueError, described, require_type
 
 __all__ = ["StopTraining", "Trainer"]
 
@@ -44,7 +49,8 @@ class Trainer:
     ...     print(step.step, step.losses)
 
     The processes of the run go on while the body of the loop works. When the loop is left, the run ends after the step
-    that they do, with a checkpoint if there is a folder of checkpoints.
+    that they do, with a checkpoint if there is a folder of checkpoints. The module of a `Model` has its trained values
+    after the run in either case.
 
     Parameters
     ----------
@@ -53,7 +59,8 @@ class Trainer:
     steps : of the whole run.
     optimizer : how parameters are updated; by default AdamW.
     cluster : to plan for, as `plan` takes it; its devices are processes here. By default this machine.
-    processes : of this machine; by default one, or one for each core, whichever is predicted to be faster.
+    processes : of this machine; by default one, or one for each core, whichever is predicted to be faster. Under a
+        launcher every process that it started is one.
     plan : made before; then nothing is planned.
     strategies, dtype : as `plan` takes them.
     evaluate : on a held-out set: an `Evaluation`, or its data alone, which is then evaluated after the last step.
@@ -68,9 +75,9 @@ class Trainer:
 
     Raises
     ------
-    TypeError
-        If an option has no field of that name.
-    ValueError
+    WrongTypeError
+        If an argument is of another type, or an option has no field of that name.
+    WrongValueError
         If several of ``cluster``, ``processes`` and ``plan`` are given, or an option has a value that is not allowed.
     """
 
@@ -96,21 +103,25 @@ class Trainer:
             n for n, v in (("cluster", cluster), ("processes", processes), ("plan", plan)) if v is not None
         ]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} each say where the run takes place; give one of them")
+            raise WrongValueError(
+                f"{' and '.join(given)} each say where the run takes place; give one of them"
+            )
+        _check_arguments(model, processes, plan, strategies, options)
         if evaluate is not None and not isinstance(evaluate, Evaluation):
             evaluate = Evaluation(evaluate)
-        self._model, self._data, self._callbacks = model, data, tuple(callbacks)
+        self._model, self._data, self._callbacks = model, data, _functions(callbacks)
         self._cluster, self._processes, self._given_plan = cluster, processes, plan
         self._strategies, self._dtype = strategies, dtype
         self.config = TrainConfig(
             steps,
-            optimizer or OptimizerConfig(),
+            OptimizerConfig() if optimizer is None else optimizer,
             None if checkpoint is None else Path(checkpoint),
             evaluate=evaluate,
             init_from=_init_from(init_from),
             **options,
         )
         self.result: TrainResult | None = None
+        self._run: Run | None = None
 
     @cached_property
     def plan(self) -> Plan:
@@ -120,13 +131,23 @@ class Trainer:
         ------
         PlanError
             If there is none, or none that fits.
+        WrongValueError
+            If a launcher's variables do not say which rank this process is.
         """
         if self._given_plan is not None:
             return self._given_plan
+        join_launcher()
+        if is_launched():
+            return parse_plan(agreed("plan", lambda: self._best_plan().to_text()))
+        return self._best_plan()
+
+    def _best_plan(self) -> Plan:
+        """Plan for the cluster, or for each number of processes of this machine that is in question."""
         if self._cluster is not None:
             return self._plan(self._cluster).plan
         profile = local_profile()
         counts = sorted({1, profile.num_cores}) if self._processes is None else [self._processes]
+        counts = [int(os.environ["WORLD_SIZE"])] if is_launched() and self._processes is None else counts
         found = []
         for count in counts:
             try:
@@ -166,8 +187,8 @@ class Trainer:
         is_stopped = False
         if self.result is not None and self.result.checkpoint is not None:
             self.config = replace(self.config, resume=True)
-        run = Run(self._model, self.plan, self._data, self.config)
-        steps = run.steps()
+        run = Run(self._model, self.plan, self._data, self.config, module=self._built.module)
+        steps, self._run = run.steps(), run
         try:
             for step in steps:
                 for callback in self._callbacks:
@@ -179,11 +200,15 @@ class Trainer:
                     break
                 yield step
         finally:
-            steps.close()
-            self.result = run.result()
+            try:
+                steps.close()
+            finally:
+                self.result = run.result()
 
     def evaluate(self, data: Source | Evaluation) -> dict[str, float]:
-        """Return loss and metrics of the trained model on a held-out set, computed in this process.
+        """Return loss and metrics of the trained model on a held-out set, computed on the CPU of this process.
+
+        The weights are those after the last step; after a run that failed, those of its last checkpoint.
 
         Parameters
         ----------
@@ -191,27 +216,55 @@ class Trainer:
 
         Raises
         ------
-        ValueError
-            If there is no checkpoint of the trained model.
+        WrongValueError
+            If nothing was trained, or a run failed before its first checkpoint.
         """
-        checkpoint = None if self.result is None else self.result.checkpoint
-        if checkpoint is None:
-            raise ValueError(
-                "there is no checkpoint to evaluate; give the trainer checkpoint=FOLDER, and train"
+        if self._run is None or self.result is None:
+            raise WrongValueError(
+                "nothing is trained yet, so there is nothing to evaluate; call train() first"
             )
+        if not self._run.has_trained:
+            if self.result.checkpoint is None:
+                raise WrongValueError(
+                    "the run failed, and there is no checkpoint of it to evaluate; give the trainer checkpoint=FOLDER"
+                )
+            load_weights(self._built.module, self.result.checkpoint)
         evaluation = (data if isinstance(data, Evaluation) else Evaluation(data)).opened()
-        values = {
-            f"{field}/{path}": value
-            for field in (PARAMS, BUFFERS)
-            for path, value in read_whole(checkpoint, field).items()
-        }
-        initial = initial_values(self._built, self.config.seed)
-        model = with_values(self._built, values, initial, torch.device("cpu"))
-        rows = batch_rows(self._built.batch, self._built.whole)
-        batches = evaluation_batches(evaluation.data, rows)
-        return evaluate_batches(model, batches, evaluation, torch.device("cpu"), self.plan.dtype).means(
-            evaluation
+        cpu = torch.device("cpu")
+        model = with_values(self._built, {}, initial_values(self._built, self.config.seed), cpu)
+        batches = evaluation_batches(evaluation.data, batch_rows(self._built.batch, self._built.whole))
+        return evaluate_batches(model, batches, evaluation, cpu, self.plan.dtype).means(evaluation)
+
+
+def _check_arguments(
+    model: object,
+    processes: object,
+    plan: object,
+    strategies: object,
+    options: Mapping[str, Any],
+) -> None:
+    """Refuse an argument of another type by its name; `TrainConfig` checks those that it takes."""
+    require_model(model, may_be_function=True)
+    require_type("processes", processes, (int, type(None)), "a whole number, or None")
+    if plan is not None:
+        require_plan(plan)
+    require_strategies(strategies)
+    known = [each.name for each in fields(TrainConfig)]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            advice = f"the nearest name is {near[0]}" if near else f"there are {', '.join(known)}"
+            raise WrongTypeError(f"Trainer has no option {name}; {advice}")
+
+
+def _functions(callbacks: Any) -> tuple[Callable[[StepMetrics], None], ...]:
+    functions = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    if not isinstance(callbacks, Iterable) or not all(map(callable, functions)):
+        wrong = next((each for each in functions if not callable(each)), callbacks)
+        raise WrongTypeError(
+            f"callbacks has {described(wrong)}; allowed is a list of functions, such as [print]"
         )
+    return functions
 
 
 def _init_from(given: InitFrom | Mapping[str, Tensor] | Path | str | None) -> InitFrom | None:

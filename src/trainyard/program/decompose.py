@@ -63,6 +63,8 @@ def _nll_loss_backward(
     if reduction == _SUM:
         return NotImplemented
     share = (grad / count).to(grad.dtype)
+    # The kernel does not read the count of a sum, and refuses one of another type than the scores.
+    count = count.to(scores.dtype)
     return aten.nll_loss_backward.default(share, scores, target, weight, _SUM, ignore_index, count)
 
 

@@ -16,6 +16,7 @@ from trainyard.program.algebra.notation import OpAxes
 from trainyard.program.algebra.rules import declare
 from trainyard.program.model import CaptureError
 from trainyard.program.program import tensors_of
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = ["check_declared_rows", "rows"]
 
@@ -52,7 +53,7 @@ def rows(
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If it is no such op, or has no argument or result of that name or position.
 
     Examples
@@ -99,19 +100,19 @@ def _overload(op: Any) -> Any:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there is no such.
     """
     target = getattr(op, "_opoverload", op)
     if isinstance(target, torch._ops.OpOverloadPacket) and len(target.overloads()) == 1:
         target = getattr(target, target.overloads()[0])
     if not isinstance(target, torch._ops.OpOverload) or target.namespace in ("aten", "prims", "trainyard"):
-        raise ValueError(
+        raise WrongValueError(
             f"rows are declared of an op of one's own; given {op}. Allowed is what torch.library.custom_op returns, or "
             "an op such as torch.ops.mine.swish with one overload. The rows of PyTorch's own ops are known"
         )
     if target._schema.is_mutable:
-        raise ValueError(
+        raise WrongValueError(
             f"{target} writes to its arguments, so nothing can be said of its rows. Return new tensors, with "
             "mutates_args=()"
         )
@@ -121,7 +122,7 @@ def _overload(op: Any) -> Any:
 def _refuse_unknown(target: Any, what: str, given: Collection[Any], allowed: Iterable[Any]) -> None:
     known = list(allowed)
     if isinstance(given, str) or not all(each in known for each in given):
-        raise ValueError(f"{what}={given!r} of {target} must be a list of some of {known}")
+        raise WrongValueError(f"{what}={given!r} of {target} must be a list of some of {known}")
 
 
 @dataclass(frozen=True)

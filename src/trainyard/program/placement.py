@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 
 Reduction = Literal["sum", "avg", "max", "min"]
 
@@ -59,7 +60,7 @@ def parse_placement(text: str) -> Placement:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On any other text.
     """
     if text == "R":
@@ -68,7 +69,7 @@ def parse_placement(text: str) -> Placement:
         return Shard(int(match[1]), int(match[2] or 1))
     if match := re.fullmatch(r"P(avg|max|min)?", text):
         return Partial(match[1] or "sum")  # type: ignore[arg-type]
-    raise ValueError(
+    raise WrongValueError(
         f"{shown(text)} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
         "dimension 0 sharded), or P (partial sums; Pavg, Pmax, Pmin for other reductions)"
     )
@@ -99,13 +100,13 @@ def parse_op_choice(text: str) -> OpChoice:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On any other text.
     """
     sides = [tuple(map(parse_placement, side.split())) for side in text.split("->")]
     moved_to = sides[2] if len(sides) == 3 else ()
     if len(sides) not in (2, 3) or len(moved_to) != len(sides) - 2 or (moved_to and len(sides[1]) != 1):
-        raise ValueError(
+        raise WrongValueError(
             f"{shown(text)} is no choice of an op; write the placements of its operands, an arrow, and those of its "
             "results, such as S1 S0 -> P; where there is one result, a second arrow and the placement to which it is "
             "moved may follow, such as S1 S0 -> P -> R"
@@ -135,18 +136,18 @@ def local_shape(shape: tuple[int, ...], placement: Placement, divisor: Divisor) 
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If the dimension does not divide evenly, or there is none.
     """
     if not isinstance(placement, Shard):
         return tuple(shape)
     if placement.dim >= len(shape):
-        raise ValueError(
+        raise WrongValueError(
             f"shape {tuple(shape)} has no dimension {placement.dim} to be divided as {placement}"
         )
     size, blocks = shape[placement.dim], placement.blocks
     if size % (blocks * divisor):
-        raise ValueError(
+        raise WrongValueError(
             f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {divisor}"
         )
     return (*shape[: placement.dim], size // divisor, *shape[placement.dim + 1 :])

@@ -36,6 +36,7 @@ from trainyard.program.placement import (
     Share,
 )
 from trainyard.program.program import Program, output_args, tensors_of
+from trainyard.reading.arguments import WrongValueError
 
 aten = torch.ops.aten
 
@@ -154,7 +155,7 @@ def propagate(
         If ``wanted`` names nothing of the program.
     ChoiceError
         If there is no op to a choice, or it cannot run so.
-    ValueError
+    WrongValueError
         If a wanted placement does not divide the tensor evenly.
     """
     result = Assignment(axis, program, given_choices(program, axis.name, axis.size, choices))
@@ -219,12 +220,12 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
             )
         if isinstance(placement, Shard):
             if not isinstance(node.meta["val"], torch.Tensor):
-                raise ValueError(
+                raise WrongValueError(
                     f"{name} has several results; say how those of them lie that its getitem take"
                 )
             shape = node.meta["val"].shape
             if placement.dim >= len(shape) or shape[placement.dim] % (placement.blocks * result.axis.size):
-                raise ValueError(
+                raise WrongValueError(
                     f"{name} of shape {tuple(shape)} cannot lie as {placement} on the {result.axis.size} ranks of axis "
                     f"{result.axis.name!r}: the dimension must divide by {placement.blocks * result.axis.size}"
                 )

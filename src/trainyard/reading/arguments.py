@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.errors import TrainyardError
 
-__all__ = ["WrongTypeError", "joined_names", "name_list", "require_type"]
+__all__ = [
+    "WrongTypeError",
+    "WrongValueError",
+    "described",
+    "joined_names",
+    "name_list",
+    "require_field_types",
+    "require_type",
+]
 
 
 class WrongTypeError(TrainyardError, TypeError):
     """An argument of a wrong type; the message names the parameter and what is allowed."""
+
+
+class WrongValueError(TrainyardError, ValueError):
+    """An argument with a value that is not allowed; the message names the value and what is allowed."""
+
+
+_FIELD_TYPES: Mapping[str, tuple[type, str]] = MappingProxyType(
+    {
+        "int": (Integral, "a whole number"),
+        "float": (Real, "a number"),
+        "bool": (bool, "True or False"),
+        "str": (str, "text"),
+        "Path": (Path, "a pathlib.Path"),
+        "None": (type(None), "None"),
+    }
+)
+"""Types that the annotation of a field may name, and what is allowed there, in words."""
+
+
+def require_field_types(options: Any) -> None:
+    """Refuse a field of a dataclass whose value is not of the type that its annotation names.
+
+    Annotations that name another type than those of `_FIELD_TYPES` are not looked at.
+
+    Raises
+    ------
+    WrongTypeError
+        If a field has a value of another type; the message names the field.
+    """
+    for each in fields(options):
+        kinds = [_FIELD_TYPES.get(name) for name in str(each.type).split(" | ")]
+        allowed = [kind for kind in kinds if kind is not None]
+        if len(allowed) < len(kinds):
+            continue
+        given = getattr(options, each.name)
+        # True is a whole number to Python.
+        is_flag = isinstance(given, bool) and not any(kind is bool for kind, _ in allowed)
+        if is_flag or not isinstance(given, tuple(kind for kind, _ in allowed)):
+            words = " or ".join(said for _, said in allowed)
+            raise WrongTypeError(f"{each.name} is {described(given)}; allowed is {words}")
 
 
 def require_type(name: str, given: object, allowed: type | tuple[type, ...], advice: str) -> None:
@@ -28,7 +80,7 @@ def require_type(name: str, given: object, allowed: type | tuple[type, ...], adv
         If the argument is an instance of none of the types.
     """
     if not isinstance(given, allowed):
-        raise WrongTypeError(f"{name} is {_described(given)}; allowed is {advice}")
+        raise WrongTypeError(f"{name} is {described(given)}; allowed is {advice}")
 
 
 def name_list(name: str, given: Any) -> tuple[str, ...]:
@@ -67,8 +119,8 @@ def joined_names(name: str, given: str | Sequence[str], error: type[Exception]) 
     return ",".join(names)
 
 
-def _described(given: object) -> str:
-    """A value with its type, shortened."""
+def described(given: object) -> str:
+    """Return the type of a value in words, or a string itself, shortened."""
     if isinstance(given, str):
         return f"the string {given[:60]!r}"
     if given is None:

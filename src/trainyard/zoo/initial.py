@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.program.random.dropout_op import in_threads, position_strides, runs, stream_key
+from trainyard.reading.arguments import WrongValueError
 
 
 def initial_value(module: nn.Module, name: str, seed: int, part: Sequence[slice] | None = None) -> Tensor:
@@ -34,7 +35,7 @@ def initial_value(module: nn.Module, name: str, seed: int, part: Sequence[slice]
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If the model has no such entry, or it is a buffer whose value is not known.
     """
     path, _, leaf = name.rpartition(".")
@@ -78,7 +79,7 @@ def normal(shape: Sequence[int], bounds: Sequence[tuple[int, int]], key: int) ->
 def _entry(module: nn.Module, name: str) -> Tensor:
     found = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     if name not in found:
-        raise ValueError(
+        raise WrongValueError(
             f"{type(module).__name__} has no parameter or buffer {name!r}; it has {', '.join(found)}"
         )
     return found[name]
@@ -97,7 +98,7 @@ def _buffer(owner: nn.Module, name: str, value: Tensor, part: list[slice]) -> Te
         whole = make(value.shape, dtype=torch.float32 if value.is_floating_point() else value.dtype)
         return whole[tuple(part)].clone()
     if value.device.type == "meta":
-        raise ValueError(
+        raise WrongValueError(
             f"the initial value of buffer {name!r} ({type(owner).__name__}) is not known, because the model "
             "was built without data; compute it in forward, or build the model on the CPU"
         )

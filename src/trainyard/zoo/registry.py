@@ -10,6 +10,7 @@ from typing import Any
 
 from trainyard.program.model import Model
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 from trainyard.reading.limits import MOST_ROWS
 from trainyard.user_file import is_config
 from trainyard.zoo import bert, decoder, dlrm, gemma, gpt, llama, lstm, moe, resnet, vgg
@@ -229,7 +230,7 @@ def config_of(name: str) -> Any:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If the name is unknown, or a file cannot be read.
     """
     return _entry(name).config
@@ -247,14 +248,14 @@ def build(name: str, batch_rows: int | None = None) -> Model:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If the name is unknown (the message lists the known ones, close ones first), a file cannot be read, or there are
         no rows.
     """
     entry = _entry(name)
     rows = entry.rows if batch_rows is None else batch_rows
     if not 1 <= rows <= MOST_ROWS:
-        raise ValueError(f"a batch of {name} has from 1 to {MOST_ROWS:,} rows; given batch_rows={rows}")
+        raise WrongValueError(f"a batch of {name} has from 1 to {MOST_ROWS:,} rows; given batch_rows={rows}")
     return entry.builder(name, entry.config, rows)
 
 
@@ -265,4 +266,4 @@ def _entry(name: str) -> Entry:
         return _decoder(read_config(Path(name)))
     close = difflib.get_close_matches(name, ENTRIES, n=5, cutoff=0.4)
     others = [n for n in ENTRIES if n not in close]
-    raise ValueError(f"unknown model {shown(name)}; known: {', '.join([*close, *others])}")
+    raise WrongValueError(f"unknown model {shown(name)}; known: {', '.join([*close, *others])}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from trainyard.program.model import Model
+from trainyard.reading.arguments import WrongValueError
 from trainyard.user_file import user_module
 
 _ADVICE = "it must define `def model():` that returns a trainyard Model or a tuple (module, loss, batch)"
@@ -23,13 +24,13 @@ def load_model_file(path: str | Path) -> Model:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If there is no such file, it has no function ``model``, or that returns something else.
     """
     with user_module(path, _ADVICE) as loaded:
         function = getattr(loaded, "model", None)
         if not callable(function):
-            raise ValueError(f"{path} has no function `model`; {_ADVICE}")
+            raise WrongValueError(f"{path} has no function `model`; {_ADVICE}")
         result, whole = function(), tuple(getattr(loaded, "whole", ()))
     if isinstance(result, Model):
         return replace(result, whole=whole) if whole else result
@@ -40,4 +41,4 @@ def load_model_file(path: str | Path) -> Model:
     described = type(result).__name__
     if isinstance(result, tuple):
         described = f"({', '.join(type(r).__name__ for r in result)})"
-    raise ValueError(f"`model` of {path} returned {described}; {_ADVICE}")
+    raise WrongValueError(f"`model` of {path} returned {described}; {_ADVICE}")

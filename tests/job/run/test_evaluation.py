@@ -17,6 +17,7 @@ from one_rank import ROWS
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from trainyard.errors import TrainyardError
 from trainyard.job.run.best import EarlyStop, KeepBest
 from trainyard.job.run.checkpoint.folders import read_whole
 from trainyard.job.run.checkpoint.saved import complete_steps
@@ -120,6 +121,8 @@ def test_a_held_out_set_that_cannot_be_read_again_or_is_empty_is_refused() -> No
         evaluation_batches(iter((1, 2)), ROWS)
     with pytest.raises(DataError, match="held-out set has no rows"):
         one_rank.run(None, 1, evaluate=Evaluation([]))
+    with pytest.raises(TrainyardError, match="is a str; a batch holds tensors only"):
+        one_rank.run(None, 10**6, evaluate=Evaluation("abcd"))
 
 
 def history_of(*losses: float) -> list[tuple[int, dict[str, float]]]:
@@ -157,6 +160,36 @@ def test_an_early_stop_holds_for_a_resumed_run_and_the_best_checkpoints_stay(tmp
     assert not none
     assert ready.notes == (more[-1].note,)
     assert steps[0].evaluation["worse"] < steps[1].evaluation["worse"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"early_stop": EarlyStop("f1")}, {"keep_best": KeepBest("f1"), "checkpoint_every": 0}]
+)
+def test_a_metric_that_no_evaluation_gives_is_refused_before_the_first_step(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    batches = []
+
+    def metrics(module: nn.Module, batch: Any) -> dict[str, float]:
+        batches.append(len(batch["x"]))
+        return {"accuracy": 1.0}
+
+    evaluation = Evaluation(Rows(HELD_OUT), 1, metrics, worse_and_worse)
+    with pytest.raises(TrainyardError, match=r"no metric .f1.; it has loss, accuracy, worse\. Give one"):
+        one_rank.run(tmp_path, 3, evaluate=evaluation, **options)
+    assert batches == [ROWS]
+    assert not complete_steps(tmp_path)
+
+
+def test_what_is_made_of_means_is_not_asked_for_early_without_need() -> None:
+    numbers = iter((3, 3))
+
+    def later(means: Mapping[str, float]) -> dict[str, float]:
+        return {"rest": float(next(numbers))}
+
+    evaluation = Evaluation(Rows(HELD_OUT), 1, from_means=later)
+    _, steps = one_rank.run(None, 2, evaluate=evaluation, early_stop=EarlyStop())
+    assert [step.evaluation["rest"] for step in steps] == [3.0, 3.0]
 
 
 def worse_and_worse(means: Mapping[str, float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from torch import nn
 
 SCRIPT = """
 import sys
+from dataclasses import replace
 import torch
 from torch import nn
 import trainyard as ty
@@ -36,8 +37,13 @@ model = ty.Model("net", Net(), loss, data(0))
 plan = ty.plan(model, "1x2xA100-80G", "data_parallel").plan
 config = ty.TrainConfig(steps=3, optimizer=ty.OptimizerConfig("sgd", lr=0.1))
 
-def train():
-    result = ty.train(model, plan, ty.FunctionData(data), config)
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return map(data, range(3))
+
+def train(source=ty.FunctionData(data)):
+    torch.manual_seed(0)
+    result = ty.train(replace(model, module=Net()), plan, source, config)
     return [next(iter(metrics.losses.values())) for metrics in result.metrics]
 """
 ADVICE = 'put what a script does under `if __name__ == "__main__":`'
@@ -75,11 +81,16 @@ try:
 except TypeError as error:
     print(error)
 """
-    done = run(tmp_path, f"print(train())\n{without_cloudpickle}")
+    of_workers = "print(train(torch.utils.data.DataLoader(Stream(), None, num_workers=1)))"
+    done = run(tmp_path, f"print(train())\n{of_workers}\n{without_cloudpickle}")
     assert done.returncode == 0, done.stderr
-    first, losses, refusal = done.stdout.splitlines()
+    first, *losses, refusal = done.stdout.splitlines()
     assert first == "script runs"  # once: no process runs the script again
-    assert [float(loss) for loss in losses.strip("[]").split(",")] == pytest.approx(plain_losses(), rel=1e-5)
+    for each in losses:
+        assert [float(loss) for loss in each.strip("[]").split(",")] == pytest.approx(
+            plain_losses(), rel=1e-5
+        )
+    assert len(losses) == 2
     assert "pip install cloudpickle" in refusal
     assert ADVICE in refusal
 

@@ -208,6 +208,38 @@ def test_everything_is_traced_in_its_own_type_where_no_other_is_asked_for() -> N
     torch.testing.assert_close(found["grad:first.weight"], model.module.first.weight.grad)
 
 
+TARGET = torch.tensor([0, 5, -100, 3])
+SHARE = torch.linspace(0.1, 0.8, 8)
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross entropy": lambda y, x: F.cross_entropy(y, TARGET),
+    "its sum": lambda y, x: F.cross_entropy(y, TARGET, reduction="sum"),
+    "with weights": lambda y, x: F.cross_entropy(y, TARGET, SHARE.to(y.dtype), label_smoothing=0.1),
+    "of probabilities": lambda y, x: F.cross_entropy(y, x.softmax(-1)),
+    "of a sequence": lambda y, x: F.cross_entropy(y.T[None], TARGET[None]),
+    "negative log likelihood": lambda y, x: F.nll_loss(F.log_softmax(y, -1), TARGET),
+    "squares": lambda y, x: F.mse_loss(y, x),
+    "distances": lambda y, x: F.smooth_l1_loss(y, x) + F.huber_loss(y, x) + F.l1_loss(y, x),
+    "binary": lambda y, x: F.binary_cross_entropy(y.sigmoid(), x.sigmoid()),
+    "binary, of logits": lambda y, x: F.binary_cross_entropy_with_logits(y, x.sigmoid()),
+    "divergence": lambda y, x: F.kl_div(F.log_softmax(y, -1), x.softmax(-1), reduction="batchmean"),
+    "margin": lambda y, x: F.soft_margin_loss(y, x.sign()) + F.triplet_margin_loss(y, x, -x),
+}
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, HALF])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_16_bit_scores_trains_as_in_plain_pytorch(name: str, dtype: torch.dtype) -> None:
+    model = model_of(lambda net, x: LOSSES[name](net.first(x), x), torch.randn(4, 8).bfloat16())
+    model.module.first.bfloat16()
+    found = run(capture(model, dtype=dtype), model)
+    with computed_in(dtype):
+        loss = model.loss(model.module, model.batch)
+        loss.backward()
+    tolerance = {"rtol": 0.02, "atol": 2e-3, "check_dtype": False}
+    torch.testing.assert_close(found["loss:loss"], loss.detach(), **tolerance)
+    torch.testing.assert_close(found["grad:first.weight"], model.module.first.weight.grad, **tolerance)
+
+
 UNLIKE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "addmm": lambda net, x: net.first(x.to(HALF)),
     "mm": lambda net, x: net.first(x) @ net.first.weight.to(HALF),

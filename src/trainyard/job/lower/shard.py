@@ -37,6 +37,7 @@ from trainyard.program.placement import (
 )
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
+from trainyard.reading.arguments import WrongValueError
 
 
 class MovedOrderError(TrainyardError, ValueError):
@@ -304,7 +305,7 @@ class _Emitter:
             whole = self._move(node, source, have, Replicate(), user)
             return self._move(whole, source, Replicate(), need, user)
         if axis.is_uneven and target in (spmd.all_gather, spmd.reduce_scatter, spmd.all_to_all):
-            raise ValueError(
+            raise WrongValueError(
                 f"{source.name} would have to go from {have} to {need} between ranks that hold unequal shares, where "
                 "rows stay on their rank and only terms of sums are added; leave out placements on this axis, or give "
                 "its ranks equal shares"

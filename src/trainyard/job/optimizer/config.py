@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.job.optimizer.traits import UpdateTraits
+from trainyard.reading.arguments import (
+    WrongTypeError,
+    WrongValueError,
+    name_list,
+    require_field_types,
+    require_type,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -75,10 +83,11 @@ class OptimizerConfig:
     traits: UpdateTraits | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        require_field_types(self)
         if self.make is not None:
             self._check_own()
         elif self.name not in BY_NAME:
-            raise ValueError(
+            raise WrongValueError(
                 f"unknown optimizer {self.name!r}; known: adamw, sgd; any other is given as a class or a function (make)"
             )
         names = (
@@ -93,33 +102,34 @@ class OptimizerConfig:
         )
         for name in names:
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} cannot be negative, got {getattr(self, name):g}")
-        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise ValueError(f"betas are two numbers from 0 to below 1, got {_text(self.betas)}")
+                raise WrongValueError(f"{name} cannot be negative, got {getattr(self, name):g}")
+        require_type("betas", self.betas, (tuple, list), "two numbers from 0 to below 1")
+        if len(self.betas) != 2 or not all(isinstance(b, Real) and 0.0 <= b < 1.0 for b in self.betas):
+            raise WrongValueError(f"betas are two numbers from 0 to below 1, got {self.betas}")
         if not 0.0 <= self.momentum <= 1.0:
-            raise ValueError(f"momentum is from 0 to 1, got {self.momentum:g}")
+            raise WrongValueError(f"momentum is from 0 to 1, got {self.momentum:g}")
         if self.momentum and "momentum" in self.unused_options():
-            raise ValueError(
+            raise WrongValueError(
                 f"momentum {self.momentum} is of sgd, not of {self.name}; leave it out, or take sgd"
             )
         if self.clip_norm and self.clip_value:
-            raise ValueError(
+            raise WrongValueError(
                 f"clip_norm {self.clip_norm:g} and clip_value {self.clip_value:g} both cut the gradient; give one of them"
             )
         if not 0.0 <= self.ema_decay < 1.0:
-            raise ValueError(f"ema_decay is from 0 to below 1, got {self.ema_decay:g}")
+            raise WrongValueError(f"ema_decay is from 0 to below 1, got {self.ema_decay:g}")
         self._check_groups()
         self._check_schedule()
 
     def _check_own(self) -> None:
         if not callable(self.make):
-            raise TypeError(
+            raise WrongTypeError(
                 f"make is a class of optimizers or a function that returns an optimizer of params, got a "
                 f"{type(self.make).__name__}, which has its parameters already; give its class or such a function"
             )
         changed = [f.name for f in fields(self) if f.name in BUILT_IN and getattr(self, f.name) != f.default]
         if changed:
-            raise ValueError(
+            raise WrongValueError(
                 f"{changed[0]} is of adamw and sgd; the optimizer that {name_of(self.make)} makes has its own: say "
                 "it there"
             )
@@ -127,35 +137,38 @@ class OptimizerConfig:
 
     def _check_groups(self) -> None:
         if isinstance(self.no_decay, str):
-            raise TypeError(
+            raise WrongTypeError(
                 f"no_decay is a tuple of patterns, got {self.no_decay!r}; give ({self.no_decay!r},)"
             )
+        name_list("no_decay", self.no_decay)
+        require_type("lr_scale", self.lr_scale, (tuple, list), "pairs of a pattern and a factor")
         for pair in self.lr_scale:
-            if isinstance(pair, str) or len(pair) != 2 or not pair[1] >= 0:
-                raise ValueError(
+            is_pair = isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)
+            if not (is_pair and isinstance(pair[1], Real) and pair[1] >= 0):
+                raise WrongValueError(
                     f"lr_scale has pairs of a pattern and a factor from 0, such as ('head.**', 10.0); got {pair}"
                 )
 
     def _check_schedule(self) -> None:
         known = get_args(LrSchedule)
         if not callable(self.lr_schedule) and self.lr_schedule not in known:
-            raise ValueError(
+            raise WrongValueError(
                 f"unknown lr_schedule {self.lr_schedule!r}; known: {', '.join(known)}, or a function of the step"
             )
         if not 0.0 <= self.min_lr_factor <= 1.0:
-            raise ValueError(f"min_lr_factor is from 0 to 1, got {self.min_lr_factor:g}")
+            raise WrongValueError(f"min_lr_factor is from 0 to 1, got {self.min_lr_factor:g}")
         if self.decay_steps and self.lr_schedule != "wsd":
-            raise ValueError(
+            raise WrongValueError(
                 f"decay_steps {self.decay_steps} are of wsd; leave them out, or take lr_schedule wsd"
             )
         for name in ("min_lr_factor", "lr_steps"):
             if getattr(self, name) and not self.has_falling_rate:
-                raise ValueError(
+                raise WrongValueError(
                     f"{name} {getattr(self, name):g} is of a rate that falls ({', '.join(_FALLING)}); leave it out, or "
                     "take such an lr_schedule"
                 )
         if self.lr_steps and self.lr_steps < self.warmup_steps + self.decay_steps:
-            raise ValueError(
+            raise WrongValueError(
                 f"the rate has {self.lr_steps} steps (lr_steps), and {self.warmup_steps} of warm-up and "
                 f"{self.decay_steps} of decay are more; give fewer of these, or more steps"
             )
@@ -264,11 +277,11 @@ class OptimizerConfig:
 
         Raises
         ------
-        ValueError
+        WrongValueError
             If nobody has probed it: a task does.
         """
         if self.traits is None:
-            raise ValueError(
+            raise WrongValueError(
                 "it is not known how this optimizer updates; take the optimizer of a Task, which probes it"
             )
         return self.traits

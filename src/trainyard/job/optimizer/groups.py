@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.job.optimizer.config import OptimizerConfig
 from trainyard.program.patterns import is_like
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = ["ParameterGroup", "check_patterns", "group_of"]
 
@@ -44,14 +45,14 @@ def check_patterns(config: OptimizerConfig, shapes: Mapping[str, Sequence[int]])
 
     Raises
     ------
-    ValueError
+    WrongValueError
         Names the pattern, and parameters that the model has.
     """
     for pattern in (*config.no_decay, *(pattern for pattern, _ in config.lr_scale)):
         if not any(_stands_for(pattern, path, len(shape)) for path, shape in shapes.items()):
             names = sorted(shapes)
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            raise ValueError(
+            raise WrongValueError(
                 f"no trained parameter is as the pattern {pattern!r} has it; the model has "
                 f"{', '.join(names[:_MOST_NAMED])}{more}. `*` is any text between two dots, `**` any number of parts, as "
                 "in '**.bias', and 1d all with fewer than two dimensions"

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainyard.errors import TrainyardError
 from trainyard.job.optimizer.config import OptimizerFactory, name_of
 from trainyard.reading import listed
+from trainyard.reading.arguments import WrongTypeError
 
 __all__ = ["GROUP", "Optimizers", "OwnOptimizerError", "Piece", "make_optimizer"]
 
 
-class OwnOptimizerError(ValueError):
+class OwnOptimizerError(TrainyardError, ValueError):
     """An optimizer that cannot be used here; the message has its name, and says why and what to do."""
 
 
@@ -54,7 +56,7 @@ class Optimizers:
 
     Raises
     ------
-    TypeError
+    WrongTypeError
         If the function returns no optimizer.
     """
 
@@ -63,7 +65,7 @@ class Optimizers:
         self.members = list(made) if isinstance(made, list | tuple) else [made]
         other = next((m for m in self.members if not isinstance(m, torch.optim.Optimizer)), None)
         if not self.members or other is not None:
-            raise TypeError(
+            raise WrongTypeError(
                 f"{name_of(make)}(params) returned a {type(made if other is None else other).__name__}; it has to return "
                 "a torch.optim.Optimizer, or a list of such"
             )
@@ -126,7 +128,7 @@ def make_optimizer(
 
     Raises
     ------
-    TypeError
+    WrongTypeError
         If the function returns no optimizer.
     OwnOptimizerError
         If the optimizers have not all parameters, or one twice.

@@ -17,6 +17,7 @@ from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import parse_op_choice, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.arguments import require_type
 from trainyard.reading.limits import MOST_RANKS, MOST_ROWS
 from trainyard.user_file import is_file
 
@@ -59,14 +60,18 @@ def parse_plan(text: str, source: str | Path = "the plan", *, trains: bool = Tru
             raise PlanError(f"{source}: {error}") from error
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path | str) -> Plan:
     """Read a plan file.
 
     Raises
     ------
     PlanError
         If there is no such file, or it holds no plan.
+    WrongTypeError
+        If the argument is no path.
     """
+    require_type("path", path, (Path, str), "the path of a file")
+    path = Path(path)
     if not path.is_file():
         raise PlanError(f"no plan at {path}; make one with `trainyard plan MODEL --cluster C --save {path}`")
     with raised_as(PlanError):

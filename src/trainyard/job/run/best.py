@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.reading.arguments import WrongValueError, require_field_types
+
 __all__ = ["EarlyStop", "Evaluated", "KeepBest"]
 
 Evaluated = tuple[int, Mapping[str, float]]
@@ -27,24 +29,34 @@ class _ByMetric:
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
+        require_field_types(self)
         if self.mode not in ("min", "max"):
-            raise ValueError(f"unknown mode {self.mode!r}; known: min, max")
+            raise WrongValueError(f"unknown mode {self.mode!r}; known: min, max")
 
     def cost(self, evaluated: Evaluated) -> float:
         """Return the value as a number of which a smaller one is better.
 
         Raises
         ------
-        ValueError
+        WrongValueError
             If the evaluation has no value of this name; the message lists the known ones.
         """
-        values = evaluated[1]
+        self.check_is_in(evaluated[1])
+        value = evaluated[1][self.metric]
+        return math.inf if math.isnan(value) else value if self.mode == "min" else -value
+
+    def check_is_in(self, values: Mapping[str, float]) -> None:
+        """Check that an evaluation has the metric.
+
+        Raises
+        ------
+        WrongValueError
+            If it has not; the message lists the known ones.
+        """
         if self.metric not in values:
-            raise ValueError(
+            raise WrongValueError(
                 f"the evaluation has no metric {self.metric!r}; it has {', '.join(values)}. Give one of these"
             )
-        value = values[self.metric]
-        return math.inf if math.isnan(value) else value if self.mode == "min" else -value
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,9 @@ class KeepBest(_ByMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num < 1:
-            raise ValueError(f"at least one best checkpoint is kept, got num={self.num}; or give no KeepBest")
+            raise WrongValueError(
+                f"at least one best checkpoint is kept, got num={self.num}; or give no KeepBest"
+            )
 
     def steps(self, history: Sequence[Evaluated]) -> list[int]:
         """Return the steps of the best evaluations, the best first; of equal ones the earlier."""
@@ -84,7 +98,7 @@ class EarlyStop(_ByMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.patience < 1 or not self.min_delta >= 0.0:
-            raise ValueError(
+            raise WrongValueError(
                 f"patience is at least 1 and min_delta at least 0, got {self.patience} and {self.min_delta}"
             )
 

@@ -11,12 +11,14 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from trainyard.job.arguments import require_optimizer
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.best import EarlyStop, KeepBest
 from trainyard.job.run.step.data import Data
 from trainyard.job.run.step.evaluation import Evaluation
 from trainyard.program.model import Model
+from trainyard.reading.arguments import WrongValueError, name_list, require_field_types, require_type
 from trainyard.shown import Shown
 
 ModelSource = Callable[[], Model]
@@ -38,6 +40,24 @@ class InitFrom:
 
     weights: Path | Mapping[str, Tensor]
     rename: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_type("weights", self.weights, (Path, Mapping), "a pathlib.Path, or tensors by name")
+        require_type("rename", self.rename, Mapping, "new beginnings of names by the old ones")
+        for part in (part for pair in self.rename.items() for part in pair):
+            require_type("an entry of rename", part, str, "the beginning of a name")
+        # Weights of a file are read one at a time, and are tensors in any case.
+        for value in self.weights.values() if isinstance(self.weights, dict) else ():
+            require_type("an entry of weights", value, Tensor, "a tensor")
+
+
+_PARTS_OF_RUN = (
+    ("evaluate", Evaluation, "an Evaluation, such as Evaluation(dataset)"),
+    ("early_stop", EarlyStop, "an EarlyStop, such as EarlyStop(patience=3)"),
+    ("keep_best", KeepBest, "a KeepBest, such as KeepBest(num=1)"),
+    ("init_from", InitFrom, "an InitFrom, such as InitFrom(Path('weights.safetensors'))"),
+)
+"""Fields of `TrainConfig` that are None unless they are given: the type of each, and an example."""
 
 
 @dataclass(frozen=True)
@@ -104,36 +124,46 @@ class TrainConfig:
     init_from: InitFrom | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+                raise WrongValueError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.optimizer.has_falling_rate and not self.optimizer.lr_steps:
             # Written down, so that a run that is resumed for more steps goes on with the rates that it had.
             optimizer = replace(self.optimizer, lr_steps=self.steps)
             object.__setattr__(self, "optimizer", optimizer)
         for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
             if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} is more than 0, got {getattr(self, name)}")
+                raise WrongValueError(f"{name} is more than 0, got {getattr(self, name)}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise WrongValueError(f"seed is a number of 64 bits, from -2**63 to 2**63 - 1, got {self.seed}")
         if not 0.0 < self.core_part <= 1.0:
-            raise ValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
+            raise WrongValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
         if self.keep < 1:
-            raise ValueError(f"at least one checkpoint must be kept, got keep={self.keep}")
+            raise WrongValueError(f"at least one checkpoint must be kept, got keep={self.keep}")
         if self.checkpoint is None and (self.resume or self.checkpoint_every or self.pause):
-            raise ValueError(
+            raise WrongValueError(
                 "resume, checkpoint_every and pause need the folder of the checkpoints: give checkpoint"
             )
         if self.log_to and self.log is None:
-            raise ValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
+            raise WrongValueError(f"log_to {', '.join(self.log_to)} needs a folder for logs: give log")
         if self.profile and self.log is None:
-            raise ValueError("profile needs a folder for what is recorded: give log")
+            raise WrongValueError("profile needs a folder for what is recorded: give log")
         if self.evaluate is None and (self.early_stop or self.keep_best):
-            raise ValueError("early_stop and keep_best compare evaluations: give evaluate")
+            raise WrongValueError("early_stop and keep_best compare evaluations: give evaluate")
         if self.keep_best and self.checkpoint is None:
-            raise ValueError("keep_best needs the folder of the checkpoints: give checkpoint")
+            raise WrongValueError("keep_best needs the folder of the checkpoints: give checkpoint")
         if self.device not in ("cpu", "cuda"):
-            raise ValueError(f"unknown device {self.device!r}; known: cpu, cuda")
+            raise WrongValueError(f"unknown device {self.device!r}; known: cpu, cuda")
         if self.on_nonfinite not in get_args(OnNonFinite):
-            raise ValueError(f"unknown on_nonfinite {self.on_nonfinite!r}; known: stop, skip")
+            raise WrongValueError(f"unknown on_nonfinite {self.on_nonfinite!r}; known: stop, skip")
+
+    def _check_types(self) -> None:
+        require_field_types(self)
+        require_optimizer(self.optimizer)
+        for name, allowed, example in _PARTS_OF_RUN:
+            require_type(name, getattr(self, name), (allowed, type(None)), f"None or {example}")
+        name_list("log_to", self.log_to)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -144,17 +174,18 @@ class TrainConfig:
 
 @dataclass(frozen=True, eq=False)
 class WorkerInput:
-    """All that a worker process needs to know."""
+    """All that a worker process needs to know.
+
+    Attributes
+    ----------
+    returns_values : whether the caller has a module that gets the trained values.
+    """
 
     model: Model | ModelSource
     plan: Plan
     data: Data
     config: TrainConfig
-
-    @property
-    def is_module_given(self) -> bool:
-        """Whether the caller has a module that gets the trained values."""
-        return isinstance(self.model, Model)
+    returns_values: bool = False
 
     def build(self) -> Model:
         """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""

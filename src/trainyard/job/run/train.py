@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
+from torch import nn
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.arguments import require_model, require_plan
@@ -33,7 +34,7 @@ from trainyard.job.run.config import (
     WorkerInput,
     combine,
 )
-from trainyard.job.run.processes.launchers import is_launched, join_launcher
+from trainyard.job.run.processes.launchers import is_launched, join_launcher, other_machine
 from trainyard.job.run.processes.metric_logs import require_logs
 from trainyard.job.run.processes.rendezvous import launched_store
 from trainyard.job.run.processes.step_reports import gathered
@@ -46,7 +47,7 @@ from trainyard.job.run.step.data_source import Source, as_data
 from trainyard.job.run.step.repeatable import repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
-from trainyard.reading.arguments import require_type
+from trainyard.reading.arguments import WrongTypeError, described, require_type
 
 
 def train(
@@ -88,13 +89,12 @@ def train(
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If a log needs what is not installed, or a launcher's variables do not say which rank this process is and where
         the ranks meet; a missing one is named.
     WrongTypeError
-        If an argument is of another type.
-    TypeError
-        If the model or the data cannot be pickled, before anything is written. Under a launcher nothing is pickled.
+        If an argument is of another type, or the model or the data cannot be pickled, before anything is written. Under
+        a launcher nothing is pickled.
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
     NonFiniteError
@@ -111,7 +111,16 @@ def train(
 
 
 class Run:
-    """A run whose steps the caller takes one after the other; arguments are those of `train`."""
+    """A run whose steps the caller takes one after the other; arguments are those of `train`.
+
+    Parameters
+    ----------
+    module : that gets the trained values; by default the module of a `Model` that is given.
+
+    Attributes
+    ----------
+    has_trained : whether the run has ended, and the module has its values.
+    """
 
     def __init__(
         self,
@@ -122,9 +131,15 @@ class Run:
         on_step: Callable[[StepMetrics], None] = lambda _: None,
         on_restart: Callable[[Restart], None] = lambda _: None,
         on_note: Callable[[str], None] = lambda _: None,
+        module: nn.Module | None = None,
     ) -> None:
         _check_arguments(model, plan, config)
+        for name, function in (("on_step", on_step), ("on_restart", on_restart), ("on_note", on_note)):
+            if not callable(function):
+                raise WrongTypeError(f"{name} is {described(function)}; allowed is a function")
         self._model, self._plan, self._data, self._config = model, plan, data, config
+        self._module = model.module if module is None and isinstance(model, Model) else module
+        self.has_trained = False
         self._stop = StopRequest(is_launched())
         self._recorder = RunRecorder(config, self._stop, on_step, on_restart, on_note)
 
@@ -132,20 +147,26 @@ class Run:
         """Train, and yield every step when all ranks have done it; under a launcher in rank 0's process.
 
         The processes go on while the caller looks at a step. If the caller closes the generator, as by leaving its loop,
-        the run ends after the step that its processes do, with a checkpoint in ``config.checkpoint``; without that, at
-        once.
+        the run ends after the step that its processes do, with a checkpoint in ``config.checkpoint`` if that is given.
+        The module has the values after the last step then, too.
 
         Raises
         ------
-        ValueError, TypeError, WorkerError, NonFiniteError, CheckpointError, DataError
+        WrongValueError, WrongTypeError, WorkerError, NonFiniteError, CheckpointError, DataError
             As `train` does.
         """
         require_logs(self._config.log_to)
         join_launcher()
         with handling_signals(self._stop), self._recorder.raising():
             data = repeatable(as_data(self._data, self._plan.num_rows, self._config.seed), self._config.steps)
-            work = WorkerInput(self._model, self._plan, data, self._config)
-            yield from _train(work, self._recorder, self._stop)
+            returns_values = self._module is not None
+            work = WorkerInput(self._model, self._plan, data, self._config, returns_values)
+            try:
+                yield from _train(work, self._module, self._recorder, self._stop)
+            except GeneratorExit:
+                self.has_trained = True
+                raise
+            self.has_trained = True
 
     def result(self) -> TrainResult:
         """Return what the run came to, so far."""
@@ -159,7 +180,9 @@ def _check_arguments(model: object, plan: object, config: object) -> None:
     require_type("config", config, TrainConfig, "a TrainConfig, such as TrainConfig(steps=100)")
 
 
-def _train(work: WorkerInput, recorder: RunRecorder, stop: StopRequest) -> Generator[StepMetrics]:
+def _train(
+    work: WorkerInput, module: nn.Module | None, recorder: RunRecorder, stop: StopRequest
+) -> Generator[StepMetrics]:
     config = work.config
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
@@ -172,26 +195,29 @@ def _train(work: WorkerInput, recorder: RunRecorder, stop: StopRequest) -> Gener
             recorder.note(lock.note)
         if is_launched():
             with only_for_user():
-                yield from _steps_under_launcher(work, recorder, _launched(), None)
+                yield from _steps_under_launcher(work, module, recorder, _launched(), None)
             return
         with _log_folder(config.log) as logs:
             recorder.open(logs)
             watcher = Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart, recorder.tell_of_stop)
             try:
                 yield from supervise(work, shared, watcher, logs, lock, stop)
-                _load_trained(work, shared)
+                _load_trained(work, module, shared)
+            except GeneratorExit:  # the run has ended after a step
+                _load_trained(work, module, shared)
+                raise
             finally:
                 recorder.close()
 
 
-def _load_trained(work: WorkerInput, shared: Path) -> None:
+def _load_trained(work: WorkerInput, module: nn.Module | None, shared: Path) -> None:
     """Give the caller's module the trained values."""
-    if not isinstance(work.model, Model):
+    if module is None:
         return
     if work.config.checkpoint is not None:
-        load_weights(work.model.module, newest_complete(work.config.checkpoint))
+        load_weights(module, newest_complete(work.config.checkpoint))
     else:
-        load_written(work.model.module, trained_file(shared))
+        load_written(module, trained_file(shared))
 
 
 @dataclass(frozen=True)
@@ -219,16 +245,11 @@ class Launched:
 def _launched() -> Launched:
     """Read the variables that launchers set."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
-    # A launcher that does not say how many ranks are here may have started some elsewhere.
-    alone = "LOCAL_WORLD_SIZE" in os.environ and num_local_ranks == num_ranks
-    return Launched(
-        rank,
-        num_ranks,
-        int(os.environ.get("LOCAL_RANK", rank)),
-        num_local_ranks,
-        peer="" if alone else os.environ["MASTER_ADDR"],
+    local_rank, num_local_ranks = (
+        int(os.environ.get(name, usual))
+        for name, usual in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", num_ranks))
     )
+    return Launched(rank, num_ranks, local_rank, num_local_ranks, peer=other_machine())
 
 
 def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | None) -> TrainResult:
@@ -243,7 +264,7 @@ def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | N
     with _lock(work.config, launched.rank):
         check_resumable(work)
         recorder = RunRecorder(work.config, StopRequest(), lambda _: None, lambda _: None, _print)
-        for _ in _steps_under_launcher(work, recorder, launched, prepared):
+        for _ in _steps_under_launcher(work, None, recorder, launched, prepared):
             pass
         return recorder.result()
 
@@ -270,7 +291,11 @@ def _print(note: str) -> None:
 
 
 def _steps_under_launcher(
-    work: WorkerInput, recorder: RunRecorder, launched: Launched, prepared: Prepared | None
+    work: WorkerInput,
+    module: nn.Module | None,
+    recorder: RunRecorder,
+    launched: Launched,
+    prepared: Prepared | None,
 ) -> Generator[StepMetrics]:
     """Be one of the ranks that a launcher started; rank 0 yields every step."""
     rank, num_ranks = launched.rank, launched.num_ranks
@@ -296,8 +321,7 @@ def _steps_under_launcher(
     resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     is_left = False
     try:
-        model = work.model
-        take = partial(load_tensors, model.module) if isinstance(model, Model) else None
+        take = None if module is None else partial(load_tensors, module)
         for step in rank_steps(
             work, prepared or prepare(work), rank, device, report, resume, recorder.stop.is_asked, take
         ):
@@ -305,8 +329,6 @@ def _steps_under_launcher(
                 try:
                     yield recorder.by_step[step]
                 except GeneratorExit:
-                    if not recorder.stop.can_save:
-                        raise
                     is_left = True
                     recorder.stop.ask()
     finally:

@@ -39,6 +39,7 @@ from trainyard.job.schedules.versions import (
 )
 from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = [
     "SCHEDULES",
@@ -94,9 +95,9 @@ def make_schedule(name: str, num_ranks: int, num_microbatches: int, num_stages_p
 
     Raises
     ------
-    ValueError
+    WrongValueError
         On an unknown name or a count the schedule does not allow.
     """
     if name not in SCHEDULES:
-        raise ValueError(f"unknown schedule {shown(name)}; known: {', '.join(sorted(SCHEDULES))}")
+        raise WrongValueError(f"unknown schedule {shown(name)}; known: {', '.join(sorted(SCHEDULES))}")
     return SCHEDULES[name](num_ranks, num_microbatches, num_stages_per_rank)

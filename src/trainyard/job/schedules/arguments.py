@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard.job.schedule import MOST_ACTIONS
+from trainyard.reading.arguments import WrongValueError
 
 
 def require_counts(
@@ -12,7 +13,7 @@ def require_counts(
 
     Raises
     ------
-    ValueError
+    WrongValueError
         Says which count, and what was given.
     """
     counts = {
@@ -22,10 +23,10 @@ def require_counts(
     }
     for what, count in counts.items():
         if count < 1:
-            raise ValueError(f"{what} must be at least 1, got {count}")
+            raise WrongValueError(f"{what} must be at least 1, got {count}")
     num_actions = actions_per_microbatch * num_ranks * num_stages_per_rank * num_microbatches
     if num_actions > MOST_ACTIONS:
-        raise ValueError(
+        raise WrongValueError(
             f"{num_ranks} rank(s) with {num_stages_per_rank} stage(s) each and {num_microbatches} microbatches have "
             f"{num_actions:,} actions; at most {MOST_ACTIONS:,} are allowed, so take fewer microbatches"
         )
@@ -36,11 +37,11 @@ def require_stages_per_rank(name: str, given: int, allowed: int) -> None:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         Says what the schedule needs, and what takes other numbers.
     """
     if given != allowed:
-        raise ValueError(
+        raise WrongValueError(
             f"{name} places {allowed} stage(s) on a rank, got num_stages_per_rank={given}; "
             f"pass {allowed}, or use 'interleaved' or 'breadth_first', which take any number"
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.job.schedule import Action, Kind, Schedule
 from trainyard.job.schedules.checking import check_counts, run_in_order
+from trainyard.reading.arguments import WrongValueError
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def dry_run(
     ------
     ScheduleError
         When `check` would refuse the schedule.
-    ValueError
+    WrongValueError
         When a duration is missing, negative or not finite.
     """
     check_counts(schedule)
@@ -109,7 +110,7 @@ def _seconds_of(seconds: Mapping[Kind, float] | Callable[[Action], float]) -> Ca
 
     def look_up(action: Action) -> float:
         if action.kind not in by_kind:
-            raise ValueError(
+            raise WrongValueError(
                 f"{action} has kind {action.kind!r}, but seconds are given only for {sorted(seconds)}; add it"
             )
         return by_kind[action.kind]
@@ -119,7 +120,7 @@ def _seconds_of(seconds: Mapping[Kind, float] | Callable[[Action], float]) -> Ca
 
 def _duration(value_s: float, what: str) -> float:
     if not (math.isfinite(value_s) and value_s >= 0):
-        raise ValueError(f"{what} must take a finite number of seconds, 0 or more; got {value_s}")
+        raise WrongValueError(f"{what} must take a finite number of seconds, 0 or more; got {value_s}")
     return float(value_s)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from trainyard.job.schedule import Action, Schedule
 from trainyard.job.schedules.arguments import require_counts
 from trainyard.job.schedules.one_f_one_b import warm_up_then_alternate
+from trainyard.reading.arguments import WrongValueError
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 2) -> Schedule:
@@ -25,7 +26,7 @@ def interleaved(num_ranks: int, num_microbatches: int, num_stages_per_rank: int 
     if m % p != 0:
         below, above = m // p * p, -(-m // p) * p
         choices = f"{below} or {above}" if below else f"{above}"
-        raise ValueError(
+        raise WrongValueError(
             f"interleaved needs num_microbatches to be a multiple of num_ranks, got {m} microbatches on {p} "
             f"ranks; use {choices} microbatches, or 'one_f_one_b' or 'breadth_first', which take any number"
         )

@@ -120,7 +120,7 @@ def _give(result: fx.Node, dtype: torch.dtype, conversions: Sequence[fx.Node]) -
 def _convert_again(graph: fx.Graph, node: fx.Node) -> None:
     """Let the backward pass convert once more instead of keeping what has twice the bytes."""
     copies: dict[Any, fx.Node] = {}
-    for user in [*node.users]:
+    for user in sorted(node.users):  # as they run: the copy for a position stands before its first user
         if user.op != "call_function" or user.meta["phase"] != "backward":
             continue
         place = user.meta["position"]

@@ -145,3 +145,13 @@ def test_it_is_held_where_folders_are_not_locked(tmp_path: Path, monkeypatch: py
         assert not held.note
         with pytest.raises(CheckpointError, match="another run writes checkpoints to"):
             check_free(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "first"):
+        with (
+            pytest.raises(CheckpointError, match=r"runs.* is a file, where the folder .* would be"),
+            locked(folder),
+        ):
+            pass

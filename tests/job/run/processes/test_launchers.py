@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -142,20 +143,39 @@ def of_rank(variables, rank):
     }
 
 
+NAMES = {
+    "open_mpi": tuple(OPEN_MPI),
+    "hydra": tuple(HYDRA),
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "srun": tuple(name for name in TASK if name not in ("SLURM_NODEID", "SLURM_STEP_ID")),
+}
+SLOW = pytest.mark.slow
+
+
+def started(arguments, variables, folder):
+    """Two processes with the variables of a launcher, and what each printed."""
+    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    if "SLURM_PROCID" in variables:
+        shared |= {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env=shared | of_rank(variables, rank),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=300) for process in ranks]
+    return [process.returncode for process in ranks], said
+
+
 @pytest.mark.parametrize(
-    "variables",
-    [
-        tuple(OPEN_MPI),
-        pytest.param(tuple(HYDRA), marks=pytest.mark.slow),
-        pytest.param(("RANK", "WORLD_SIZE"), marks=pytest.mark.slow),
-        pytest.param(
-            tuple(name for name in TASK if name not in ("SLURM_NODEID", "SLURM_STEP_ID")),
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=("open_mpi", "hydra", "torchrun", "srun"),
+    "launcher", ["open_mpi", *(pytest.param(n, marks=SLOW) for n in ("hydra", "torchrun", "srun"))]
 )
-def test_two_processes_are_the_ranks_of_one_training(variables, tmp_path):
+def test_two_processes_are_the_ranks_of_one_training(launcher, tmp_path):
     import plans
 
     from trainyard.job.run.train import train
@@ -164,17 +184,89 @@ def test_two_processes_are_the_ranks_of_one_training(variables, tmp_path):
     script.write_text(
         SCRIPT.format(folders=[str(Path(plans.__file__).parent), str(Path(plans.__file__).parents[1])])
     )
-    shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    if "SLURM_PROCID" in variables:
-        shared |= {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script], env=shared | of_rank(variables, rank), stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    first, second = (process.communicate(timeout=600)[0] for process in ranks)
-    assert [process.returncode for process in ranks] == [0, 0]
+    codes, ((first, _), (second, _)) = started([script], NAMES[launcher], tmp_path)
+    assert codes == [0, 0]
     here = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(2))
     assert first == f"{[dict(metrics.losses) for metrics in here.metrics]}\n"
     assert second == "[]\n"  # rank 0 alone reports
+
+
+FILE = """
+import torch
+from torch import nn
+import trainyard as ty
+
+def loss(module, batch):
+    return nn.functional.mse_loss(module(batch["x"]), batch["y"])
+
+def data(step):
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+    return {"x": x, "y": 2.0 * x[:, :2]}
+
+def model():
+    torch.manual_seed(0)
+    return ty.Model("line", nn.Linear(3, 2), loss, data(0))
+"""
+
+
+@pytest.mark.parametrize(
+    "launcher", ["srun", *(pytest.param(n, marks=SLOW) for n in ("hydra", "torchrun", "open_mpi"))]
+)
+def test_the_command_line_plans_once_and_trains_on_all_ranks(launcher, tmp_path):
+    (tmp_path / "line.py").write_text(FILE)
+    command = [
+        "-m",
+        "trainyard.cli.main",
+        "train",
+        "line.py",
+        "--steps",
+        "2",
+        "--strategies",
+        "data_parallel",
+    ]
+    codes, (first, second) = started(command, NAMES[launcher], tmp_path)
+    assert codes == [0, 0], (first, second)
+    assert second == ("", "")  # rank 0 alone prints
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = (run / "log" / "metrics.jsonl").read_text().splitlines()
+    assert [len(json.loads(line)["sent_bytes"]) for line in lines] == [2, 2]
+
+
+ENDS_EARLY = """
+from trainyard.job.run.processes.launchers import join_launcher
+from trainyard.job.run.processes.rendezvous import agreed, meet
+
+def make():
+    raise SystemExit(3)
+
+join_launcher()
+meet()
+try:
+    agreed("plan", make)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_ranks_are_told_when_rank_0_ends_before_they_agree(tmp_path):
+    codes, (_, (second, _)) = started(["-c", ENDS_EARLY], NAMES["open_mpi"], tmp_path)
+    assert codes == [3, 0]
+    assert second.startswith("LauncherError rank 0 ended before it gave the others the plan (")
+
+
+TRAINER = """
+import sys
+sys.path.insert(0, {folder!r})
+import line
+import trainyard as ty
+result = ty.Trainer(line.model, line.data, steps=2, strategies="data_parallel").train()
+print([len(metrics.sent_bytes) for metrics in result.metrics])
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_plans_for_the_processes_of_the_launcher(tmp_path):
+    (tmp_path / "line.py").write_text(FILE)
+    codes, said = started(["-c", TRAINER.format(folder=str(tmp_path))], NAMES["hydra"], tmp_path)
+    assert codes == [0, 0], said
+    assert [printed for printed, _ in said] == ["[2, 2]\n", "[]\n"]

@@ -15,11 +15,17 @@ import psutil
 import pytest
 import torch.distributed as dist
 
+from trainyard.errors import TrainyardError
 from trainyard.hardware import interface
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.processes.rendezvous import launched_store
+from trainyard.job.run.processes.rendezvous import _meeting_store, launched_store
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.train import train
+
+
+@pytest.fixture(autouse=True)
+def _nothing_listens_yet() -> None:
+    _meeting_store.cache_clear()
 
 
 def listening(process: psutil.Process) -> list[str]:
@@ -83,11 +89,18 @@ def test_rank_0_listens_at_its_address_and_nowhere_else(monkeypatch: pytest.Monk
         one = launched_store(0, 2, None, several_machines=False)
         one.set("said", "by rank 0")
         assert late.result().get("said") == b"by rank 0"
+        # What a training before left there is not taken for this one's.
+        assert not launched_store(0, 2, None, several_machines=False).check(["said"])
     assert listening(psutil.Process()) == ["127.0.0.1"]
-    with pytest.raises(
-        ValueError, match=rf"rank 0 cannot listen on .* MASTER_PORT {port}: .*in use.*; set them"
-    ):
-        launched_store(0, 2, None, several_machines=False)
+
+
+def test_a_port_that_is_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        _launch(monkeypatch, "127.0.0.1", port)
+        said = rf"rank 0 cannot listen on .* MASTER_PORT {port}: .*in use.*; set them"
+        with pytest.raises(TrainyardError, match=said):
+            launched_store(0, 2, None, several_machines=False)
 
 
 def _launch(monkeypatch: pytest.MonkeyPatch, host: str, port: int) -> None:

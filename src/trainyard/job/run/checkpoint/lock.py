@@ -67,9 +67,14 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     Raises
     ------
     CheckpointError
-        If another run holds it; the message says who.
+        If another run holds it, and the message says who; or a file is in its place.
     """
-    make_private(folder)
+    try:
+        make_private(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CheckpointError(
+            f"{error.filename} is a file, where the folder {folder} would be; give another"
+        ) from error
     lock = FolderLock(_opened(folder, fcntl.LOCK_EX))
     try:
         yield lock

@@ -28,6 +28,7 @@ from trainyard.job.run.checkpoint.snapshot import Part
 from trainyard.job.run.errors import CheckpointError, WeightsError
 from trainyard.program.boxes import boxes
 from trainyard.reading import ReadingError, parse_json, read_text
+from trainyard.reading.arguments import require_type
 
 __all__ = ["Weights", "load_tensors", "load_weights", "read_weights"]
 
@@ -90,6 +91,7 @@ def read_weights(path: Path, ema: bool = False) -> Weights:
     CheckpointError
         If the checkpoint is damaged.
     """
+    require_type("path", path, (Path, str), "the path of a file or folder")
     path = Path(path)
     if path.is_dir() and (checkpoint := checkpoint_in(path)) is not None:
         return _of_checkpoint(checkpoint, ema)
@@ -125,6 +127,7 @@ def load_weights(module: nn.Module, weights: Weights | Path) -> None:
     WeightsError
         If names or shapes are not those of the module; the message names them.
     """
+    require_type("module", module, nn.Module, "the torch.nn.Module that gets the weights")
     weights = weights if isinstance(weights, Weights) else read_weights(weights)
     names_of: dict[int, list[str]] = {}
     tensors = named_tensors(module)

@@ -7,6 +7,7 @@ that has touched CUDA cannot be forked.) No thread is left here when ranks are f
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import threading
@@ -30,6 +31,7 @@ from trainyard.job.run.processes.logs import last_lines, print_to, rank_log
 from trainyard.job.run.processes.stopping import leave_signals_to_caller
 from trainyard.job.run.processes.worker import Prepared, prepare
 from trainyard.job.run.processes.worker_group import RankError, WorkerGroup
+from trainyard.processes import can_run_again
 
 _TAIL_LINES = 30
 
@@ -53,6 +55,9 @@ def agent_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | No
     """
     leave_signals_to_caller()
     print_to(logs / "prepare.log")
+    if not can_run_again():
+        # What the caller's main module defines came by value. Processes that read data cannot import it: they are forked.
+        multiprocessing.set_start_method("fork", force=True)
     error: BaseException | None = None
     try:
         work = pickle.loads(work_file(folder).read_bytes())

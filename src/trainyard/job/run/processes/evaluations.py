@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,13 @@ from trainyard.job.run.checkpoint.gather import whole_tensors
 from trainyard.job.run.checkpoint.same_run import BUFFERS, PARAMS
 from trainyard.job.run.checkpoint.saved import About
 from trainyard.job.run.config import RankStep, TrainConfig
-from trainyard.job.run.step.evaluation import Evaluation, Sums, evaluate_batches, evaluation_batches
+from trainyard.job.run.step.evaluation import (
+    Evaluation,
+    Sums,
+    evaluate_batches,
+    evaluation_batches,
+    first_evaluation_batch,
+)
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.state import Values
 from trainyard.program.model import Model
@@ -67,6 +73,10 @@ class Evaluations:
         self._evaluation = None if config.evaluate is None else config.evaluate.opened()
         self.history: tuple[Evaluated, ...] = () if about is None else about.evaluations
         self.stop_reason = self._reason()
+        if self._evaluation is not None:
+            first = first_evaluation_batch(self._evaluation, executor.plan.num_rows, model.whole)
+            if not self.history:
+                self._check_metrics(self._evaluation, first)
 
     def after(self, step: RankStep) -> RankStep:
         """Evaluate after a step if that is due, and return the step with loss and metrics, the same on all ranks."""
@@ -86,16 +96,25 @@ class Evaluations:
             step, evaluation=values, evaluation_s=time.perf_counter() - began_s, note=self.stop_reason
         )
 
+    def _check_metrics(self, evaluation: Evaluation, first: tuple[int, Any]) -> None:
+        """Evaluate the first batch, to refuse a metric that no evaluation will give before the run trains."""
+        compared = [each for each in (self._config.early_stop, self._config.keep_best) if each is not None]
+        if not compared:
+            return
+        sums = self._evaluated([first], evaluation)
+        for each in compared:
+            # What is computed from the means of a whole set may fail for one batch of an untrained model.
+            each.check_is_in(sums.values if each.metric in sums.values else sums.means(evaluation))
+
     def _reason(self) -> str:
         stop = self._config.early_stop
         return "" if stop is None else stop.reason(self.history)
 
     def _sums(self, evaluation: Evaluation) -> Sums:
         """Evaluate this rank's batches, and sum over all ranks."""
-        executor, plan = self._executor, self._executor.plan
-        model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
-        batches = evaluation_batches(evaluation.data, plan.num_rows, executor.groups.rank, plan.num_ranks)
-        own = evaluate_batches(model, batches, evaluation, executor.device, plan.dtype)
+        plan, rank = self._executor.plan, self._executor.groups.rank
+        batches = evaluation_batches(evaluation.data, plan.num_rows, rank, plan.num_ranks)
+        own = self._evaluated(batches, evaluation)
         if plan.num_ranks == 1:
             return own
         sums: list[Any] = [None] * plan.num_ranks
@@ -104,3 +123,9 @@ class Evaluations:
         names = dict.fromkeys(name for each in sums for name in each.values)
         values = {name: sum(each.values.get(name, 0.0) for each in sums) for name in names}
         return Sums(values, sum(each.num_rows for each in sums))
+
+    def _evaluated(self, batches: Iterable[tuple[int, Any]], evaluation: Evaluation) -> Sums:
+        """Evaluate batches by the weights of the run as they are now."""
+        executor = self._executor
+        model = with_values(self._model, dict(whole_tensors(executor)), self._initial, executor.device)
+        return evaluate_batches(model, batches, evaluation, executor.device, executor.plan.dtype)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from trainyard.distribution import install_command
 from trainyard.job.run.processes.logs import MOST_BYTES, RollingFile
 from trainyard.private import make_private
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = [
     "LOGS",
@@ -166,14 +167,14 @@ def require_logs(names: Sequence[str]) -> None:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         Names the one that is not, and what to do.
     """
     for name in names:
         if name not in LOGS:
-            raise ValueError(f"unknown log {name!r}; known: {', '.join(LOGS)}")
+            raise WrongValueError(f"unknown log {name!r}; known: {', '.join(LOGS)}")
         if name != "csv" and importlib.util.find_spec(name) is None:
-            raise ValueError(
+            raise WrongValueError(
                 f"the log {name!r} needs the package {name}, which is not installed: {install_command(name)}; or leave "
                 "it out, as metrics.jsonl and csv need nothing"
             )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = ["join_mpi_task"]
 
@@ -45,7 +46,7 @@ def join_mpi_task(environ: MutableMapping[str, str] = os.environ) -> bool:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If a variable is missing or no number, or ranks are on several machines, and ``MASTER_ADDR`` and ``MASTER_PORT``
         do not say where they meet.
     """
@@ -58,12 +59,12 @@ def join_mpi_task(environ: MutableMapping[str, str] = os.environ) -> bool:
         return False
     if not (rank < num_ranks and local_rank < num_local_ranks <= num_ranks):
         given = ", ".join(f"{name} {number}" for name, number in zip(names, numbers, strict=True))
-        raise ValueError(
+        raise WrongValueError(
             f"{given}: such ranks cannot be; start the processes with mpirun or mpiexec, or with torchrun"
         )
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if num_local_ranks < num_ranks and missing:
-        raise ValueError(
+        raise WrongValueError(
             f"{_PROGRAMS[names]} started {num_ranks} processes on several machines, and {' and '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} missing, which say where they meet: set MASTER_ADDR to the address "
             "of the machine of rank 0, and MASTER_PORT to a free port of it, for all processes"
@@ -88,12 +89,12 @@ def _number(environ: Mapping[str, str], name: str, names: _Names) -> int:
     text = environ.get(name)
     if text is None:
         has = next(other for other in names if other in environ)
-        raise ValueError(
+        raise WrongValueError(
             f"{has} says that {_PROGRAMS[names]} started this process, and {name} is missing: start it with mpirun or "
             f"mpiexec, or with torchrun; or unset {has} to train on this machine alone"
         )
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
-        raise ValueError(
+        raise WrongValueError(
             f"{name} is {shown(text)}, allowed is a whole number; start the processes with mpirun"
         )
     return int(text)

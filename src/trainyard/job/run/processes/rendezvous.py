@@ -1,15 +1,112 @@
-"""Rendezvous: the store in which ranks that a launcher started find each other."""
+"""Rendezvous: the store in which ranks that a launcher started find each other, and agree on a text."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch.distributed import DistError
 from torch.distributed.constants import default_pg_timeout
 
 from trainyard.hardware.interface import is_loopback
+from trainyard.job.run.errors import FailedRunError
+from trainyard.job.run.processes.launchers import other_machine
+from trainyard.reading.arguments import WrongValueError
+
+_LONGEST_WORK = timedelta(hours=1)
+"""Time for which ranks wait for what rank 0 makes alone, such as a plan."""
+
+
+class LauncherError(FailedRunError):
+    """Ranks of a launcher that did not come together, or of which one ended early."""
+
+
+def meet() -> None:
+    """Wait until all ranks that the launcher started are there.
+
+    Raises
+    ------
+    LauncherError
+        If some do not come.
+    WrongValueError
+        If rank 0 cannot listen where they would meet.
+    """
+    num_ranks = int(os.environ["WORLD_SIZE"])
+    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    try:
+        if store.add("met", 1) == num_ranks:
+            store.set("all", "")
+        store.wait(["all"], default_pg_timeout)
+    except DistError as error:
+        raise LauncherError(
+            f"not all of the {num_ranks} ranks came to MASTER_ADDR {os.environ['MASTER_ADDR']}, MASTER_PORT "
+            f"{os.environ['MASTER_PORT']} ({_first_line(error)}); see what the others printed, and start all again"
+        ) from error
+
+
+def agreed(name: str, make: Callable[[], str]) -> str:
+    """Return a text that rank 0 makes and every rank of a launcher gets; all call this in the same order.
+
+    Parameters
+    ----------
+    name : of the text, in words.
+    make : called on rank 0 only.
+
+    Raises
+    ------
+    LauncherError
+        If rank 0 ended before it made the text.
+    """
+    store = _own_part(_store_of_environment(), int(os.environ["RANK"]))
+    try:
+        if int(os.environ["RANK"]) == 0:
+            store.set("text", made := make())
+            return made
+        store.wait(["text"], _LONGEST_WORK)
+        return str(store.get("text").decode())
+    except DistError as error:
+        raise LauncherError(
+            f"rank 0 ended before it gave the others the {name} ({_first_line(error)}); see what it printed, and start "
+            "all again"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _store_of_environment() -> Store:
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return _meeting_store(rank, num_ranks, *address, several_machines=bool(other_machine()))
+
+
+@cache
+def _meeting_store(rank: int, num_ranks: int, host: str, port: int, *, several_machines: bool) -> Store:
+    """The store of a launcher's ranks, until this process ends."""
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return _listening_store(host, port, num_ranks, several_machines)
+    return TCPStore(host, port, num_ranks, is_master=False, timeout=default_pg_timeout)
+
+
+_uses: dict[int, count[int]] = {}
+"""Counters of the uses of stores in this process, by rank."""
+
+
+def _own_part(store: Store, rank: int) -> Store:
+    """The part of a store for one use; each start of an elastic launcher, and each use, has keys of its own.
+
+    What stands under older keys would be taken for new.
+    """
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    use = next(_uses.setdefault(rank, count()))
+    return PrefixStore(f"trainyard-{restart}-{use}", store)
 
 
 def launched_store(rank: int, num_ranks: int, file: Path | None, *, several_machines: bool) -> Store:
@@ -23,7 +120,7 @@ def launched_store(rank: int, num_ranks: int, file: Path | None, *, several_mach
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If rank 0 cannot listen there, or other machines cannot reach that.
     """
     if file is not None:
@@ -31,13 +128,7 @@ def launched_store(rank: int, num_ranks: int, file: Path | None, *, several_mach
         met.set_timeout(default_pg_timeout)
         return met
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        store = _listening_store(host, port, num_ranks, several_machines)
-    else:
-        store = TCPStore(host, port, num_ranks, is_master=False, timeout=default_pg_timeout)
-    # Each start of an elastic launcher under keys of its own: old addresses would be waited for in vain.
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"trainyard-{restart}", store)
+    return _own_part(_meeting_store(rank, num_ranks, host, port, several_machines=several_machines), rank)
 
 
 def _listening_store(host: str, port: int, num_ranks: int, several_machines: bool) -> TCPStore:
@@ -46,7 +137,7 @@ def _listening_store(host: str, port: int, num_ranks: int, several_machines: boo
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         own = str(address[0])
         if several_machines and is_loopback(own) and not is_loopback(host):
-            raise ValueError(
+            raise WrongValueError(
                 f"MASTER_ADDR {host!r} is {own} on the machine of rank 0, which other machines cannot reach; set it "
                 "to the address by which they do, or to 127.0.0.1 if all ranks are on this machine"
             )
@@ -59,7 +150,7 @@ def _listening_store(host: str, port: int, num_ranks: int, several_machines: boo
             listener.close()
             raise
     except OSError as error:
-        raise ValueError(
+        raise WrongValueError(
             f"rank 0 cannot listen on MASTER_ADDR {host!r}, MASTER_PORT {port}: {error}; set them to an address of its "
             "own machine and to a free port"
         ) from error

@@ -9,6 +9,7 @@ from itertools import product, repeat
 from math import prod
 
 from trainyard.reading import shown
+from trainyard.reading.arguments import WrongValueError
 
 __all__ = ["hosts_of", "join_slurm_step"]
 
@@ -29,7 +30,7 @@ def join_slurm_step(environ: MutableMapping[str, str] = os.environ) -> None:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If Slurm counts several tasks, and this process is none of them: so many like it would each train everything.
         If a variable is no number, or does not say on which node this process is.
     """
@@ -39,7 +40,7 @@ def join_slurm_step(environ: MutableMapping[str, str] = os.environ) -> None:
     if num_ranks == 1:
         return
     if not is_task:
-        raise ValueError(
+        raise WrongValueError(
             f"{name} is {num_ranks}, and this process is none of these tasks, for srun did not start it: each like it "
             "would train everything. Start it with srun, where every task is a rank, or with torchrun; or unset "
             f"{name} to train on this machine alone"
@@ -47,7 +48,7 @@ def join_slurm_step(environ: MutableMapping[str, str] = os.environ) -> None:
     node, rank = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_PROCID")
     tasks = list(_tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", "")))
     if node >= len(tasks):
-        raise ValueError(
+        raise WrongValueError(
             f"SLURM_STEP_TASKS_PER_NODE is {shown(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))}, which says nothing of "
             f"node {node}; start the tasks with srun"
         )
@@ -69,7 +70,7 @@ def hosts_of(node_list: str) -> tuple[str, ...]:
 
     Raises
     ------
-    ValueError
+    WrongValueError
         If it is no such list, or has more hosts than Slurm manages.
     """
     items = [item[0] for item in _ITEM.finditer(node_list)]
@@ -116,5 +117,7 @@ def _tasks_per_node(text: str) -> Iterator[int]:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
-        raise ValueError(f"{name} is {shown(text)}, allowed is a whole number; start the tasks with srun")
+        raise WrongValueError(
+            f"{name} is {shown(text)}, allowed is a whole number; start the tasks with srun"
+        )
     return int(text)

@@ -21,6 +21,7 @@ from trainyard.job.run.processes.stopping import StopRequest
 from trainyard.job.run.processes.worker_group import AllReady, Watching, stop_file
 from trainyard.private import make_private, opener
 from trainyard.processes import can_run_again, pickled, process_state
+from trainyard.reading.arguments import WrongTypeError
 
 _LOOK_S = 1.0
 
@@ -49,7 +50,7 @@ def shared_folder(work: WorkerInput) -> Iterator[Path]:
 
     Raises
     ------
-    TypeError
+    WrongTypeError
         If the model or the data has no such form.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
@@ -60,7 +61,7 @@ def shared_folder(work: WorkerInput) -> Iterator[Path]:
             except OSError:  # of a full disk
                 raise
             except Exception as error:  # what an object of the user raises when it is pickled can be anything
-                raise TypeError(_advice(work, error)) from error
+                raise WrongTypeError(_advice(work, error)) from error
         yield folder
 
 
@@ -141,8 +142,6 @@ def _listen(
                 try:
                     yield message
                 except GeneratorExit:
-                    if not stop.can_save:
-                        raise
                     is_left = True
                     stop.ask()
         elif isinstance(message, AllReady):
@@ -174,6 +173,13 @@ def _advice(work: WorkerInput, error: Exception) -> str:
         return (
             f"the data cannot be sent to worker processes ({error}): give a function data(step) that is defined at the "
             "top level of a module, instead of a lambda or an inner function"
+        )
+    try:
+        pickled(work.config.optimizer)
+    except Exception:
+        return (
+            f"the optimizer cannot be sent to worker processes ({error}): define make and a function as lr_schedule at "
+            "the top level of a module, instead of a lambda or an inner function"
         )
     try:
         pickled(work.config)

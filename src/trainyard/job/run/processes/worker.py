@@ -172,7 +172,7 @@ def train_rank(
     ----------
     report : called when the rank is ready, and after every step.
     resume : continue from the newest whole checkpoint, if there is any.
-    is_to_stop : whether this rank was asked to end the run after the present step; nobody is without checkpoints.
+    is_to_stop : whether this rank was asked to end the run after the present step.
     take_trained : called on every rank at the end with the trained module's tensors.
 
     Raises
@@ -316,13 +316,12 @@ def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | Non
 
 def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[], bool]) -> bool:
     """Return whether the run is to end now; all ranks agree, though they look at different moments."""
-    if config.checkpoint is None:
-        return False
     is_asked = is_to_stop() or (config.pause is not None and config.pause.exists())
-    found = torch.tensor([float(is_asked)], device=executor.device)
-    if executor.plan.num_ranks > 1:
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-    return bool(found.item())
+    if executor.plan.num_ranks == 1:
+        return is_asked
+    any_asked = torch.tensor([float(is_asked)], device=executor.device)
+    dist.all_reduce(any_asked, dist.ReduceOp.MAX)
+    return bool(any_asked.item())
 
 
 def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, began_s: float) -> RankStep:

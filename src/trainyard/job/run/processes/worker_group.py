@@ -246,9 +246,7 @@ def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection]
         with only_for_user():
             prepared = group.prepared or prepare(work)
             take = (
-                _take_trained(group, rank)
-                if work.is_module_given and work.config.checkpoint is None
-                else None
+                _take_trained(group, rank) if work.returns_values and work.config.checkpoint is None else None
             )
             train_rank(work, prepared, rank, device, report, group.resume, group.stop_file.exists, take)
         pipe.send(_Done(rank))

@@ -20,8 +20,9 @@ from trainyard.job.run.step.dataset_rows import collate_columns
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
+from trainyard.reading.arguments import WrongTypeError, WrongValueError, described, require_field_types
 
-__all__ = ["Evaluation", "Sums", "evaluate_batches", "evaluation_batches"]
+__all__ = ["Evaluation", "Sums", "evaluate_batches", "evaluation_batches", "first_evaluation_batch"]
 
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
 
@@ -49,8 +50,14 @@ class Evaluation:
     from_means: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
+        require_field_types(self)
+        for name in ("metrics", "from_means"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise WrongTypeError(
+                    f"{name} is {described(getattr(self, name))}; allowed is a function or None"
+                )
         if self.every < 0:
-            raise ValueError(f"every cannot be negative, got {self.every}")
+            raise WrongValueError(f"every cannot be negative, got {self.every}")
 
     def opened(self) -> Evaluation:
         """Return the evaluation with its data, where a function returns them."""
@@ -78,9 +85,32 @@ class Sums:
             If there are no rows.
         """
         if not self.num_rows:
-            raise DataError("the held-out set has no rows; give one that has, or leave the evaluation out")
+            raise DataError(_NO_ROWS)
         found = {name: value / self.num_rows for name, value in self.values.items()}
         return found if evaluation.from_means is None else {**found, **evaluation.from_means(found)}
+
+
+_NO_ROWS = "the held-out set has no rows; give one that has, or leave the evaluation out"
+
+
+def first_evaluation_batch(evaluation: Evaluation, num_rows: int, whole: tuple[str, ...]) -> tuple[int, Any]:
+    """Read the first batch of a held-out set, so that a set that cannot be read is refused before a run trains.
+
+    Parameters
+    ----------
+    num_rows : of a step.
+    whole : names of entries without rows; see `Model`.
+
+    Raises
+    ------
+    DataError, CaptureError
+        If there is none, or it holds other things than tensors.
+    """
+    first = next(evaluation_batches(evaluation.data, num_rows), None)
+    if first is None:
+        raise DataError(_NO_ROWS)
+    batch_rows(first[1], whole)
+    return first
 
 
 def evaluation_batches(

@@ -7,6 +7,7 @@ position of its own (an iterator, a loader that shuffles, a global random genera
 from __future__ import annotations
 
 import os
+import pickle
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -125,6 +126,11 @@ def _checksums(data: Data, step: int) -> dict[str, int]:
     except DataError:
         raise
     except Exception as error:
+        if isinstance(error, pickle.PicklingError):
+            raise DataError(
+                f"processes that read the data cannot be started: {error}. Define the data set in a module of its own "
+                "and import it, or give the loader multiprocessing_context='fork'"
+            ) from error
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise DataError(
             f"the data of step {step} cannot be made: {type(error).__name__}: {error} (line {place.lineno} of "
