@@ -123,7 +123,7 @@ def _load_weights(module: nn.Module, weights: Weights) -> None:
 
     A tensor with two names stays one tensor.
     """
-    own = dict(module.named_parameters(remove_duplicate=False))
+    own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     own |= dict(module.named_buffers(remove_duplicate=False))
     loaded = dict[int, Tensor]()
     for path, target in own.items():
