@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,9 @@ def plan_task(
         chosen = apply(named, setting)
         progress("simulating the plan", "")
         simulation = setting.simulate(chosen)
+        shorter = setting.simulate_shorter(chosen)
     seconds = time.perf_counter() - started
-    chosen = _noted(chosen, task, simulation)
+    chosen = _noted(chosen, task, simulation, shorter)
     return Planned(chosen, simulation, task, tuple(setting.runners_up), seconds)
 
 
@@ -208,10 +209,11 @@ def make_setting(
     )
 
 
-def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
+def _noted(plan: Plan, task: Task, simulation: Simulation, shorter: Mapping[int, Simulation]) -> Plan:
     """A plan whose reasons say what the model itself asks for and leaves aside, and whether memory is tight."""
     program = task.program(plan.rows_per_microbatch)
-    notes = [note for note in (_note_of_types(task), simulation.tightness) if note]
+    lengths = _note_of_lengths(task, simulation, shorter)
+    notes = [note for note in (_note_of_types(task), lengths, simulation.tightness) if note]
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
@@ -237,6 +239,17 @@ def _note_of_types(task: Task) -> str:
     if any(p.requires_grad for p in short):
         note += "; the optimizer updates float32 copies of them, which checkpoints keep"
     return f"{note}."
+
+
+def _note_of_lengths(task: Task, simulation: Simulation, shorter: Mapping[int, Simulation]) -> str:
+    """Describe the sizes to which batches are padded."""
+    lengths = task.model.lengths
+    if lengths is None:
+        return ""
+    each = "; ".join(
+        f"{size}: {found.brief}" for size, found in {**shorter, lengths.largest: simulation}.items()
+    )
+    return f"A batch is padded to the smallest length that holds it, and runs by the plan of the largest. {each}."
 
 
 def simulate(

@@ -16,6 +16,7 @@ from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
+from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.resolve import resolve
@@ -67,6 +68,21 @@ class SimulatedSetting(Setting):
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
+
+    def simulate_shorter(self, plan: Plan) -> dict[int, Simulation]:
+        """Simulate a step of a plan on batches of each smaller size of the model's lengths, by size.
+
+        Raises
+        ------
+        PlanError
+            If the plan cannot be applied to one of them.
+        """
+        shorter, rows = self.task.shorter, plan.rows_per_microbatch
+        if not shorter:
+            return {}
+        lowered = lower(self.task.program(rows), plan, self.task.optimizer)
+        alike = {size: lower_alike(lowered, task.program(rows), size) for size, task in shorter.items()}
+        return {size: self._simulate(each) for size, each in alike.items()}
 
     def _simulate(self, lowered: Lowered) -> Simulation:
         """Simulate a lowered plan, with measured times of ops if the cluster is this machine, else with the roofline."""

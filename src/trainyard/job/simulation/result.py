@@ -142,6 +142,11 @@ class Simulation(ShownOnPage):
         """Rows of the batch trained in a second."""
         return self.plan.num_rows / self.step_s
 
+    @property
+    def brief(self) -> str:
+        """Step time and peak memory of a device, in a few words."""
+        return f"{_seconds(self.step_s)} a step, {size_text(self.peak_memory_bytes)}"
+
     def explain(self) -> str:
         """The result in sentences: how long, where the time goes, what fills the memory, what is short."""
         mfu = self.plausible_mfu
