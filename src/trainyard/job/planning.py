@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,10 +181,9 @@ def plan_task(
         progress(f"applying {strategies}", "")
         chosen = apply(named, setting)
         progress("simulating the plan", "")
-        simulation = setting.simulate(chosen)
-        shorter = setting.simulate_shorter(chosen)
+        simulation = setting.simulate_lengths(chosen)
     seconds = time.perf_counter() - started
-    chosen = _noted(chosen, task, simulation, shorter)
+    chosen = _noted(chosen, task, simulation)
     return Planned(chosen, simulation, task, tuple(setting.runners_up), seconds)
 
 
@@ -209,11 +208,11 @@ def make_setting(
     )
 
 
-def _noted(plan: Plan, task: Task, simulation: Simulation, shorter: Mapping[int, Simulation]) -> Plan:
+def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
     """A plan whose reasons say what the model itself asks for and leaves aside, and whether memory is tight."""
     program = task.program(plan.rows_per_microbatch)
-    lengths = _note_of_lengths(task, simulation, shorter)
-    notes = [note for note in (_note_of_types(task), lengths, simulation.tightness) if note]
+    notes = [_note_of_types(task), _note_of_lengths(simulation), simulation.tightness]
+    notes = [note for note in notes if note]
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
@@ -241,14 +240,11 @@ def _note_of_types(task: Task) -> str:
     return f"{note}."
 
 
-def _note_of_lengths(task: Task, simulation: Simulation, shorter: Mapping[int, Simulation]) -> str:
-    """Describe the sizes to which batches are padded."""
-    lengths = task.model.lengths
-    if lengths is None:
+def _note_of_lengths(simulation: Simulation) -> str:
+    """Describe the sizes to which batches are padded; empty where all have one length."""
+    if not simulation.by_length:
         return ""
-    each = "; ".join(
-        f"{size}: {found.brief}" for size, found in {**shorter, lengths.largest: simulation}.items()
-    )
+    each = "; ".join(f"{size}: {found.brief}" for size, found in simulation.by_length.items())
     return f"A batch is padded to the smallest length that holds it, and runs by the plan of the largest. {each}."
 
 
@@ -301,7 +297,7 @@ def simulate_task(
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    return make_setting(task, place, progress).simulate(plan)
+    return make_setting(task, place, progress).simulate_lengths(plan)
 
 
 def compare(

@@ -69,20 +69,23 @@ class SimulatedSetting(Setting):
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
 
-    def simulate_shorter(self, plan: Plan) -> dict[int, Simulation]:
-        """Simulate a step of a plan on batches of each smaller size of the model's lengths, by size.
+    def simulate_lengths(self, plan: Plan) -> Simulation:
+        """The same, with a simulation of each size of the model's lengths.
 
         Raises
         ------
         PlanError
-            If the plan cannot be applied to one of them.
+            If the plan cannot be applied to batches of one of them.
         """
-        shorter, rows = self.task.shorter, plan.rows_per_microbatch
-        if not shorter:
-            return {}
+        longest, lengths, rows = self.simulate(plan), self.task.model.lengths, plan.rows_per_microbatch
+        if lengths is None:
+            return longest
         lowered = lower(self.task.program(rows), plan, self.task.optimizer)
-        alike = {size: lower_alike(lowered, task.program(rows), size) for size, task in shorter.items()}
-        return {size: self._simulate(each) for size, each in alike.items()}
+        found = {
+            size: self._simulate(lower_alike(lowered, task.program(rows), size))
+            for size, task in self.task.shorter.items()
+        }
+        return replace(longest, by_length={**found, lengths.largest: longest})
 
     def _simulate(self, lowered: Lowered) -> Simulation:
         """Simulate a lowered plan, with measured times of ops if the cluster is this machine, else with the roofline."""

@@ -137,13 +137,20 @@ class Lengths:
 
 
 def _check_value(path: str, tensor: Tensor, value: float) -> None:
-    dtype = tensor.dtype
-    fits = isinstance(value, int | float) and (dtype.is_floating_point or value == int(value))
-    if fits and not dtype.is_floating_point and dtype is not torch.bool and not dtype.is_complex:
-        limits = torch.iinfo(dtype)
-        fits = limits.min <= value <= limits.max
-    if not fits or (dtype is torch.bool and value not in (0, 1)):
-        raise LengthError(f"lengths pads {path} with {value!r}, which {dtype} cannot hold")
+    if not _holds(tensor.dtype, value):
+        raise LengthError(f"lengths pads {path} with {value!r}, which {tensor.dtype} cannot hold")
+
+
+def _holds(dtype: torch.dtype, value: object) -> bool:
+    """Whether a tensor of a type can hold a value as it is."""
+    if not isinstance(value, int | float):
+        return False
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    if dtype is torch.bool:
+        return value in (0, 1)
+    limits = torch.iinfo(dtype)
+    return limits.min <= value <= limits.max and value == int(value)
 
 
 def _resized(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:

@@ -215,7 +215,7 @@ class StepMetrics:
         waiting for other ranks; updating. On a GPU they are seconds of its host. Each of the rank where it is longest.
     checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
     mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
-        above 1 because the devices do more than the peak that is known.
+        above 1 because the devices do more than the peak that is known, or where steps have several lengths.
     loss_scale : the factor of the loss in the backward pass of float16; None in other precisions.
     length : the size to which the batch was padded; None where the model has no `Lengths`.
     evaluation : loss and metrics by name on the held-out set after the step; empty where it was not evaluated.

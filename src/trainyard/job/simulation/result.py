@@ -56,6 +56,8 @@ class Simulation(ShownOnPage):
         `plausible_mfu`.
     sources : where the seconds of ops come from; None where none are measured.
     shares : of ranks of unequal shares, what each share needs.
+    by_length : simulations of steps on batches of each size of the model's lengths, by size; this one is that of the
+        largest. Empty where all batches have one length.
     """
 
     plan: Plan
@@ -72,6 +74,7 @@ class Simulation(ShownOnPage):
     mfu: float
     sources: Sources | None = None
     shares: tuple[ShareMemory, ...] = ()
+    by_length: Mapping[int, Simulation] = field(default_factory=dict, repr=False)
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from trainyard.hardware.gpus import require_gpus
 from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
-from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.initial_weights import initialized
@@ -35,6 +34,7 @@ from trainyard.job.run.processes.agreement import (
     check_same_values,
     held_values,
 )
+from trainyard.job.run.processes.checked_options import check_options
 from trainyard.job.run.processes.evaluations import Evaluations
 from trainyard.job.run.processes.logs import profile_file
 from trainyard.job.run.step.data import check_batch, num_tokens
@@ -109,17 +109,8 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         If its checkpoints would be larger than they may.
     """
     plan = work.plan
-    if plan.dtype == "float16" and plan.schedule.has_updates:
-        raise PlanError(
-            f"schedule {plan.schedule.name} updates stages before it is known whether all gradients of a step are "
-            "finite, as the scale of a loss in float16 needs; take dtype bfloat16, or a schedule without updates"
-        )
-    if plan.schedule.has_updates and work.config.on_nonfinite == "skip":
-        raise PlanError(
-            f"schedule {plan.schedule.name} updates stages before the loss of a step is known, so the updates of one "
-            "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
-        )
     model = work.build()
+    check_options(work, model)
     optimizer = work.config.optimizer
     if task is None:
         task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
