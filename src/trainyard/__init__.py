@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     from trainyard.job.trainer import StopTraining as StopTraining
     from trainyard.job.trainer import Trainer as Trainer
     from trainyard.program.capture import capture as capture
-    from trainyard.program.model import CaptureError as CaptureError
+    from trainyard.program.capture_error import CaptureError as CaptureError
+    from trainyard.program.lengths import LengthError as LengthError
+    from trainyard.program.lengths import Lengths as Lengths
     from trainyard.program.model import Model as Model
     from trainyard.program.own_ops import rows as rows
     from trainyard.program.program import Program as Program
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 
 _HOME = MappingProxyType(
     {
-        "CaptureError": "trainyard.program.model",
+        "CaptureError": "trainyard.program.capture_error",
         "CheckpointError": "trainyard.job.run.errors",
         "Cluster": "trainyard.hardware.cluster",
         "DataError": "trainyard.job.run.step.data",
@@ -79,6 +81,8 @@ _HOME = MappingProxyType(
         "Infeasible": "trainyard.job.planning",
         "InitFrom": "trainyard.job.run.config",
         "KeepBest": "trainyard.job.run.best",
+        "LengthError": "trainyard.program.lengths",
+        "Lengths": "trainyard.program.lengths",
         "Model": "trainyard.program.model",
         "NonFiniteError": "trainyard.job.run.errors",
         "OptimizerConfig": "trainyard.job.optimizer",
@@ -128,6 +132,8 @@ __all__ = [
     "Infeasible",
     "InitFrom",
     "KeepBest",
+    "LengthError",
+    "Lengths",
     "Model",
     "NonFiniteError",
     "OptimizerConfig",

@@ -28,7 +28,8 @@ from trainyard.job.run.train import train
 from trainyard.job.simulation.memory import state_bytes
 from trainyard.job.task import Task
 from trainyard.processes import ProcessLimits
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.capture_error import CaptureError
+from trainyard.program.model import Model
 
 ROWS, WIDTH, STEPS = 8, 32, 4
 OPTIMIZER = OptimizerConfig("sgd", lr=0.1, momentum=0.9, warmup_steps=0, clip_norm=0.0)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.forward import capture_forward, shortened_sequences
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.model import Model
 from trainyard.zoo import build
 
 

@@ -66,7 +66,7 @@ class SavedRun:
         # Options were compared before, so the rest is what the plan says.
         config = TrainConfig(0, task.optimizer, seed=self.values["seed"])
         settings = settings_of(plan, config)
-        check_goes_on_as(self.checkpoint, settings, identity_of(task.program(task.num_rows)))
+        check_goes_on_as(self.checkpoint, settings, identity_of(task))
 
 
 def saved_run(options: TrainingOptions) -> SavedRun | None:

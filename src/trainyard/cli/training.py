@@ -252,6 +252,16 @@ def _measured(metrics: Sequence[StepMetrics]) -> dict[str, Any]:
     }
 
 
+def _step_times(simulation: Simulation, metrics: Sequence[StepMetrics]) -> Iterator[tuple[str, str, str]]:
+    """Predicted and measured step times: of each length that was trained on, where batches have several."""
+    if not simulation.by_length:
+        yield "step time", seconds_text(simulation.step_s), seconds_text(_measured(metrics)["step_s"])
+    for length, predicted in simulation.by_length.items():
+        if steps := [each for each in metrics if each.length == length]:
+            name = f"step time at length {length}"
+            yield name, seconds_text(predicted.step_s), seconds_text(_measured(steps)["step_s"])
+
+
 def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
     from trainyard.report.prediction import simulation_document
 
@@ -276,7 +286,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, config: Tra
         return (f"nothing to do: {result.first_step} of {steps} steps are done",)
     measured = _measured(result.metrics)
     rows = [
-        ("step time", seconds_text(simulation.step_s), seconds_text(measured["step_s"])),
+        *_step_times(simulation, result.metrics),
         (
             "peak memory of a process",
             bytes_text(max(simulation.tensor_bytes)),  # what is measured on a GPU, too

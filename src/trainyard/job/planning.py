@@ -184,7 +184,7 @@ def plan_task(
         progress(f"applying {strategies}", "")
         chosen = apply(named, setting)
         progress("simulating the plan", "")
-        simulation = setting.simulate(chosen)
+        simulation = setting.simulate_lengths(chosen)
     seconds = time.perf_counter() - started
     chosen = _noted(chosen, task, simulation)
     return Planned(chosen, simulation, task, tuple(setting.runners_up), seconds)
@@ -214,7 +214,8 @@ def make_setting(
 def _noted(plan: Plan, task: Task, simulation: Simulation) -> Plan:
     """A plan whose reasons say what the model itself asks for and leaves aside, and whether memory is tight."""
     program = task.program(plan.rows_per_microbatch)
-    notes = [note for note in (_note_of_types(task), simulation.tightness) if note]
+    notes = [_note_of_types(task), _note_of_lengths(simulation), simulation.tightness]
+    notes = [note for note in notes if note]
     coupling = task.coupling if plan.num_microbatches == 1 else None
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
@@ -240,6 +241,14 @@ def _note_of_types(task: Task) -> str:
     if any(p.requires_grad for p in short):
         note += "; the optimizer updates float32 copies of them, which checkpoints keep"
     return f"{note}."
+
+
+def _note_of_lengths(simulation: Simulation) -> str:
+    """Describe the sizes to which batches are padded; empty where all have one length."""
+    if not simulation.by_length:
+        return ""
+    each = "; ".join(f"{size}: {found.brief}" for size, found in simulation.by_length.items())
+    return f"A batch is padded to the smallest length that holds it, and runs by the plan of the largest. {each}."
 
 
 def simulate(
@@ -291,7 +300,7 @@ def simulate_task(
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    return make_setting(task, place, progress).simulate(plan)
+    return make_setting(task, place, progress).simulate_lengths(plan)
 
 
 def compare(

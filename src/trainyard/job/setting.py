@@ -66,6 +66,10 @@ class TaskLike(Protocol):
     def num_rows(self) -> int:
         """Rows of one step."""
 
+    @property
+    def shorter(self) -> Mapping[int, TaskLike]:
+        """The task on batches of each smaller size of the model's lengths, by size."""
+
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows, on all ranks together.
 

@@ -16,6 +16,7 @@ from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
+from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.resolve import resolve
@@ -67,6 +68,24 @@ class SimulatedSetting(Setting):
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
+
+    def simulate_lengths(self, plan: Plan) -> Simulation:
+        """The same, with a simulation of each size of the model's lengths.
+
+        Raises
+        ------
+        PlanError
+            If the plan cannot be applied to batches of one of them.
+        """
+        longest, lengths, rows = self.simulate(plan), self.task.model.lengths, plan.rows_per_microbatch
+        if lengths is None:
+            return longest
+        lowered = lower(self.task.program(rows), plan, self.task.optimizer)
+        found = {
+            size: self._simulate(lower_alike(lowered, task.program(rows), size))
+            for size, task in self.task.shorter.items()
+        }
+        return replace(longest, by_length={**found, lengths.largest: longest})
 
     def _simulate(self, lowered: Lowered) -> Simulation:
         """Simulate a lowered plan, with measured times of ops if the cluster is this machine, else with the roofline."""

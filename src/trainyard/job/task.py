@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -89,6 +90,13 @@ class Task:
                 "could train something else than the whole batch. Use one microbatch, whose rows may be "
                 "divided over ranks, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
+
+    @cached_property
+    def shorter(self) -> Mapping[int, Task]:
+        """The task on batches of each smaller size of the model's lengths, by size."""
+        lengths = self.model.lengths
+        sizes = () if lengths is None else lengths.sizes[:-1]
+        return {size: replace(self, model=self.model.at_length(size), _programs={}) for size in sizes}
 
     def check_patterns(self) -> None:
         """Check that every pattern of the optimizer stands for a trained parameter of the model.

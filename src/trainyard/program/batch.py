@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.refusals import kind_of, plain_instead
 
 ROOT = "batch"
@@ -55,13 +55,18 @@ def whole_paths(batch: Any, whole: Collection[str]) -> frozenset[str]:
     paths = list(batch_tensors(batch))
     found: set[str] = set()
     for name in whole:
-        entry = name if name.startswith(f"{ROOT}.") else f"{ROOT}.{name}"
-        inside = {p for p in paths if p == entry or p.startswith(f"{entry}.")}
+        inside = entry_paths(paths, name)
         if not inside:
             known = ", ".join(p.removeprefix(f"{ROOT}.") for p in paths)
             raise CaptureError(f"whole names {name!r}, which the batch does not have; it has {known}")
-        found |= inside
+        found |= {*inside}
     return frozenset(found)
+
+
+def entry_paths(paths: Iterable[str], name: str) -> list[str]:
+    """Those of a batch's paths that an entry has by its name: of a container, all that it holds."""
+    entry = name if name.startswith(f"{ROOT}.") else f"{ROOT}.{name}"
+    return [path for path in paths if path == entry or path.startswith(f"{entry}.")]
 
 
 def batch_rows(batch: Any, whole: Collection[str] = ()) -> int:

@@ -23,8 +23,9 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.addresses import give_addresses
 from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.hidden_state import refuse_hidden_state
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.model import Model
 from trainyard.program.nodes import add_placeholder
 from trainyard.program.op_observer import refused_with_a_line
 from trainyard.program.own_ops import check_declared_rows

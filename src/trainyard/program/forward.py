@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from trainyard.program.capture import capturing, fake_batch, fake_state, program_of
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.capture_error import CaptureError
+from trainyard.program.model import Model
 from trainyard.program.program import Output, Program
 from trainyard.program.tracing.running import Given, running
 from trainyard.program.tracing.trace import layers_recorded, trace
@@ -65,7 +66,7 @@ def shortened_sequences(model: Model, length: int) -> Model:
     def shorter(value: Any) -> Any:
         return value[:, :length] if value.dim() > 1 else value
 
-    return replace(model, batch=pytree.tree_map_only(Tensor, shorter, model.batch))
+    return replace(model, batch=pytree.tree_map_only(Tensor, shorter, model.batch), lengths=None)
 
 
 class _Pass:

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, disable_fake_tensor_cache
 from torch.utils import _pytree as pytree
 
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.capture_error import CaptureError
+from trainyard.program.model import Model
 from trainyard.program.op_observer import OpObserver, frames_now, line_of_model, storage_id, tensors_of
 from trainyard.program.repeats import Repeats
 from trainyard.program.repeats.equal import frozen

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from trainyard.errors import TrainyardError
+from trainyard.program.lengths import Lengths
+from trainyard.reading.arguments import require_type
 from trainyard.shown import Shown
 
+_LENGTHS = 'Lengths, such as Lengths((64, 128), pad={"input_ids": 0, "labels": -100})'
 Loss = Callable[[nn.Module, Any], Tensor | tuple[Tensor, dict[str, Tensor]]]
-
-
-class CaptureError(TrainyardError, ValueError):
-    """The model cannot be written as one graph; the message names the line and what to do."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +31,8 @@ class Model(Shown):
     whole : names of entries of the batch that are not cut into rows, such as ``edge_index``, the edges of a graph:
         every rank and every microbatch gets all of such an entry. Its size may be any, but is the same in all steps.
         The entry of an entry is named with a point, as ``graph.edge_index``; positions in a tuple by their number.
+    lengths : sizes to which batches of varying length are padded; None if all batches have one shape. The example batch
+        is filled up to the largest, for which the run is planned; the same plan is applied to the others.
 
     References
     ----------
@@ -44,3 +44,14 @@ class Model(Shown):
     loss: Loss
     batch: Any
     whole: tuple[str, ...] = ()
+    lengths: Lengths | None = None
+
+    def __post_init__(self) -> None:
+        if self.lengths is not None:
+            require_type("lengths", self.lengths, Lengths, _LENGTHS)
+            object.__setattr__(self, "batch", self.lengths.example(self.batch, self.lengths.largest))
+
+    def at_length(self, size: int) -> Model:
+        """Return the model with an example batch of one of its lengths, the only one."""
+        assert self.lengths is not None
+        return replace(self, batch=self.lengths.example(self.batch, size), lengths=None)

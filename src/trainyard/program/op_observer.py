@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.mixed_types import refused_types
-from trainyard.program.model import CaptureError
 from trainyard.program.refusals import refused_op, refused_result, refused_within
 
 # Files whose lines are not the model's, by how their names begin.

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.algebra.notation import OpAxes
 from trainyard.program.algebra.rules import declare
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.program import tensors_of
 from trainyard.reading.arguments import WrongValueError
 

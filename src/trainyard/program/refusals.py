@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 
 aten = torch.ops.aten
 

@@ -20,7 +20,8 @@ def load_model_file(path: str | Path) -> Model:
     Parameters
     ----------
     path : of the file; its folder is importable while it runs. A tuple's model is named after the file, and the
-        entries of its batch that are not cut into rows are those of the file's ``whole``, if it has one.
+        entries of its batch that are not cut into rows are those of the file's ``whole``, if it has one. So are the
+        ``lengths`` of a file those of its model.
 
     Raises
     ------
@@ -32,12 +33,13 @@ def load_model_file(path: str | Path) -> Model:
         if not callable(function):
             raise WrongValueError(f"{path} has no function `model`; {_ADVICE}")
         result, whole = function(), tuple(getattr(loaded, "whole", ()))
+        lengths = getattr(loaded, "lengths", None)
     if isinstance(result, Model):
-        return replace(result, whole=whole) if whole else result
+        return replace(result, whole=whole or result.whole, lengths=lengths or result.lengths)
     if isinstance(result, tuple) and len(result) == 3:
         module, loss, batch = result
         if isinstance(module, nn.Module) and callable(loss):
-            return Model(Path(path).stem, module, loss, batch, whole)
+            return Model(Path(path).stem, module, loss, batch, whole, lengths)
     described = type(result).__name__
     if isinstance(result, tuple):
         described = f"({', '.join(type(r).__name__ for r in result)})"

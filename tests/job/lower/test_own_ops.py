@@ -15,7 +15,8 @@ import trainyard
 from trainyard.job.lower.split import CoupledRowsError, split
 from trainyard.job.planning import load_model
 from trainyard.program.capture import capture
-from trainyard.program.model import CaptureError, Model
+from trainyard.program.capture_error import CaptureError
+from trainyard.program.model import Model
 
 ROWS = 8
 

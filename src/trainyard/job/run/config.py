@@ -221,6 +221,7 @@ class RankStep:
     update_s: float = 0.0
     checkpoint_s: float = 0.0
     loss_scale: float | None = None
+    length: int | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -245,8 +246,9 @@ class StepMetrics:
         waiting for other ranks; updating. On a GPU they are seconds of its host. Each of the rank where it is longest.
     checkpoint_s : seconds for which the ranks stood still for a checkpoint before this step, beside ``seconds``.
     mfu : share of the devices' peak that the model's flops take in ``seconds``; None where it is not known, or
-        above 1 because the devices do more than the peak that is known.
+        above 1 because the devices do more than the peak that is known, or where steps have several lengths.
     loss_scale : the factor of the loss in the backward pass of float16; None in other precisions.
+    length : the size to which the batch was padded; None where the model has no `Lengths`.
     evaluation : loss and metrics by name on the held-out set after the step; empty where it was not evaluated.
     evaluation_s : seconds that the evaluation took; they are not part of ``seconds``.
     note : why the run ends early after this step; "" if it does not.
@@ -269,6 +271,7 @@ class StepMetrics:
     checkpoint_s: float = 0.0
     mfu: float | None = None
     loss_scale: float | None = None
+    length: int | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
     evaluation_s: float = 0.0
     note: str = ""
@@ -298,6 +301,7 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         first.skipped,
         first.learning_rate,
         loss_scale=first.loss_scale,
+        length=first.length,
         evaluation=first.evaluation,
         evaluation_s=first.evaluation_s,
         note=first.note,

@@ -57,7 +57,7 @@ class RunRecorder:
             log.close()
 
     def on_step(self, metrics: StepMetrics) -> None:
-        if 0.0 < self.config.ideal_step_s <= metrics.seconds:
+        if metrics.length is None and 0.0 < self.config.ideal_step_s <= metrics.seconds:
             metrics = replace(metrics, mfu=self.config.ideal_step_s / metrics.seconds)
         self.by_step[metrics.step] = metrics
         try:

@@ -56,6 +56,8 @@ class Simulation(ShownOnPage):
         `plausible_mfu`.
     sources : where the seconds of ops come from; None where none are measured.
     shares : of ranks of unequal shares, what each share needs.
+    by_length : simulations of steps on batches of each size of the model's lengths, by size; this one is that of the
+        largest. Empty where all batches have one length.
     """
 
     plan: Plan
@@ -72,6 +74,7 @@ class Simulation(ShownOnPage):
     mfu: float
     sources: Sources | None = None
     shares: tuple[ShareMemory, ...] = ()
+    by_length: Mapping[int, Simulation] = field(default_factory=dict, repr=False)
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
@@ -141,6 +144,11 @@ class Simulation(ShownOnPage):
     def rows_per_s(self) -> float:
         """Rows of the batch trained in a second."""
         return self.plan.num_rows / self.step_s
+
+    @property
+    def brief(self) -> str:
+        """Step time and peak memory of a device, in a few words."""
+        return f"{_seconds(self.step_s)} a step, {size_text(self.peak_memory_bytes)}"
 
     def explain(self) -> str:
         """The result in sentences: how long, where the time goes, what fills the memory, what is short."""

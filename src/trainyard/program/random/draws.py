@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.op_observer import frames_now, line_of_model
 from trainyard.program.random.draw_op import Distribution
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.op_observer import frames_now, line_of_model
 from trainyard.program.random.draw_op import Distribution, draw
 from trainyard.program.random.draws import Draws

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.op_observer import tensors_of
 from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import flex_attention as pytorchs
 from torch.utils._python_dispatch import _disable_current_modes
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 from trainyard.program.op_observer import frames_now, line_of_model
 
 Function = Callable[..., Tensor]

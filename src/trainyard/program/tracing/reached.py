@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainyard.program.model import CaptureError
+from trainyard.program.capture_error import CaptureError
 
 
 def leaves_of(loss: Any) -> list[Tensor]:

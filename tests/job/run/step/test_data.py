@@ -1,6 +1,7 @@
 """Data is a pure function of the step, and refused with a reason where it does not fit."""
 
 import pickle
+from collections import UserDict
 
 import plans
 import pytest
@@ -32,6 +33,7 @@ def test_function_and_fixed_batches_are_named_by_path():
     assert int(batch["batch.targets"][0, 0]) == 25
     nested = FixedData({"a": [torch.zeros(2)], "b": torch.ones(2)}).batch(0)
     assert set(nested) == {"batch.a.0", "batch.b"}
+    assert set(by_path(UserDict(x=torch.ones(1)))) == {"batch.x"}  # as a BatchEncoding of Hugging Face is
     with pytest.raises(DataError, match=r"batch\.x is a int"):
         FixedData({"x": 3}).batch(0)
 

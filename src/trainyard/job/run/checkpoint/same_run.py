@@ -12,7 +12,8 @@ import torch
 from trainyard.job.plan import Plan
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import CheckpointError
-from trainyard.program.program import Program, tensor_of
+from trainyard.job.task import Task
+from trainyard.program.program import tensor_of
 
 PARAMS, BUFFERS = "param", "buffer"
 FIELDS = {"param": PARAMS, "buffer": BUFFERS}
@@ -26,7 +27,7 @@ class ModelIdentity:
 
     Attributes
     ----------
-    program : fingerprint of its step on the whole batch, as this version of PyTorch has it.
+    program : fingerprint of its step on the whole batch, as this version of PyTorch has it, and its lengths.
     torch : that version.
     shapes : of parameters and buffers, by ``param/<path>`` and ``buffer/<path>``; a number is a row of one.
     """
@@ -36,14 +37,16 @@ class ModelIdentity:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def identity_of(program: Program) -> ModelIdentity:
-    """The identity of a model by its program on the whole batch."""
+def identity_of(task: Task) -> ModelIdentity:
+    """The identity of a model by its program on the whole batch, and by the lengths to which batches are padded."""
+    program, lengths = task.program(task.num_rows), task.model.lengths
+    said = program.fingerprint if lengths is None else f"{program.fingerprint}, padded to {lengths}"
     shapes = {
         f"{FIELDS[entry.kind]}/{entry.path}": tuple(tensor_of(program.nodes[entry.node]).shape) or (1,)
         for entry in program.inputs
         if entry.kind in FIELDS
     }
-    return ModelIdentity(program.fingerprint, str(torch.__version__), shapes)
+    return ModelIdentity(said, str(torch.__version__), shapes)
 
 
 def settings_of(plan: Plan, config: TrainConfig) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def check_model(
     if not parts and version == own.torch and program != own.program:
         parts.append(
             "parameters and buffers have the same names and shapes, and a step computes something else (fingerprint "
-            f"{program} there and {own.program} here), as with another number of heads or another loss"
+            f"{program} there and {own.program} here), as with another number of heads, another loss or other lengths"
         )
     if parts:
         raise CheckpointError(

@@ -9,16 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainyard.hardware.gpus import require_gpus
+from trainyard.job.lower.alike import lower_alike
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
-from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.gather import TakeTrained, whole_tensors
 from trainyard.job.run.checkpoint.initial_weights import initialized
@@ -34,15 +34,18 @@ from trainyard.job.run.processes.agreement import (
     check_same_values,
     held_values,
 )
+from trainyard.job.run.processes.checked_options import check_options
 from trainyard.job.run.processes.evaluations import Evaluations
 from trainyard.job.run.processes.logs import profile_file
 from trainyard.job.run.step.data import check_batch, num_tokens
 from trainyard.job.run.step.data_reader import DataReader, is_stream, open_reader
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
+from trainyard.job.run.step.lengths import SizedSteps, padded
 from trainyard.job.run.step.pacing import Pacer
 from trainyard.job.run.step.recorder import StepRecorder, write_recorded
 from trainyard.job.run.step.repeatable import check_goes_on, repeatable
+from trainyard.job.run.step.row_places import row_places
 from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -72,6 +75,7 @@ class Prepared:
     identity : of the model, for checkpoints.
     model : itself, as it was built.
     note : of weights from elsewhere; "" if there are none.
+    shorter : the plan applied to batches of each smaller size of the model's lengths, by size.
     """
 
     lowered: Lowered
@@ -80,6 +84,7 @@ class Prepared:
     identity: ModelIdentity
     model: Model
     note: str = ""
+    shorter: Mapping[int, Lowered] = field(default_factory=dict)
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -104,17 +109,8 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         If its checkpoints would be larger than they may.
     """
     plan = work.plan
-    if plan.dtype == "float16" and plan.schedule.has_updates:
-        raise PlanError(
-            f"schedule {plan.schedule.name} updates stages before it is known whether all gradients of a step are "
-            "finite, as the scale of a loss in float16 needs; take dtype bfloat16, or a schedule without updates"
-        )
-    if plan.schedule.has_updates and work.config.on_nonfinite == "skip":
-        raise PlanError(
-            f"schedule {plan.schedule.name} updates stages before the loss of a step is known, so the updates of one "
-            "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
-        )
     model = work.build()
+    check_options(work, model)
     optimizer = work.config.optimizer
     if task is None:
         task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
@@ -127,18 +123,23 @@ def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
         check_quota(one_bytes, num_kept, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
     task.check_patterns()
-    program = task.program(plan.rows_per_microbatch)
-    check_batch(data.batch(0), program, plan.num_rows)
+    program, rows = task.program(plan.rows_per_microbatch), plan.rows_per_microbatch
+    size, first = padded(data.batch(0), model.lengths, 0)
+    check_batch(first, task.shorter.get(size or 0, task).program(rows), plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     loaded, note = dict[str, torch.Tensor](), ""
     if work.config.init_from is not None:
         values, loaded, note = initialized(values, model, work.config.init_from)
     _load_kernels(program, values)
-    identity = identity_of(task.program(plan.num_rows))
+    identity = identity_of(task)
     lowered = lower(program, plan, task.optimizer)
-    verify(lowered)
+    shorter = {size: lower_alike(lowered, each.program(rows), size) for size, each in task.shorter.items()}
+    for each in (lowered, *shorter.values()):
+        verify(each)
     held = {**held_values(model), **loaded, **program.constants}
-    return Prepared(lowered, values, held, identity, model, note)
+    for size, each in shorter.items():
+        held |= {f"{path} at length {size}": value for path, value in each.program.constants.items()}
+    return Prepared(lowered, values, held, identity, model, note, shorter)
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -202,7 +203,8 @@ def rank_steps(
     config = work.config
     executor, checkpointer, about, notes = _begin(work, prepared, rank, device, resume)
     first = 0 if about is None else about.step
-    reader = _open_data(work, executor, about, is_newest=not notes)
+    steps = SizedSteps(executor, prepared.model.lengths, prepared.shorter)
+    reader = _open_data(work, executor, about, not notes, reads_all=prepared.model.lengths is not None)
     evaluations = Evaluations(config, prepared.model, prepared.values, executor, about)
     note = "" if about is not None else prepared.note
     notes += [note, reader.note, evaluations.stop_reason]
@@ -213,7 +215,7 @@ def rank_steps(
             began_s = time.perf_counter()
             if step > first:
                 pacer.rest()
-            done = _step(executor, work, reader, step, began_s)
+            done = _step(executor, steps, work, reader, step, began_s)
             if done.skipped and config.on_nonfinite == "stop" and not _is_overflow(done):
                 raise _stopped(done, work, checkpointer)
             done = evaluations.after(replace(done, checkpoint_s=checkpoint_s))
@@ -263,18 +265,22 @@ def _begin(
     return executor, checkpointer, about, notes
 
 
-def _open_data(work: WorkerInput, executor: Executor, about: About | None, is_newest: bool) -> DataReader:
+def _open_data(
+    work: WorkerInput, executor: Executor, about: About | None, is_newest: bool, reads_all: bool
+) -> DataReader:
     """Open the data at the step to come, which must be the same on all ranks.
 
     Parameters
     ----------
     is_newest : whether ``about`` is of the newest checkpoint, at which the caller of the run has looked.
+    reads_all : whether the rank reads the rows of other ranks, too, by which it knows the length of the batch.
     """
     first, end = 0 if about is None else about.step, work.config.steps
     if about is not None and not is_newest and not is_stream(work.data):
         check_goes_on(work.data, first - 1, about.batch)
     position, trained_on = ("", {}) if about is None else (about.position, about.batch)
-    reader = open_reader(work.data, executor, first, end, position, trained_on)
+    places = None if reads_all else row_places(executor)
+    reader = open_reader(work.data, places, first, end, position, trained_on)
     check_same_batch_on_ranks(work, first, reader.peek() if first < end else {})
     return reader
 
@@ -324,12 +330,13 @@ def _is_stopped(config: TrainConfig, executor: Executor, is_to_stop: Callable[[]
     return bool(any_asked.item())
 
 
-def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, began_s: float) -> RankStep:
+def _step(
+    executor: Executor, steps: SizedSteps, work: WorkerInput, reader: DataReader, step: int, began_s: float
+) -> RankStep:
     sent, reads_s = executor.groups.sent_bytes, time.perf_counter()
     batch = reader.next()
     data_s = time.perf_counter() - reads_s
-    check_batch(batch, executor.lowered.program, executor.plan.num_rows)
-    result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
+    result, length = steps.run(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
     return RankStep(
         executor.groups.rank,
         step,
@@ -346,6 +353,7 @@ def _step(executor: Executor, work: WorkerInput, reader: DataReader, step: int, 
         result.wait_s,
         result.update_s,
         loss_scale=result.loss_scale,
+        length=length,
     )
 
 

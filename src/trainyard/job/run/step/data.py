@@ -102,6 +102,11 @@ def example_data(model: Model, num_rows: int) -> tuple[Data, str]:
     return FixedData(model.batch), "the example batch of the model, again and again"
 
 
+def plain_batch(batch: Any) -> Any:
+    """A batch as a dictionary, where it is a mapping of another kind, such as a BatchEncoding of Hugging Face."""
+    return dict(batch) if isinstance(batch, Mapping) and not isinstance(batch, dict) else batch
+
+
 def by_path(batch: Any) -> dict[str, Tensor]:
     """The tensors of a pytree by their paths as a program's inputs are called: ``batch.tokens``.
 
@@ -111,7 +116,7 @@ def by_path(batch: Any) -> dict[str, Tensor]:
         If a leaf is no tensor.
     """
     found: dict[str, Tensor] = {}
-    for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
+    for path, leaf in pytree.tree_flatten_with_path(plain_batch(batch))[0]:
         name = ".".join([ROOT, *map(key_text, path)])
         if not isinstance(leaf, Tensor):
             raise DataError(f"{name} is a {type(leaf).__name__}; a batch holds tensors only")
@@ -137,7 +142,8 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
             raise DataError(
                 f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
                 f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}. All batches have one shape: "
-                "pad them to one length (collate_fn of a DataLoader), and leave out a last one of fewer rows (drop_last)"
+                "pad them to one length (collate_fn of a DataLoader), or say to which ones they are padded "
+                "(Model(..., lengths=Lengths(...))), and leave out a last one of fewer rows (drop_last)"
             )
         if given.device.type == "meta":
             raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -11,9 +11,7 @@ from trainyard.job.run.step.data import Data, checksum
 from trainyard.job.run.step.data_source import plain_data
 from trainyard.job.run.step.data_stream import DataStream, StreamReader
 from trainyard.job.run.step.dataset_rows import DatasetRows
-from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.repeatable import batch_checksums, check_same_batch
-from trainyard.job.run.step.row_places import row_places
 
 __all__ = ["DataReader", "is_stream", "open_reader"]
 
@@ -50,12 +48,13 @@ def is_stream(data: Data) -> bool:
 
 
 def open_reader(
-    data: Data, executor: Executor, first: int, end: int, state: str, trained_on: Mapping[str, int]
+    data: Data, places: Sequence[int] | None, first: int, end: int, state: str, trained_on: Mapping[str, int]
 ) -> DataReader:
     """Return a reader of the steps from ``first`` to ``end``.
 
     Parameters
     ----------
+    places : of the rows in each batch that this process needs; None reads all.
     state : text of a reader's `state` at the end of step ``first - 1``; "" if a checkpoint has none.
     trained_on : checksums of the batch of step ``first - 1``; empty if there was no such step.
 
@@ -68,7 +67,7 @@ def open_reader(
     if isinstance(plain, DataStream):
         return _OfStream(plain, first, state, trained_on)
     if isinstance(plain, DatasetRows):
-        return _OfSteps(data, first, plain.batches(first, end, row_places(executor)))
+        return _OfSteps(data, first, plain.batches(first, end, places))
     return _OfSteps(data, first, (data.batch(step) for step in range(first, end)))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
-from trainyard.job.run.step.data import DataError
+from trainyard.job.run.step.data import DataError, plain_batch
 from trainyard.job.run.step.data_source import Source, collate_of, has_columns, is_indexed
 from trainyard.job.run.step.dataset_rows import collate_columns
 from trainyard.job.run.step.seeded import keep_random_state, seed_all
@@ -182,7 +182,9 @@ def evaluate_batches(
         with torch.no_grad(), keep_random_state(), precision:
             for number, batch in batches:
                 seed_all(number)
-                here = pytree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, batch)
+                here = pytree.tree_map(
+                    lambda t: t.to(device) if isinstance(t, Tensor) else t, plain_batch(batch)
+                )
                 rows = batch_rows(here, model.whole)
                 for name, value in _values(model, here, evaluation).items():
                     sums[name] += float(value) * rows

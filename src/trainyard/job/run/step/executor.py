@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
-from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.calls import Call, Delivery, is_handed_over
 from trainyard.job.lower.in_place import apply_writes
 from trainyard.job.lower.lower import Lowered
@@ -20,10 +18,9 @@ from trainyard.job.lower.update import graph_module
 from trainyard.job.plan import MICROBATCH, PIPELINE
 from trainyard.job.run.step.messages import StageMessages
 from trainyard.job.run.step.on_device import on_device
-from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.process_groups import ProcessGroups
+from trainyard.job.run.step.rank_values import RankValues, slots_of
 from trainyard.job.run.step.recorder import StepRecorder
-from trainyard.job.run.step.state import RankState, Values, local_part
+from trainyard.job.run.step.state import Values, local_part
 from trainyard.job.run.step.step_result import StepResult
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
@@ -42,6 +39,8 @@ class Executor:
     rank : of this process; the process group is initialised if there is more than one.
     values : whole initial values of parameters and buffers by path.
     recorder : of the ops of steps; None does without.
+    kept : the parameters, buffers and optimizer of the rank, of an executor for batches of another length (see
+        `lower_alike`); None makes them of ``values``.
     """
 
     def __init__(
@@ -52,35 +51,21 @@ class Executor:
         device: torch.device,
         seed: int = 0,
         recorder: StepRecorder | None = None,
+        kept: RankValues | None = None,
     ) -> None:
         self.recorder = recorder
         plan, lowered = lowered.plan, lowered.for_rank(rank)
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
-        shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
-        summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
-        self.groups = ProcessGroups(plan, rank, device, summed_over, shared, lowered.transfers)
+        self.kept = kept = kept or RankValues(lowered, rank, values, device)
+        self.groups, self.state, self.optimizer = kept.groups, kept.state, kept.optimizer
+        self.params, self.buffers, self.constants = kept.params, kept.buffers, kept.constants
+        self.exact, self.unused = kept.exact, kept.unused
         self.messages = StageMessages(lowered, self.groups, device)
         self.stages = lowered.stages_of(self.groups.index(PIPELINE))
         self.calls = lowered.calls[self.groups.index(PIPELINE)]
         self.own_totals = lowered.totals[self.groups.index(PIPELINE)]
-        self.state = RankState(
-            tuple(b for s in self.stages for b in s.buckets),
-            tuple(b for s in self.stages for b in s.frozen),
-            lowered.params,
-            self.groups,
-            values,
-            device,
-            plan.num_microbatches,
-        )
-        self.params = self.state.param_views()
-        self._add_constants(values)
-        self._add_unused(values)
-        num_updates = Counter(call.action.stage for call in self.calls if call.action.kind == "U")
-        updates_in_step = {name: num_updates[b.bucket.stage] or 1 for name, b in self.state.buckets.items()}
-        scales_loss = any(entry.kind == "loss_scale" for entry in lowered.program.inputs)
-        self.optimizer = Optimizer(
-            lowered.optimizer, self.state, lowered.params, updates_in_step, scales_loss
-        )
+        self.dtypes = {i.path: tensor_of(lowered.program.nodes[i.node]).dtype for i in lowered.program.inputs}
+        self.made = self._made()
         self.functions = {
             (s.stage, kind): self._runnable(seg.graph_module, f"{s.stage}{kind}")
             for s in self.stages
@@ -132,52 +117,12 @@ class Executor:
         apply_writes(bound, lambda bucket, place: self.state.buckets[bucket].grad_views[place])
         return self._recorded(bound, routine)
 
-    def _add_constants(self, values: Values) -> None:
-        """Buffers, parameters neither trained nor in buckets (``constants``), and what the model made itself (``made``).
-
-        Of those that a step does not write, ``exact`` refers to what they were before they were rounded to the plan's
-        precision, on the CPU: a checkpoint is read in another one, too.
-        """
-        self.constants: set[str] = set()
-        self.exact: dict[str, torch.Tensor] = {}
-        results = {
-            name for stage in self.stages for seg in stage.segments.values() for _, name in seg.results
-        }
-        self.made: dict[str, torch.Tensor] = {}
-        self.buffers: dict[str, torch.Tensor] = {}
-        program = self.lowered.program
-        self.dtypes = {i.path: tensor_of(program.nodes[i.node]).dtype for i in program.inputs}
-        segments = [seg for stage in self.stages for seg in stage.segments.values()]
-        segments += [own] if (own := self.own_totals) is not None else []
-        for slot in (s for seg in segments for s in seg.inputs):
-            if slot.kind == "constant":
-                whole = self.lowered.program.constants[slot.name]
-                part = local_part(whole, self.placements(slot.name), self.groups)
-                self.made[slot.name] = part.to(self.device)
-            if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
-                whole = local_part(values(slot.name), self.placements(slot.name), self.groups)
-                part = whole.to(self.dtypes[slot.name])
-                if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
-                    self.exact[slot.name] = whole.detach()
-                (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
-                if slot.kind == "param":
-                    self.constants.add(slot.name)
-
-    def _add_unused(self, values: Values) -> None:
-        """Add parameters and buffers that no stage needs, whole: rank 0 keeps them, so that checkpoints have all of the
-        model."""
-        segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
-        segments += [segment for segment in self.lowered.totals if segment is not None]
-        needed = {slot.name for seg in segments for slot in seg.inputs} | {
-            path for bucket in self._all_buckets() for path in bucket.paths
-        }
-        kept = [
-            i for i in self.lowered.program.inputs if i.kind in ("param", "buffer") and i.path not in needed
-        ]
-        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.groups.rank == 0}
-
-    def _all_buckets(self) -> tuple[Bucket, ...]:
-        return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
+    def _made(self) -> dict[str, torch.Tensor]:
+        """What the model made itself, by path: constants of the graph."""
+        constants, groups = self.lowered.program.constants, self.groups
+        slots = slots_of(self.lowered, groups.index(PIPELINE))
+        paths = [slot.name for slot in slots if slot.kind == "constant"]
+        return {p: local_part(constants[p], self.placements(p), groups).to(self.device) for p in paths}
 
     def placements(self, path: str) -> Mapping[str, Placement]:
         """Return the placement of an input other than the batch, the same in all stages of this rank."""
@@ -219,7 +164,7 @@ class Executor:
         if is_finite:
             self.update["weights"]()
         elif before is not None:
-            self.buffers = before
+            self.buffers |= before
         wait_s = self.groups.waited_s - waited_s
         forward_backward_s = middle_s - began_s - (then_waited_s - waited_s)
         update_s = time.perf_counter() - began_s - forward_backward_s - wait_s

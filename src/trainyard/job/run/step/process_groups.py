@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.job.lower.calls import Transfer, rank_pairs
+from trainyard.job.lower.lower import Lowered
 from trainyard.job.plan import PIPELINE, Axes, Plan
 from trainyard.program import spmd
 
@@ -227,3 +228,11 @@ class ProcessGroups:
     def wait(self, started: Started, *read: torch.Tensor) -> torch.Tensor:
         self.finish(started.work)
         return started.result()
+
+
+def groups_of(lowered: Lowered, rank: int, device: torch.device) -> ProcessGroups:
+    """Make the process groups of a lowered plan, as one rank sees them; all ranks call this together."""
+    trained = [b for stage in lowered.stages for b in stage.buckets]
+    shared = frozenset(b.stages for b in trained if len(b.pipeline_ranks) > 1)
+    summed_over = {b.summed_over for b in (*trained, *(b for s in lowered.stages for b in s.frozen))}
+    return ProcessGroups(lowered.plan, rank, device, summed_over, shared, lowered.transfers)

@@ -115,7 +115,7 @@ def _seed(about: About) -> int:
 
 def _require_same_model(checkpoint: Path, model: Model, plan: Plan) -> None:
     task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
-    check_goes_on_as(checkpoint, None, identity_of(task.program(plan.num_rows)))
+    check_goes_on_as(checkpoint, None, identity_of(task))
 
 
 def _load_weights(module: nn.Module, weights: Weights) -> None:
