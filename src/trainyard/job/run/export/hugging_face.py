@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -71,23 +72,28 @@ def export_hugging_face(
         state = {
             name.removeprefix(prefix): weights[name].to(tensor.dtype) for name, tensor in tensors.items()
         }
-        try:
-            model.load_state_dict(state, assign=True)
-        except RuntimeError as error:
-            raise WeightsError(
-                f"the module of {weights.source} is not of this configuration: {' '.join(str(error).split())[:200]}; "
-                "give --config FOLDER with that of the model that was trained"
-            ) from error
-        model.tie_weights()
-        for name, value in model.state_dict().items():
-            if not torch.equal(value, state[name]):
-                raise WeightsError(
-                    f"transformers ties {name} to another weight, and they differ in {weights.source}; give --config "
-                    "with tie_word_embeddings false, or export with --to safetensors"
-                )
+        _load(model, state, weights.source)
         model.save_pretrained(place, max_shard_size=most_shard_bytes)
         names = sorted(file.name for file in place.glob("*.safetensors"))
     return [folder / name for name in names]
+
+
+def _load(model: PreTrainedModel, state: dict[str, Tensor], source: Path) -> None:
+    """Give a model its weights, and refuse weights that transformers would change."""
+    try:
+        model.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise WeightsError(
+            f"the module of {source} is not of this configuration: {' '.join(str(error).split())[:200]}; "
+            "give --config FOLDER with that of the model that was trained"
+        ) from error
+    model.tie_weights()
+    for name, value in model.state_dict().items():
+        if not torch.equal(value, state[name]):
+            raise WeightsError(
+                f"transformers ties {name} to another weight, and they differ in {source}; give --config "
+                "with tie_word_embeddings false, or export with --to safetensors"
+            )
 
 
 def _empty_model(folder: Path) -> PreTrainedModel:
