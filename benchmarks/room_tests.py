@@ -124,7 +124,7 @@ def map_room(room: str, tree: Tree, num_processes: int) -> list[Path]:
             "--durations=0", "--durations-min=0.02",
             f"--cov=src/trainyard/{room}", "--cov-context=test", "--cov-report=",
         ],
-        10**6,
+        10**5,
         room not in AS_PYTHON,
     )  # fmt: skip
     made = tree.folder / ".coverage"

@@ -10,7 +10,7 @@ from page_figures import figures_of
 from web_browser import errors_shown, rendered
 
 from trainyard.report.serve_place import device_rows
-from trainyard.report.serve_place_page import serve_place_page
+from trainyard.report.serve_place_page import _beside, serve_place_page
 from trainyard.serve.placement import Replica
 from trainyard.serve.placing.compare import CannotPlace, PlacementRun, compare_placements
 from trainyard.serve.placing.decisions import ModelOnDevices, PlacedModels
@@ -59,6 +59,19 @@ def test_bars_are_the_time_in_which_devices_compute(placed: Placed) -> None:
         least_s = 0.09 / 8 if run.name == "nexus" else 0.02
         num_good = sum(run.placed.num_good)
         assert least_s * num_good - 1e-4 <= busy_s.sum() <= 0.02 * num_good + 1e-4
+
+
+@pytest.mark.parametrize(("num", "columns"), [(1, 1), (3, 3), (6, 4)])
+def test_plots_beside_each_other_have_a_place_and_axes_each(placed: Placed, num: int, columns: int) -> None:
+    drawn = _beside((placed[1] * 2)[:num], 4, "time")
+    corners = set()
+    for place in range(num):
+        number = str(place + 1)
+        x, y = (drawn[f"{kind}axis{number if place else ''}"] for kind in "xy")
+        assert (x["anchor"], y["anchor"]) == (f"y{number}", f"x{number}")
+        corners.add((x["domain"][0], y["domain"][1]))
+    assert len(corners) == num
+    assert {left for left, _ in corners} == {column / columns for column in range(columns)}
 
 
 def test_only_devices_with_a_cycle_say_how_long_it_is() -> None:

@@ -8,6 +8,7 @@ import pytest
 from splits_of_tests import drawn, split_of
 
 from trainyard.serve.auto import tried
+from trainyard.serve.errors import ServeError
 from trainyard.serve.planning.fewest_replicas import smallest_pools
 from trainyard.serve.planning.objectives import Shortfall, results_if_met
 from trainyard.serve.planning.plan import plan_serving
@@ -92,3 +93,9 @@ def test_the_cause_of_a_shortfall_is_the_pool_that_is_too_small(
     router = router_of(str(PrefillDecode(prefill)))
     found = results_if_met(requests, place, vllm(), 0.9, router, names_cause=True)
     assert (None if isinstance(found, Results) else found) is cause
+
+
+@pytest.mark.parametrize("num", [0, -1])
+def test_there_is_a_replica_for_prompts(num: int) -> None:
+    with pytest.raises(ServeError, match=rf"prefill_replicas.*{num}"):
+        PrefillDecode(num)
