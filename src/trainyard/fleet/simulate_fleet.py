@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import nullcontext
 from typing import ParamSpec
 
@@ -83,11 +83,12 @@ def prepared_run(
     if traits.rounds is not None:
         rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    more = hazards.are_there or crowding.is_there or cluster.changes
+    ends = isinstance(jobs, Sequence) and any(job.killed_after_s is not None for job in jobs)
+    more = hazards.are_there or crowding.is_there or cluster.changes or ends
     if rounds is not None and rounds.only_simulated and more:
         raise FleetError(
-            "rounds as published know no failures, no interference and no nodes that come and go; simulate these in "
-            "rounds of your own"
+            "rounds as published know no failures, no interference, no time limits and no nodes that come and go; simulate "
+            "these in rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = nullcontext if isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS else python_first
