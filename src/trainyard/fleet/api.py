@@ -45,7 +45,7 @@ class FleetComparison(ShownOnPage):
     ----------
     cluster : the cluster.
     jobs : the jobs that came, in the order of arrival.
-    runs : of the policies that ran, in the order in which they were named, then the same for each what-if; last the run as
+    runs : of the policies that ran, in the order in which they were named, then those of each what-if; last the run as
         the trace recorded it, if the trace says when jobs started.
     cannot_run : policies that cannot run so, and why.
     ignored : attributes of the jobs that policies ignore.
@@ -187,11 +187,10 @@ def simulate(
     placement : name of the rule that chooses devices for jobs; by default as the policy's paper does.
     round_s : seconds between decisions; by default the policy's own.
     costs : of starts and restarts; by default none.
-    hazards : failures and stragglers; by default none.
-    crowding : how jobs of a node slow each other; by default not at all.
-    what_if : changes of the cluster or the jobs, such as ``["+4x8xH100", "limit=24h"]``, each as `parse_what_if` reads it:
-        every policy runs with each of them, too, as ``"fifo, limit=24h"``.
-    speeds : how fast devices of a type are, by its name, beside those on which the lengths of the jobs are known; for jobs
+    hazards, crowding : failures and stragglers, and how jobs of a node slow each other; by default none.
+    what_if : changes of the cluster or the jobs, such as ``["+4x8xH100", "limit=24h"]``, read by `parse_what_if`: every
+        policy runs with each of them, too, as ``"fifo, limit=24h"``.
+    speeds : how fast devices of a type are, by its name, beside those on which the lengths of jobs are known; for jobs
         without speeds of their own. Types that are not named have 1.
     strict : a job that can never run is an error; by default it is left out and counted.
     keep_spans : note what ran where, for charts.
@@ -200,8 +199,8 @@ def simulate(
     Raises
     ------
     FleetError
-        If a policy, the placement or the type of a speed is unknown, the trace or a what-if cannot be read, or the cluster
-        has no nodes that a what-if takes away. A policy that cannot run here is no error: the result names it.
+        If a policy, the placement or the type of a speed is unknown, the trace or a what-if cannot be read, or a what-if
+        takes nodes away that there are not. A policy that cannot run here is no error: the result names it.
 
     Examples
     --------
@@ -212,19 +211,18 @@ def simulate(
     """
     place = cluster_of(cluster)
     schedulers, cannot = schedulers_of(joined_names("policies", policies, FleetError), placement, round_s)
-    changes = [(change, change.cluster(place)) for change in (WhatIf(""), *what_ifs_of(what_if))]
-    factors = known_speeds(speeds or {}, [where for _, where in changes])
+    changes = (WhatIf(""), *what_ifs_of(what_if))
+    clusters = [change.cluster(place) for change in changes]
+    factors = known_speeds(speeds or {}, clusters)
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
     recorded = recorded_run(arrived, place)
-    cases = [
-        _Case(change, with_speeds(change.jobs(arrived), where, factors), where) for change, where in changes
-    ]
+    cases = [_Case.of(*each, arrived, factors) for each in zip(changes, clusters, strict=True)]
     runs = _simulated(schedulers, cannot, cases, conditions, tell)
     if not runs:
         return FleetComparison(place, tuple(arrived), (), tuple(cannot), ())
-    ran = {run.policy for run in runs if not run.what_if}
+    ran = {run.policy for run in runs}
     ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
     runs += [recorded] if recorded is not None else []
     return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
@@ -236,6 +234,11 @@ class _Case(NamedTuple):
     change: WhatIf
     jobs: Sequence[Job]
     cluster: Cluster
+
+    @classmethod
+    def of(cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]) -> _Case:
+        """Return a what-if on its cluster, with these jobs of the present."""
+        return cls(change, with_speeds(change.jobs(jobs), cluster, speeds), cluster)
 
     def name(self, policy: str) -> str:
         """Return the name of the run of a policy."""

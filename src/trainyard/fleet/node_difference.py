@@ -90,8 +90,8 @@ def with_nodes(cluster: Cluster, differences: Sequence[NodeDifference], what_if:
     """
     if cluster.fabric != NON_BLOCKING:
         raise FleetError(
-            f"what-if {shown(what_if)}: the links between the nodes of cluster {cluster.name!r} are described node by node, and "
-            "for other nodes there is no description; leave fabric out of its file, or describe the other cluster in a file"
+            f"what-if {shown(what_if)}: links of cluster {cluster.name!r} are described node by node, and those of other "
+            "nodes are not; leave fabric out of its file, or describe the other cluster in a file"
         )
     places = [
         _Place(node, number, frozenset(name for name, nodes in cluster.partitions if number in nodes))
@@ -120,8 +120,8 @@ def _check_partitions(difference: NodeDifference, cluster: Cluster, what_if: str
         )
     if known and difference.is_added and not difference.partitions:
         raise FleetError(
-            f"what-if {shown(what_if)}: cluster {cluster.name!r} has partitions, and nodes in none would be idle; say which they "
-            f"join: +{difference.text}:{known[0]}, of {', '.join(known)}"
+            f"what-if {shown(what_if)}: cluster {cluster.name!r} has partitions, and nodes in none would be idle; "
+            f"say which they join: +{difference.text}:{known[0]}, of {', '.join(known)}"
         )
 
 

@@ -31,8 +31,8 @@ from trainyard.reading.quantities import parse_seconds
 __all__ = ["WhatIf", "parse_what_if", "what_ifs_of"]
 
 _ALLOWED = (
-    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h and priority=1:10,2-8:5, with spaces "
-    "between several"
+    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h and priority=1:10,2-8:5, with "
+    "spaces between several"
 )
 _PRIORITY = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?:(-?\d{1,9})", re.ASCII)
 
@@ -103,8 +103,8 @@ class WhatIf:
         """
         if self.priorities and "priority" not in policy.needs:
             raise FleetError(
-                f"{name} does not read priorities, so that other ones change nothing; take a policy that does, such as hived "
-                'or one of your own that needs "priority"'
+                f"{name} does not read priorities, so that other ones change nothing; take a policy that does, such as "
+                'hived or one of your own that needs "priority"'
             )
 
 
@@ -176,8 +176,8 @@ def _priorities(value: str, text: str) -> tuple[SizePriority, ...]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or not 1 <= first <= last:
             raise FleetError(
-                f"what-if {shown(text)}: priority {shown(part)} is not DEVICES:PRIORITY or FROM-TO:PRIORITY; write for example "
-                "priority=1:10,2-8:5"
+                f"what-if {shown(text)}: priority {shown(part)} is not DEVICES:PRIORITY or FROM-TO:PRIORITY; write for "
+                "example priority=1:10,2-8:5"
             )
         found.append(SizePriority(first, last, int(match[3])))
     return tuple(found)

@@ -41,14 +41,14 @@ def league(
 
     JCT is the time from a job's arrival to its end, and waiting the part of it without devices; slowdown is JCT over the
     time that the job takes alone, and unfair the largest ratio of it to what it would be with an equal share of the
-    cluster. Deadlines have a column only where there are any; who misses one is late or was refused.
+    cluster. What-ifs are beside the baseline, not the best. Deadlines have a column only where there are any; who misses
+    one is late or was refused.
     """
     order = ranked_runs(runs)
     best_s = order[0].mean_completion_s if order else 0.0
-    cells: list[_Cell] = [
-        ("mean JCT", lambda run: duration_text(run.mean_completion_s)),
-        ("to best", lambda run: f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""),
-    ]
+    cells: list[_Cell] = [("mean JCT", lambda run: duration_text(run.mean_completion_s))]
+    if baseline is None or not any(run.what_if for run in order):
+        cells.append(("to best", lambda run: f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""))
     if baseline is not None:
         cells.append((f"to {baseline.policy}", lambda run: f"{beside(run, baseline):.2f}x"))
     cells += [
@@ -71,7 +71,8 @@ def league(
 def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     """Columns and rows of what the devices did, in the same order.
 
-    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts.
+    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts. Costs are
+    as in `costs_of`. Where runs have unlike clusters, devices are counted.
     """
     order = ranked_runs(runs)
     cells: list[_Cell] = [
@@ -81,8 +82,15 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
         ("useful", lambda run: percent_text(run.useful) if run.jobs else ""),
         ("preempted", lambda run: str(run.num_preemptions) if run.jobs else ""),
     ]
+    if any(run.what_if for run in order):
+        cells.insert(1, ("devices", lambda run: f"{run.cluster.num_devices:,}"))
     if any(run.queues for run in order):
         cells.insert(1, ("queues", lambda run: run.queues))
+    if any(run.num_killed for run in order):
+        cells.append(("killed", lambda run: str(run.num_killed)))
+    if any(run.cluster.prices for run in order):
+        cells.append(("used cost", lambda run: _cost_text(run.costs["used_cost"])))
+        cells.append(("cluster cost", lambda run: _cost_text(run.costs["cluster_cost"])))
     if any(run.num_moves for run in order):
         cells.append(("moved", lambda run: str(run.num_moves) if run.jobs else ""))
     if any(run.num_failures for run in order):
@@ -93,6 +101,10 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
         cells.append(("left out", lambda run: str(len(run.left_out))))
     rows = tuple((run.policy, *(cell(run) for _, cell in cells)) for run in order)
     return ("policy", *(name for name, _ in cells)), rows
+
+
+def _cost_text(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:,.2f}"
 
 
 def fleet_tables(

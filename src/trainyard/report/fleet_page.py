@@ -16,7 +16,7 @@ from trainyard.report.axes import TimeAxis
 from trainyard.report.colors import series_color
 from trainyard.report.curves import Sample, distributions
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
-from trainyard.report.fleet_groups import Part, groups_table, losers
+from trainyard.report.fleet_groups import Part, groups_table, losers, winners
 from trainyard.report.fleet_league import devices_table, league
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
@@ -101,6 +101,9 @@ def _whose(
     columns, rows = losers(parts, baseline)
     if rows:
         found.append(Table(f"Who loses most, {baseline.policy} / policy", columns, rows))
+    columns, rows = winners(parts, baseline)
+    if rows and any(run.what_if for run in runs):
+        found.append(Table(f"Who gains most, {baseline.policy} / policy", columns, rows))
     jobs = losing_jobs(runs, baseline)
     return found if jobs is None else [*found, jobs]
 
