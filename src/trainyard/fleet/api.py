@@ -186,8 +186,7 @@ def simulate(
         with commas between.
     placement : name of the rule that chooses devices for jobs; by default as the policy's paper does.
     round_s : seconds between decisions; by default the policy's own.
-    costs : of starts and restarts; by default none.
-    hazards, crowding : failures and stragglers, and how jobs of a node slow each other; by default none.
+    costs, hazards, crowding : of starts and restarts; failures; how jobs of a node slow each other; by default none.
     what_if : changes of the cluster or the jobs, such as ``["+4x8xH100", "limit=24h"]``, read by `parse_what_if`: every
         policy runs with each of them, too, as ``"fifo, limit=24h"``.
     speeds : how fast devices of a type are, by its name, beside those on which the lengths of jobs are known; for jobs
@@ -211,21 +210,24 @@ def simulate(
     """
     place = cluster_of(cluster)
     schedulers, cannot = schedulers_of(joined_names("policies", policies, FleetError), placement, round_s)
-    changes = (WhatIf(""), *what_ifs_of(what_if))
-    clusters = [change.cluster(place) for change in changes]
-    factors = known_speeds(speeds or {}, clusters)
+    changes, factors = _changes(what_if, speeds, place)
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
-    recorded = recorded_run(arrived, place)
-    cases = [_Case.of(*each, arrived, factors) for each in zip(changes, clusters, strict=True)]
-    runs = _simulated(schedulers, cannot, cases, conditions, tell)
-    if not runs:
-        return FleetComparison(place, tuple(arrived), (), tuple(cannot), ())
+    cases = [_Case.of(*change, arrived, factors) for change in changes]
+    runs, recorded = _simulated(schedulers, cannot, cases, conditions, tell), recorded_run(arrived, place)
     ran = {run.policy for run in runs}
     ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
-    runs += [recorded] if recorded is not None else []
+    runs += [recorded] if runs and recorded is not None else []
     return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
+
+
+def _changes(
+    what_if: str | Sequence[str], speeds: Mapping[str, float] | None, present: Cluster
+) -> tuple[list[tuple[WhatIf, Cluster]], dict[str, float]]:
+    """The present and every what-if with its cluster, and speeds by the names of types in these clusters."""
+    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *what_ifs_of(what_if))]
+    return changes, known_speeds(speeds or {}, [cluster for _, cluster in changes])
 
 
 class _Case(NamedTuple):
@@ -246,7 +248,7 @@ class _Case(NamedTuple):
 
     def prepared(self, scheduler: Scheduler, conditions: Mapping[str, Any]) -> Callable[[], FleetRun]:
         """Set up the run of a policy, or refuse it."""
-        self.change.check_policy(scheduler.text, scheduler.policy)
+        scheduler = replace(scheduler, policy=self.change.policy(scheduler.text, scheduler.policy))
         spans = conditions["keep_spans"] or (bool(self.cluster.prices) and prices_differ(self.cluster))
         run = scheduler.prepared(self.jobs, self.cluster, **{**conditions, "keep_spans": spans})
         return lambda: replace(run(), policy=self.name(scheduler.text), what_if=self.change.text)

@@ -1,4 +1,4 @@
-"""What if: a cluster with other nodes, jobs with a time limit, and priorities by size, beside the present.
+"""What if: other nodes, a time limit of jobs, priorities by size and quotas of accounts, beside the present.
 
 A what-if is one or several changes with spaces between::
 
@@ -7,6 +7,7 @@ A what-if is one or several changes with spaces between::
     -2x8xV100+2x8xA100             swap nodes
     limit=24h                      end jobs that have had devices for that time
     priority=1:10,2-8:5            priorities by the number of devices that a job asks for
+    quota=vision:8,*:16            most devices that an account has at once; * is each account that is not named
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.node_difference import NodeDifference, with_nodes
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.prices import check_prices
+from trainyard.fleet.quotas import Quotas, WithQuotas
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.reading import ReadingError, shown
@@ -31,9 +33,10 @@ from trainyard.reading.quantities import parse_seconds
 __all__ = ["WhatIf", "parse_what_if", "what_ifs_of"]
 
 _ALLOWED = (
-    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h and priority=1:10,2-8:5, with "
-    "spaces between several"
+    "allowed are nodes such as +4x8xH100, -2x8xV100 or -2x8xV100+2x8xA100, limit=24h, priority=1:10,2-8:5 "
+    "and quota=vision:8,*:16, with spaces between several"
 )
+_QUOTA = re.compile(r"(.+):(\d{1,9})", re.ASCII)
 _PRIORITY = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?:(-?\d{1,9})", re.ASCII)
 
 
@@ -56,12 +59,14 @@ class WhatIf:
     nodes : that are added or taken away, one after the other.
     limit_s : time with devices after which every job is ended; None for no such limit.
     priorities : by size; of the entries that name a size the first counts, and other jobs keep their own.
+    quotas : of accounts; None for none.
     """
 
     text: str
     nodes: tuple[NodeDifference, ...] = ()
     limit_s: float | None = None
     priorities: tuple[SizePriority, ...] = ()
+    quotas: Quotas | None = None
 
     def cluster(self, present: Cluster) -> Cluster:
         """Return the cluster with other nodes.
@@ -78,7 +83,15 @@ class WhatIf:
         return cluster
 
     def jobs(self, present: Sequence[Job]) -> list[Job]:
-        """Return the jobs with other limits and priorities."""
+        """Return the jobs with other limits and priorities.
+
+        Raises
+        ------
+        FleetError
+            If a quota is of an account that none of them has.
+        """
+        if self.quotas is not None:
+            self.quotas.check(present)
         return [self._job(job) for job in present]
 
     def _job(self, job: Job) -> Job:
@@ -93,19 +106,20 @@ class WhatIf:
                 break
         return replace(job, **other) if other else job
 
-    def check_policy(self, name: str, policy: Policy) -> None:
-        """Refuse a policy that does not read what is otherwise.
+    def policy(self, name: str, policy: Policy) -> Policy:
+        """Return a policy with quotas, or the same.
 
         Raises
         ------
         FleetError
-            Says what it does not read.
+            If it does not read what is otherwise, or knows no quotas.
         """
         if self.priorities and "priority" not in policy.needs:
             raise FleetError(
                 f"{name} does not read priorities, so that other ones change nothing; take a policy that does, such as "
                 'hived or one of your own that needs "priority"'
             )
+        return policy if self.quotas is None else WithQuotas(policy, self.quotas, name)
 
 
 def what_ifs_of(given: str | Sequence[str]) -> tuple[WhatIf, ...]:
@@ -150,7 +164,13 @@ def parse_what_if(text: str) -> WhatIf:
             raise FleetError(f"what-if {shown(text)} says {name} twice; keep one")
         else:
             settings[name] = _SETTINGS[name](value, text)
-    return WhatIf(" ".join(words), tuple(nodes), settings.get("limit"), settings.get("priority", ()))
+    return WhatIf(
+        " ".join(words),
+        tuple(nodes),
+        settings.get("limit"),
+        settings.get("priority", ()),
+        settings.get("quota"),
+    )
 
 
 def _nodes(word: str, text: str) -> Iterable[NodeDifference]:
@@ -183,7 +203,21 @@ def _priorities(value: str, text: str) -> tuple[SizePriority, ...]:
     return tuple(found)
 
 
+def _quotas(value: str, text: str) -> Quotas:
+    by_account = dict[str, int]()
+    for part in value.split(","):
+        match = _QUOTA.fullmatch(part)
+        if match is None or match[1] in by_account:
+            raise FleetError(
+                f"what-if {shown(text)}: quota {shown(part)} is not ACCOUNT:DEVICES with each account once; write for "
+                "example quota=vision:8,*:16"
+            )
+        by_account[match[1]] = int(match[2])
+    every = by_account.pop("*", None)
+    return Quotas(tuple(by_account.items()), every)
+
+
 _SETTINGS: Mapping[str, Callable[[str, str], Any]] = MappingProxyType(
-    {"limit": _limit, "priority": _priorities}
+    {"limit": _limit, "priority": _priorities, "quota": _quotas}
 )
 """How the value of each setting is read, by its name; the second argument is the what-if, for errors."""
