@@ -98,7 +98,8 @@ class WithQuotas:
         """The state of the policy; refuses partitions, which are scheduled apart while accounts may be in several."""
         if cluster.partitions:
             raise FleetError(
-                f"cluster {cluster.name!r} has partitions, and quotas of accounts are for clusters without; leave them out"
+                f"cluster {cluster.name!r} has partitions, and quotas of accounts are for clusters without; leave these "
+                "out"
             )
         return self.policy.start(cluster)
 
@@ -136,7 +137,7 @@ class WithQuotas:
 
 def _only(queue: Queue, places: Ints) -> Queue:
     """Return a queue of the jobs at some places; later jobs may start though one of these waits, if it was left out."""
-    columns = {
+    columns: dict[str, Any] = {
         name: column[places] for name, column in queue._asdict().items() if isinstance(column, np.ndarray)
     }
     return queue._replace(**columns, blocks=queue.blocks and len(places) == len(queue.order))

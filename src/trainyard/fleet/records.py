@@ -370,7 +370,7 @@ class Recorder:
     def result(self, policy: str, cluster: Cluster, placement: str = "", queues: str = "") -> FleetRun:
         """The notes as a value."""
         values = np.array(self.values).reshape(-1, len(COLUMNS))
-        columns = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
+        columns: dict[str, Any] = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
         preempted, started = (columns.pop(name).astype(np.int64) for name in ("num_preempted", "num_starts"))
         is_killed = columns.pop("is_killed") > 0
         return FleetRun(
