@@ -104,6 +104,9 @@ def _loss(part: Part) -> tuple[float, float]:
 def _beside(parts: Sequence[Part], ranked: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
     """Columns and rows of some of the groups beside the baseline, the first few of every policy."""
     rows, are_lost = [], any(part.num_not_done for part in ranked)
+    # What-ifs have long names.
+    columns: Columns = ("JCT", "mean JCT", "waiting", "slowdown")
+    columns = columns[:-1] if any(part.run.what_if for part in parts) else columns
     for policy in dict.fromkeys(part.policy for part in parts if part.policy != baseline.policy):
         for part in [part for part in ranked if part.policy == policy][:_MOST_NAMED]:
             assert part.base is not None
@@ -117,9 +120,11 @@ def _beside(parts: Sequence[Part], ranked: Sequence[Part], baseline: FleetRun) -
                     f"{base.mean_slowdown:.1f}x / {run.mean_slowdown:.1f}x",
                 )
             lost = (str(part.num_not_done),) if are_lost else ()
-            rows.append((policy, f"{part.dimension} {part.group}", str(len(run.jobs)), *lost, *times))
+            rows.append(
+                (policy, f"{part.dimension} {part.group}", str(len(run.jobs)), *lost, *times[: len(columns)])
+            )
     lost = ("not done",) if are_lost else ()
-    return ("policy", "whose jobs", "jobs", *lost, "JCT", "mean JCT", "waiting", "slowdown"), tuple(rows)
+    return ("policy", "whose jobs", "jobs", *lost, *columns), tuple(rows)
 
 
 def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:

@@ -18,6 +18,7 @@ from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text, percent_text
 
 __all__ = [
+    "costs_table",
     "devices_table",
     "fleet_tables",
     "ignored_lines",
@@ -71,8 +72,8 @@ def league(
 def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     """Columns and rows of what the devices did, in the same order.
 
-    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts. Costs are
-    as in `costs_of`. Where runs have unlike clusters, devices are counted.
+    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts. Where
+    runs may have unlike clusters, devices are counted.
     """
     order = ranked_runs(runs)
     cells: list[_Cell] = [
@@ -88,9 +89,6 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
         cells.insert(1, ("queues", lambda run: run.queues))
     if any(run.num_killed for run in order):
         cells.append(("killed", lambda run: str(run.num_killed)))
-    if any(run.cluster.prices for run in order):
-        cells.append(("used cost", lambda run: _cost_text(run.costs["used_cost"])))
-        cells.append(("cluster cost", lambda run: _cost_text(run.costs["cluster_cost"])))
     if any(run.num_moves for run in order):
         cells.append(("moved", lambda run: str(run.num_moves) if run.jobs else ""))
     if any(run.num_failures for run in order):
@@ -103,6 +101,14 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     return ("policy", *(name for name, _ in cells)), rows
 
 
+def costs_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows] | None:
+    """Columns and rows of what runs cost, in the same order, as in `costs_of`; None where the cluster has no prices."""
+    if not any(run.cluster.prices for run in runs):
+        return None
+    rows = tuple((run.policy, *map(_cost_text, run.costs.values())) for run in ranked_runs(runs))
+    return ("policy", "of devices in use", "of the cluster"), rows
+
+
 def _cost_text(cost: float | None) -> str:
     return "" if cost is None else f"{cost:,.2f}"
 
@@ -112,11 +118,13 @@ def fleet_tables(
     runs: Sequence[FleetRun],
     baseline: FleetRun | None = None,
     cannot: Sequence[CannotRun] = (),
-) -> tuple[Table, Table]:
-    """One row per policy in each, best first: what it is for jobs, and what the devices did."""
+) -> tuple[Table, ...]:
+    """One row per policy in each, best first: what it is for jobs, what the devices did, and what they cost."""
+    costs = costs_table(runs)
     return (
         make_table(title, *league(runs, baseline, cannot)),
         make_table("", *devices_table(runs), text_columns=3 if any(run.queues for run in runs) else 2),
+        *(() if costs is None else (make_table("costs", *costs),)),
     )
 
 
