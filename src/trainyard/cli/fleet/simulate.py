@@ -37,8 +37,8 @@ class Options(SimulatingOptions):
     """Seed of failures and stragglers."""
     what_if: WhatIfs = ()
     """Changes that are compared with the present; a ; between several, or the option again. Nodes: +4x8xH100,
-    -2x8xV100+2x8xA100. A time after which jobs are ended: limit=24h. Priorities by size: priority=1:10,2-8:5. Spaces join
-    changes to one."""
+    -2x8xV100+2x8xA100. A time after which jobs are ended: limit=24h. Priorities by size: priority=1:10,2-8:5. Devices of
+    an account: quota=NAME:8. Spaces join changes to one."""
     speed: Speeds = ()
     """How fast devices of a type are beside those on which the lengths of the jobs are known, such as V100=0.5,H100=2;
     for jobs without speeds of their own. Other types have 1."""
