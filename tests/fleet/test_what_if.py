@@ -42,6 +42,9 @@ def test_speeds_of_types_are_for_jobs_of_which_only_the_length_is_known() -> Non
     found = ty.fleet.simulate(THREE, "1x2xV100", what_if=["-1x2xV100+1x2xH100"], speeds={"h100": 2.0})
     assert finished(found.runs[0]) == {"a": 100.0, "b": 160.0, "c": 190.0}
     assert finished(found.runs[1]) == {"a": 50.0, "b": 80.0, "c": 95.0}
+    pinned = [replace(job, device_types=(name,)) for job, name in zip(THREE, ("V100", "H100"), strict=False)]
+    mixed = ty.fleet.simulate(pinned, "1x2xV100+1x2xH100", speeds={"H100": 2.0}).runs[0]
+    assert finished(mixed) == {"a": 100.0, "b": 30.0}
     own = [replace(job, profile=ty.fleet.workload.speeds.Speeds((("H100", 2, 4.0),))) for job in THREE]
     assert finished(run(own, "1x2xH100", "limit=1h", speeds={"H100": 2.0})) == {
         "a": 25.0,

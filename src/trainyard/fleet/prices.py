@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from trainyard.fleet.errors import FleetError
 from trainyard.hardware.cluster import Cluster
 
-if TYPE_CHECKING:
-    from trainyard.fleet.records import Span
-
 __all__ = ["check_prices", "costs_of", "prices_differ"]
 
 _HOUR_S = 3600.0
+
+
+class DeviceTime(Protocol):
+    """Devices that a job had, by their numbers, and from when to when, as of `Span`."""
+
+    @property
+    def start_s(self) -> float:
+        """When it got them."""
+        ...
+
+    @property
+    def end_s(self) -> float:
+        """When it gave them back."""
+        ...
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Which they were."""
+        ...
 
 
 def check_prices(cluster: Cluster) -> None:
@@ -41,7 +57,7 @@ def prices_differ(cluster: Cluster) -> bool:
 
 
 def costs_of(
-    cluster: Cluster, makespan_s: float, busy_device_s: float, spans: Sequence[Span]
+    cluster: Cluster, makespan_s: float, busy_device_s: float, spans: Sequence[DeviceTime]
 ) -> dict[str, float | None]:
     """Costs of a run, in the unit of the prices.
 
@@ -69,7 +85,7 @@ def costs_of(
     return {"used_cost": used, "cluster_cost": whole}
 
 
-def _by_device(cluster: Cluster, per_s: dict[str, float], spans: Sequence[Span]) -> float:
+def _by_device(cluster: Cluster, per_s: dict[str, float], spans: Sequence[DeviceTime]) -> float:
     """Price of the time in which each device was in use; what several jobs had at once counts once."""
     sizes = np.array([len(span.devices) for span in spans], np.int64)
     device = np.array([number for span in spans for number in span.devices], np.int64)
