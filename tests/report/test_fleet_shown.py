@@ -245,9 +245,14 @@ def test_a_document_has_each_number_in_its_field(runs: tuple[FleetRun, FleetRun]
         "policy": "two",
         "placement": "two's rule",
         "queues": "two's queues",
+        "what_if": "",
+        "num_devices": 26,
         "num_jobs": 4,
         "num_refused": 1,
+        "num_killed": 0,
         "num_left_out": 1,
+        "used_cost": None,
+        "cluster_cost": None,
         "num_missed_deadlines": row["missed"].value,  # type: ignore[union-attr]
         "mean_slowdown": pytest.approx(row["slowdown"].value),  # type: ignore[union-attr]
         "worst_unfairness": pytest.approx(row["unfair"].value),  # type: ignore[union-attr]
