@@ -46,6 +46,7 @@ def made_run(policy: str, slower: float, order: Sequence[int], seed: int) -> Fle
         jobs,
         num_preempted=np.array([3, 5, 0, 9]) + round(10 * slower),
         num_starts=np.array([17, 23, 12, 29]) + round(20 * slower),
+        is_killed=np.zeros(4, np.bool_),
         refused=(("late", "it is late"),),
         refused_jobs=(job("late", "bob", 2, 77.0),),
         left_out=(Unfit(wide, "it is too wide", "wide asks for 90"),),

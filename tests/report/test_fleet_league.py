@@ -42,7 +42,7 @@ def test_who_refuses_comes_last_and_misses_deadlines(
     # The long one is late under each that runs it.
     assert some["num_missed_deadlines"] == 1 + 3
     assert everybody["num_missed_deadlines"] == 4
-    counts = {"num_jobs": 0, "num_refused": 4, "num_missed_deadlines": 3}
+    counts = {"num_jobs": 0, "num_refused": 4, "num_killed": 0, "num_missed_deadlines": 3}
     assert some["by"]["virtual_cluster"]["one"] == {**counts, "to_baseline": None}
     assert some["by"]["virtual_cluster"]["two"]["num_missed_deadlines"] == 1
     assert "mean_completion_s" not in everybody

@@ -171,7 +171,7 @@ def _default(field: Field[Any], spec: PrimitiveConstructorSpec[Any] | None) -> s
     value = field.default
     if value is MISSING:
         return _REQUIRED
-    if value is None or value is False or value == "" or (spec is None and value == float("inf")):
+    if value is None or value is False or value in ("", ()) or (spec is None and value == float("inf")):
         return ""
     texts = [str(value)] if spec is None else spec.str_from_instance(value)
     return f"default: {' '.join(texts)}"

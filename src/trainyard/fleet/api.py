@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.fleet.errors import FleetError, UnfitJobError
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.mechanism.hazards import Hazards
+from trainyard.fleet.prices import prices_differ
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun, ranked_runs
 from trainyard.fleet.scheduler import CannotRun, Ignored, Scheduler, ignored_by, schedulers_of
 from trainyard.fleet.study import Study, study
+from trainyard.fleet.type_speeds import known_speeds, with_speeds
+from trainyard.fleet.what_if import WhatIf, what_ifs_of
 from trainyard.fleet.workload.drawn import LOAD, NUM_JOBS, WORKLOAD, Draw, draw_of, drawn_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.read import read_workload
@@ -41,8 +45,8 @@ class FleetComparison(ShownOnPage):
     ----------
     cluster : the cluster.
     jobs : the jobs that came, in the order of arrival.
-    runs : of the policies that ran, in the order in which they were named; last the run as the trace recorded it, if the
-        trace says when jobs started.
+    runs : of the policies that ran, in the order in which they were named, then those of each what-if; last the run as
+        the trace recorded it, if the trace says when jobs started.
     cannot_run : policies that cannot run so, and why.
     ignored : attributes of the jobs that policies ignore.
     """
@@ -166,6 +170,8 @@ def simulate(
     costs: Costs | None = None,
     hazards: Hazards | None = None,
     crowding: Crowding | None = None,
+    what_if: str | Sequence[str] = (),
+    speeds: Mapping[str, float] | None = None,
     strict: bool = False,
     keep_spans: bool = False,
     tell: Callable[[str], None] = lambda policy: None,
@@ -180,9 +186,11 @@ def simulate(
         with commas between.
     placement : name of the rule that chooses devices for jobs; by default as the policy's paper does.
     round_s : seconds between decisions; by default the policy's own.
-    costs : of starts and restarts; by default none.
-    hazards : failures and stragglers; by default none.
-    crowding : how jobs of a node slow each other; by default not at all.
+    costs, hazards, crowding : of starts and restarts; failures; how jobs of a node slow each other; by default none.
+    what_if : changes of the cluster or the jobs, such as ``["+4x8xH100", "limit=24h"]``, read by `parse_what_if`: every
+        policy runs with each of them, too, as ``"fifo, limit=24h"``.
+    speeds : how fast devices of a type are, by its name, beside those on which the lengths of jobs are known; for jobs
+        without speeds of their own. Types that are not named have 1.
     strict : a job that can never run is an error; by default it is left out and counted.
     keep_spans : note what ran where, for charts.
     tell : called with the name of each policy before it is simulated.
@@ -190,8 +198,8 @@ def simulate(
     Raises
     ------
     FleetError
-        If a policy or the placement is unknown, or the trace cannot be read. A policy that cannot run here is no error:
-        the result names it.
+        If a policy, the placement or the type of a speed is unknown, the trace or a what-if cannot be read, or a what-if
+        takes nodes away that there are not. A policy that cannot run here is no error: the result names it.
 
     Examples
     --------
@@ -202,24 +210,54 @@ def simulate(
     """
     place = cluster_of(cluster)
     schedulers, cannot = schedulers_of(joined_names("policies", policies, FleetError), placement, round_s)
+    changes, factors = _changes(what_if, speeds, place)
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
-    recorded = recorded_run(arrived, place)
-    runs = _simulated(schedulers, cannot, arrived, place, conditions, tell)
-    if not runs:
-        return FleetComparison(place, tuple(arrived), (), tuple(cannot), ())
+    cases = [_Case.of(*change, arrived, factors) for change in changes]
+    runs, recorded = _simulated(schedulers, cannot, cases, conditions, tell), recorded_run(arrived, place)
     ran = {run.policy for run in runs}
     ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
-    runs += [recorded] if recorded is not None else []
+    runs += [recorded] if runs and recorded is not None else []
     return FleetComparison(place, tuple(arrived), tuple(runs), tuple(cannot), ignored)
+
+
+def _changes(
+    what_if: str | Sequence[str], speeds: Mapping[str, float] | None, present: Cluster
+) -> tuple[list[tuple[WhatIf, Cluster]], dict[str, float]]:
+    """The present and every what-if with its cluster, and speeds by the names of types in these clusters."""
+    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *what_ifs_of(what_if))]
+    return changes, known_speeds(speeds or {}, [cluster for _, cluster in changes])
+
+
+class _Case(NamedTuple):
+    """What all policies are simulated on: the present, or a what-if."""
+
+    change: WhatIf
+    jobs: Sequence[Job]
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]) -> _Case:
+        """Return a what-if on its cluster, with these jobs of the present."""
+        return cls(change, with_speeds(change.jobs(jobs), cluster, speeds), cluster)
+
+    def name(self, policy: str) -> str:
+        """Return the name of the run of a policy."""
+        return f"{policy}, {self.change.text}" if self.change.text else policy
+
+    def prepared(self, scheduler: Scheduler, conditions: Mapping[str, Any]) -> Callable[[], FleetRun]:
+        """Set up the run of a policy, or refuse it."""
+        scheduler = replace(scheduler, policy=self.change.policy(scheduler.text, scheduler.policy))
+        spans = conditions["keep_spans"] or (bool(self.cluster.prices) and prices_differ(self.cluster))
+        run = scheduler.prepared(self.jobs, self.cluster, **{**conditions, "keep_spans": spans})
+        return lambda: replace(run(), policy=self.name(scheduler.text), what_if=self.change.text)
 
 
 def _simulated(
     schedulers: Sequence[Scheduler],
     cannot: list[CannotRun],
-    jobs: Sequence[Job],
-    cluster: Cluster,
+    cases: Sequence[_Case],
     conditions: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> list[FleetRun]:
@@ -235,12 +273,13 @@ def _simulated(
             cannot.append(CannotRun(text, str(error)))
 
     prepared, runs = [], list[FleetRun]()
-    for scheduler in schedulers:
-        with refusal_is_noted(scheduler.text):
-            prepared.append((scheduler.text, scheduler.prepared(jobs, cluster, **conditions)))
-    for text, run in prepared:
-        tell(text)
-        with refusal_is_noted(text):
+    for case, scheduler in product(cases, schedulers):
+        name = case.name(scheduler.text)
+        with refusal_is_noted(name):
+            prepared.append((name, case.prepared(scheduler, conditions)))
+    for name, run in prepared:
+        tell(name)
+        with refusal_is_noted(name):
             runs.append(run())
     return runs
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Submitted
 
-__all__ = ["DIMENSIONS", "beside", "extra_waiting_s", "groups", "of_both"]
+__all__ = ["DIMENSIONS", "beside", "extra_waiting_s", "groups", "num_not_done", "of_both"]
 
 Floats = NDArray[np.float64]
 
@@ -35,14 +35,14 @@ DIMENSIONS: Mapping[str, Callable[[Submitted], str]] = MappingProxyType(
 """By what jobs are grouped, and the group of a job; empty if it is of none. Virtual clusters of Slurm are partitions."""
 
 
-def groups(run: FleetRun, dimension: str) -> dict[str, FleetRun]:
-    """The run of each group's jobs, as if they were all; nothing where there are no two groups."""
+def groups(run: FleetRun, dimension: str, fewest: int = 2) -> dict[str, FleetRun]:
+    """The run of each group's jobs, as if they were all; nothing where there are fewer groups."""
     ran, refused = (_places(jobs, DIMENSIONS[dimension]) for jobs in (run.jobs, run.refused_jobs))
     names = sorted(
         {*ran, *refused} - {""},
         key=lambda name: (int(name.split()[-1]), "") if dimension == "devices" else (0, name),
     )
-    return {name: run.of(ran[name], refused[name]) for name in names} if len(names) > 1 else {}
+    return {name: run.of(ran[name], refused[name]) for name in names} if len(names) >= fewest else {}
 
 
 def _places(jobs: Iterable[Submitted], group_of: Callable[[Submitted], str]) -> defaultdict[str, list[int]]:
@@ -64,6 +64,11 @@ def beside(run: FleetRun, baseline: FleetRun) -> float:
     return ours_s / theirs_s if theirs_s > 0 else 1.0
 
 
+def num_not_done(run: FleetRun, baseline: FleetRun) -> int:
+    """Count the jobs that ended under another policy and not here: they were killed, refused or left out."""
+    return len(baseline.jobs) - baseline.num_killed - len(of_both(run, baseline)[0])
+
+
 def extra_waiting_s(run: FleetRun, baseline: FleetRun) -> float:
     """Mean waiting less that under another policy, of the jobs that ended under both; NaN if none did."""
     ours, theirs = of_both(run, baseline)
@@ -71,8 +76,8 @@ def extra_waiting_s(run: FleetRun, baseline: FleetRun) -> float:
 
 
 def of_both(run: FleetRun, baseline: FleetRun) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the jobs that ended under both policies, in either run."""
-    place = {name: theirs for theirs, name in enumerate(baseline.names)}
-    both = [(ours, place[name]) for ours, name in enumerate(run.names) if name in place]
+    """Places of the jobs that ended under both policies, killed by neither, in either run."""
+    place = {name: theirs for theirs, name in enumerate(baseline.names) if not baseline.is_killed[theirs]}
+    both = [(i, place[name]) for i, name in enumerate(run.names) if name in place and not run.is_killed[i]]
     ours, theirs = np.array(both, np.int64).reshape(-1, 2).T
     return ours, theirs

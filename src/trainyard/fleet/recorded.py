@@ -105,7 +105,7 @@ def _note(notes: Recorder, job: Job, held: Floats, fair_s: tuple[float, float]) 
     between_s = float((held[1:, 0] - held[:-1, 1]).sum())
     device_s = float(((held[:, 1] - held[:, 0]) * held[:, 2]).sum())
     wait_s, again = start_s - job.arrival_s + between_s, len(held) - 1
-    notes.ended(job, start_s, end_s, wait_s, 0.0, device_s, 0.0, again, again + 1, *fair_s)
+    notes.ended(job, start_s, end_s, wait_s, 0.0, device_s, 0.0, again, again + 1, *fair_s, 0.0)
 
 
 def _uses(ran: Sequence[_Ran]) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.prices import costs_of
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.shown import Shown
@@ -94,6 +95,7 @@ class FleetRun(Shown):
         rest of the time from arrival to end is work. Of real trainings it is not known, and 0.
     device_s, lost_device_s : devices times time that each had, and of that what was lost.
     num_preempted, num_starts : how often each lost its devices, and got some or others.
+    is_killed : whether each was ended because its time was up, whatever it had done.
     alone_s, fair_s : how long each would have taken on its gang without waiting, and with an equal share of the cluster.
     refused : jobs that were turned away by the policy, and why.
     refused_jobs : the same jobs, as they were submitted.
@@ -101,6 +103,7 @@ class FleetRun(Shown):
     series : devices in use and jobs that wait, over time.
     spans : what ran where; empty unless it was asked for.
     num_decisions, num_failures : of the policy; of devices that jobs had.
+    what_if : what is otherwise than at present; empty if nothing is.
     """
 
     policy: str
@@ -117,6 +120,7 @@ class FleetRun(Shown):
     lost_device_s: Floats
     num_preempted: NDArray[np.int64]
     num_starts: NDArray[np.int64]
+    is_killed: NDArray[np.bool_]
     alone_s: Floats
     fair_s: Floats
     refused: tuple[tuple[str, str], ...]
@@ -126,6 +130,7 @@ class FleetRun(Shown):
     spans: tuple[Span, ...]
     num_decisions: int
     num_failures: int
+    what_if: str = ""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -259,6 +264,7 @@ class FleetRun(Shown):
         counts: dict[str, float | int] = {
             "num_jobs": len(self.jobs),
             "num_refused": len(self.refused),
+            "num_killed": self.num_killed,
             "num_missed_deadlines": self.num_missed,
         }
         if not self.jobs:
@@ -285,6 +291,8 @@ class FleetRun(Shown):
         """The run in one row: its policy, and what jobs and devices did, by name."""
         return {
             "policy": self.policy,
+            "what_if": self.what_if,
+            "num_devices": self.cluster.num_devices,
             "placement": self.placement,
             "queues": self.queues,
             **self.times(),
@@ -296,12 +304,23 @@ class FleetRun(Shown):
             "num_preemptions": self.num_preemptions,
             "num_failures": self.num_failures,
             "num_decisions": self.num_decisions,
+            **self.costs,
         }
+
+    @property
+    def costs(self) -> dict[str, float | None]:
+        """What the devices cost that jobs had, and the whole cluster: see `costs_of`."""
+        return costs_of(self.cluster, self.makespan_s, self.busy_device_s, self.spans)
 
     @property
     def num_jobs(self) -> int:
         """Jobs that came: those that ended, those that were refused, and those that were left out."""
         return len(self.names) + len(self.refused) + len(self.left_out)
+
+    @property
+    def num_killed(self) -> int:
+        """Jobs that were ended because their time was up."""
+        return int(self.is_killed.sum())
 
     @property
     def num_missed(self) -> int:
@@ -310,8 +329,8 @@ class FleetRun(Shown):
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
-    """Shortest mean completion time first; but who ran fewer jobs, because it refused some, comes after who ran more."""
-    return tuple(sorted(runs, key=lambda run: (-len(run.jobs), run.mean_completion_s)))
+    """Shortest mean completion time first; but who refused or killed jobs comes after those who let more of them end."""
+    return tuple(sorted(runs, key=lambda run: (run.num_killed - len(run.jobs), run.mean_completion_s)))
 
 
 def _ratio(times_s: Floats, to_s: Floats) -> Floats:
@@ -351,8 +370,9 @@ class Recorder:
     def result(self, policy: str, cluster: Cluster, placement: str = "", queues: str = "") -> FleetRun:
         """The notes as a value."""
         values = np.array(self.values).reshape(-1, len(COLUMNS))
-        columns = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
+        columns: dict[str, Any] = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
         preempted, started = (columns.pop(name).astype(np.int64) for name in ("num_preempted", "num_starts"))
+        is_killed = columns.pop("is_killed") > 0
         return FleetRun(
             policy,
             placement,
@@ -361,6 +381,7 @@ class Recorder:
             tuple(self.jobs),
             num_preempted=preempted,
             num_starts=started,
+            is_killed=is_killed,
             refused=tuple(self.refused),
             refused_jobs=tuple(self.refused_jobs),
             left_out=tuple(self.left_out),
@@ -374,6 +395,6 @@ class Recorder:
 
 COLUMNS = (
     "arrival_s", "first_start_s", "finish_s", "waiting_s", "lost_s", "device_s", "lost_device_s", "num_preempted",
-    "num_starts", "alone_s", "fair_s",
+    "num_starts", "alone_s", "fair_s", "is_killed",
 )  # fmt: skip
 """What is noted of a job that ends, by attribute of `FleetRun`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import nullcontext
 from typing import ParamSpec
 
@@ -68,8 +68,7 @@ def prepared_run(
     name : of the policy, for reports.
     place : name of the placement of jobs that the policy does not place itself.
     rounds : when decisions are made; by default whenever a job comes or ends, or in the rounds that the policy names.
-    hazards : what goes wrong; by default nothing.
-    crowding : how jobs of a node slow each other; by default not at all.
+    hazards, crowding : what goes wrong, and how jobs of a node slow each other; by default neither.
     keep_spans : note what ran where, for charts.
     strict : a job that can never run here is an error.
 
@@ -83,11 +82,12 @@ def prepared_run(
     if traits.rounds is not None:
         rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    more = hazards.are_there or crowding.is_there or cluster.changes
+    kills = isinstance(jobs, Sequence) and any(job.killed_after_s is not None for job in jobs)
+    more = hazards.are_there or crowding.is_there or cluster.changes or kills
     if rounds is not None and rounds.only_simulated and more:
         raise FleetError(
-            "rounds as published know no failures, no interference and no nodes that come and go; simulate these in "
-            "rounds of your own"
+            "rounds as published know no failures, no interference, no time limits and no nodes that come and go; "
+            "simulate these in rounds of your own"
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = nullcontext if isinstance(jobs, Sized) and len(jobs) >= _MANY_JOBS else python_first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,6 +169,13 @@ class Snapshot:
         lambda s: s._fair_times_s(),
         ("length", "speed"),
     )
+
+    def held_by_others(self, attribute: str) -> Counter[str]:
+        """Devices of running jobs that are not in this snapshot, by an attribute of their requests, such as "account"."""
+        held, found = self._table.held, Counter[str]()
+        for row in np.setdiff1d(self._table.active, self.rows).tolist():
+            found[str(getattr(KnownJob(self._table.job(row), self.needs), attribute))] += int(held[row])
+        return found
 
     def trial(self) -> TrialPlacement:
         """Return a copy of the free devices, to try which jobs would find a place; changes to it change nothing else."""

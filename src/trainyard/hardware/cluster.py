@@ -53,6 +53,7 @@ class Cluster(Shown):
     partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
         cluster is called so has nodes of that partition only.
     changes : when nodes come and go while jobs run, in the order of time.
+    prices : names of device types, each with the price of one device for an hour; empty if nothing is said of prices.
     away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     outside : numbers of nodes that are for other jobs only: they count as none, too, also when all are there.
     """
@@ -63,6 +64,7 @@ class Cluster(Shown):
     profile: MachineProfile | None = None
     partitions: tuple[tuple[str, frozenset[int]], ...] = ()
     changes: tuple[NodeChange, ...] = ()
+    prices: tuple[tuple[str, float], ...] = ()
     away: frozenset[int] = frozenset()
     outside: frozenset[int] = frozenset()
 
@@ -323,10 +325,11 @@ class Cluster(Shown):
     def _fingerprint(self) -> str:
         plain = self.to_dict()
         plain.pop("name")
+        plain.pop("prices", None)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Short hash of everything but the name and what is away now: equal for clusters that behave the same.
+        """Short hash of all but the name, prices and what is away now: equal for clusters that behave the same.
 
         Returns
         -------
@@ -386,6 +389,8 @@ class Cluster(Shown):
             plain["partitions"] = {name: nodes_text(nodes) for name, nodes in self.partitions}
         if self.changes:
             plain["changes"] = [change.to_dict() for change in self.changes]
+        if self.prices:
+            plain["prices"] = dict(self.prices)
         return plain
 
     def to_yaml(self) -> str:

@@ -11,8 +11,8 @@ The full form names every device, node and link once::
 A device of which only the name is known is ``{name: V100}``, and a node with such devices has no topology. Nodes may
 say what their hosts have, ``cpus: 96``, ``memory_bytes: 5e11`` and ``rack: r1``.
 
-The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions, and say
-when nodes come and go::
+The short form is the text form under one key: ``cluster: 16x8xA100-80G``. Both forms may name partitions, say when
+nodes come and go, and what devices cost::
 
     cluster: 8x8xV100@96cpu,1440GiB+4x8xA100@128cpu,2000GiB
     partitions:
@@ -22,12 +22,13 @@ when nodes come and go::
     changes:            # of nodes, over time: see `NodeChange`
       - {at_s: 86400, leave: 0-1}
       - {at_s: 172800, come: 0-1}
+    prices: {V100: 2.48, A100: 4.10}   # of one device for an hour; types that the cluster lacks may have one, too
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -57,7 +58,7 @@ __all__ = [
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
 _Partitions = tuple[tuple[str, frozenset[int]], ...]
 _MAX_INCLUDED = 8
-_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions", "changes")
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile", "partitions", "changes", "prices")
 _MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
@@ -218,18 +219,22 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
     with raised_as(HardwareError):
         given = Section.of(plain, "a cluster")
         if "cluster" in given:
-            given.refuse_unknown(("cluster", "partitions", "changes"))
+            given.refuse_unknown(("cluster", "partitions", "changes", "prices"))
             cluster = _cluster_within(given.text("cluster"), within)
             partitions, changes = _over_time(given, cluster.num_nodes)
             return replace(
-                cluster, partitions=partitions or cluster.partitions, changes=changes or cluster.changes
+                cluster,
+                partitions=partitions or cluster.partitions,
+                changes=changes or cluster.changes,
+                prices=_prices(given, cluster.nodes) or cluster.prices,
             )
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
         profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
         partitions, changes = _over_time(given, len(nodes))
-        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, partitions, changes)
+        prices = _prices(given, nodes)
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile, partitions, changes, prices)
 
 
 def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeChange, ...]]:
@@ -240,6 +245,19 @@ def _over_time(given: Section, num_nodes: int) -> tuple[_Partitions, tuple[NodeC
         tuple((str(name), nodes_from(partitions, name, num_nodes)) for name in partitions),
         tuple(sorted((NodeChange.read(each, num_nodes) for each in changes), key=lambda change: change.at_s)),
     )
+
+
+def _prices(given: Section, nodes: Sequence[Node]) -> tuple[tuple[str, float], ...]:
+    """Read what a device of each type costs for an hour; all types of the nodes have a price, or none."""
+    if "prices" not in given:
+        return ()
+    prices = given.section("prices")
+    found = tuple((str(name), prices.number(name, 0.0)) for name in prices)
+    unpriced = {device.name for node in nodes for device in node.devices} - {name for name, _ in found}
+    if unpriced:
+        missing = ", ".join(sorted(unpriced))
+        raise given.error("prices", f"a price for every type of device in the cluster; add {missing}")
+    return found
 
 
 def _nodes(given: Section) -> tuple[Node, ...]:

@@ -22,15 +22,16 @@ _TIMES = (
 def job_columns(run: FleetRun) -> dict[str, list[Any]]:
     """All jobs of a run, as columns by name: those that ended, in that order, those refused, and those left out.
 
-    What is not known of a job is None. ``state`` is ``ended``, ``refused`` or ``left out``; ``why`` says why it is one of
-    the latter two.
+    What is not known of a job is None. ``state`` is ``ended``, ``killed``, ``refused`` or ``left out``; ``why`` says why
+    it is one of the latter two.
     """
     missing = [None] * (len(run.refused) + len(run.left_out))
     jobs = (*run.jobs, *run.refused_jobs, *(each.job for each in run.left_out))
-    states = (("ended", len(run.jobs)), ("refused", len(run.refused)), ("left out", len(run.left_out)))
+    states = (("refused", len(run.refused)), ("left out", len(run.left_out)))
+    ended = ["killed" if is_killed else "ended" for is_killed in run.is_killed.tolist()]
     return {
         "name": [job.name for job in jobs],
-        "state": [state for state, count in states for _ in range(count)],
+        "state": [*ended, *(state for state, count in states for _ in range(count))],
         "user": [job.user for job in jobs],
         "account": [job.account for job in jobs],
         "virtual_cluster": [job.virtual_cluster for job in jobs],

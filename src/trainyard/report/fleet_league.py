@@ -18,6 +18,7 @@ from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text, percent_text
 
 __all__ = [
+    "costs_table",
     "devices_table",
     "fleet_tables",
     "ignored_lines",
@@ -41,14 +42,14 @@ def league(
 
     JCT is the time from a job's arrival to its end, and waiting the part of it without devices; slowdown is JCT over the
     time that the job takes alone, and unfair the largest ratio of it to what it would be with an equal share of the
-    cluster. Deadlines have a column only where there are any; who misses one is late or was refused.
+    cluster. What-ifs are beside the baseline, not the best. Deadlines have a column only where there are any; who misses
+    one is late or was refused.
     """
     order = ranked_runs(runs)
     best_s = order[0].mean_completion_s if order else 0.0
-    cells: list[_Cell] = [
-        ("mean JCT", lambda run: duration_text(run.mean_completion_s)),
-        ("to best", lambda run: f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""),
-    ]
+    cells: list[_Cell] = [("mean JCT", lambda run: duration_text(run.mean_completion_s))]
+    if baseline is None or not any(run.what_if for run in order):
+        cells.append(("to best", lambda run: f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""))
     if baseline is not None:
         cells.append((f"to {baseline.policy}", lambda run: f"{beside(run, baseline):.2f}x"))
     cells += [
@@ -71,7 +72,8 @@ def league(
 def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     """Columns and rows of what the devices did, in the same order.
 
-    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts.
+    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts. Where
+    runs may have unlike clusters, devices are counted.
     """
     order = ranked_runs(runs)
     cells: list[_Cell] = [
@@ -81,8 +83,12 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
         ("useful", lambda run: percent_text(run.useful) if run.jobs else ""),
         ("preempted", lambda run: str(run.num_preemptions) if run.jobs else ""),
     ]
+    if any(run.what_if for run in order):
+        cells.insert(1, ("devices", lambda run: f"{run.cluster.num_devices:,}"))
     if any(run.queues for run in order):
         cells.insert(1, ("queues", lambda run: run.queues))
+    if any(run.num_killed for run in order):
+        cells.append(("killed", lambda run: str(run.num_killed)))
     if any(run.num_moves for run in order):
         cells.append(("moved", lambda run: str(run.num_moves) if run.jobs else ""))
     if any(run.num_failures for run in order):
@@ -95,16 +101,30 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
     return ("policy", *(name for name, _ in cells)), rows
 
 
+def costs_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows] | None:
+    """Columns and rows of what runs cost, in the same order, as in `costs_of`; None where the cluster has no prices."""
+    if not any(run.cluster.prices for run in runs):
+        return None
+    rows = tuple((run.policy, *map(_cost_text, run.costs.values())) for run in ranked_runs(runs))
+    return ("policy", "of devices in use", "of the cluster"), rows
+
+
+def _cost_text(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:,.2f}"
+
+
 def fleet_tables(
     title: str,
     runs: Sequence[FleetRun],
     baseline: FleetRun | None = None,
     cannot: Sequence[CannotRun] = (),
-) -> tuple[Table, Table]:
-    """One row per policy in each, best first: what it is for jobs, and what the devices did."""
+) -> tuple[Table, ...]:
+    """One row per policy in each, best first: what it is for jobs, what the devices did, and what they cost."""
+    costs = costs_table(runs)
     return (
         make_table(title, *league(runs, baseline, cannot)),
         make_table("", *devices_table(runs), text_columns=3 if any(run.queues for run in runs) else 2),
+        *(() if costs is None else (make_table("costs", *costs),)),
     )
 
 

@@ -67,19 +67,23 @@ def use_by_type(runs: Sequence[DrawnRun], axis: TimeAxis) -> tuple[Figure, ...]:
     known = [each for each in runs if len(each.run.cluster.device_types) > 1 and each.run.spans]
     if not known:
         return ()
-    cluster = known[0].run.cluster
-    busy = [each.stints.busy(axis.edges_s, cluster.type_of_node[cluster.node_of]) for each in known]
-    return tuple(
-        _figure(
-            f"Devices in use, {name}",
-            "devices",
-            known,
-            [own[kind] for own in busy],
-            axis,
-            int(cluster.devices_of_type[kind]),
+    clusters = [each.run.cluster for each in known]
+    busy = [
+        each.stints.busy(axis.edges_s, cluster.type_of_node[cluster.node_of])
+        for each, cluster in zip(known, clusters, strict=True)
+    ]
+    found = []
+    for name in dict.fromkeys(name for cluster in clusters for name in cluster.device_types):
+        kinds = [
+            cluster.device_types.index(name) if name in cluster.device_types else -1 for cluster in clusters
+        ]
+        runs = [each for each, kind in zip(known, kinds, strict=True) if kind >= 0]
+        means = [own[kind] for own, kind in zip(busy, kinds, strict=True) if kind >= 0]
+        most = max(
+            int(each.devices_of_type[kind]) for each, kind in zip(clusters, kinds, strict=True) if kind >= 0
         )
-        for kind, name in enumerate(cluster.device_types)
-    )
+        found.append(_figure(f"Devices in use, {name}", "devices", runs, means, axis, most))
+    return tuple(found)
 
 
 def use_by_node(runs: Sequence[DrawnRun]) -> Figure:

@@ -16,8 +16,8 @@ from trainyard.report.axes import TimeAxis
 from trainyard.report.colors import series_color
 from trainyard.report.curves import Sample, distributions
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
-from trainyard.report.fleet_groups import Part, groups_table, losers
-from trainyard.report.fleet_league import devices_table, league
+from trainyard.report.fleet_groups import Part, groups_table, losers, winners
+from trainyard.report.fleet_league import costs_table, devices_table, league
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import DrawnRun, stints_of
@@ -63,6 +63,7 @@ def fleet_page(
     sections: list[Figure | Table] = [
         Table("League table", *league(order, baseline, cannot), best=0),
         Table("Devices", *devices_table(order)),
+        *(Table("Costs", *costs) for costs in (costs_table(order),) if costs is not None),
         *remark_tables((*remarks, *_without_places(order)), left_out),
         waiting_jobs(shown, axis),
         waiting_devices(shown, axis),
@@ -101,6 +102,9 @@ def _whose(
     columns, rows = losers(parts, baseline)
     if rows:
         found.append(Table(f"Who loses most, {baseline.policy} / policy", columns, rows))
+    columns, rows = winners(parts, baseline)
+    if rows and any(run.what_if for run in runs):
+        found.append(Table(f"Who gains most, {baseline.policy} / policy", columns, rows))
     jobs = losing_jobs(runs, baseline)
     return found if jobs is None else [*found, jobs]
 

@@ -12,6 +12,7 @@ import tyro
 
 from trainyard.cli.bounds import SEED
 from trainyard.cli.fleet.simulating import SimulatingOptions
+from trainyard.cli.fleet.what_if import Speeds, WhatIfs
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 
@@ -34,6 +35,13 @@ class Options(SimulatingOptions):
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
     """Seed of failures and stragglers."""
+    what_if: WhatIfs = ()
+    """Changes that are compared with the present; a ; between several, or the option again. Nodes: +4x8xH100,
+    -2x8xV100+2x8xA100. A time after which jobs are ended: limit=24h. Priorities by size: priority=1:10,2-8:5. Devices of
+    an account: quota=NAME:8. Spaces join changes to one."""
+    speed: Speeds = ()
+    """How fast devices of a type are beside those on which the lengths of the jobs are known, such as V100=0.5,H100=2;
+    for jobs without speeds of their own. Other types have 1."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -45,23 +53,22 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.compiling import compiling_is_said
     from trainyard.fleet.api import none_ran
-    from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.records import ranked_runs
     from trainyard.fleet.scheduler import baseline_of
     from trainyard.hardware.parse import parse_cluster
-    from trainyard.report.fleet_groups import losers_table, parts_of
+    from trainyard.report.fleet_groups import losers_table, parts_of, winners_table
     from trainyard.report.fleet_league import fleet_tables, refusals, remarks, run_document
     from trainyard.report.fleet_page import fleet_page
 
     cluster = parse_cluster(options.cluster)
     baseline_of(options.policy, options.baseline)
+    others = _other_clusters(options, cluster)
     workload = options.read(options.trace, cluster)
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
         found = _simulated(options, screen, jobs, cluster)
     runs, cannot, ignored = found.runs, found.cannot_run, found.ignored
-    doubts = workload.left_out.warning, memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
-    for warning in filter(None, doubts):
+    for warning in filter(None, (workload.left_out.warning, *_doubts(options, jobs, cluster, others))):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
@@ -74,7 +81,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     if not runs:
         return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), none_ran(cannot))
-    by_name = {run.policy: run for run in runs}
+    by_name = {run.policy: run for run in runs if not run.what_if}
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
     title = f"{options.trace.name} on {cluster.name}: {len(jobs)} jobs, {cluster.num_devices} devices"
@@ -87,18 +94,40 @@ def act(options: Options, screen: Screen) -> Outcome:
         _write_csv(options.csv, screen, ranked_runs(runs))
     if base is None:
         screen.say(_without_baseline(options.baseline or ""))
-    losers = losers_table(parts, base) if base is not None else None
+    sides = (losers_table, *((winners_table,) if options.what_if else ()))
+    whose = [] if base is None else [table for side in sides if (table := side(parts, base)) is not None]
     lines = (*said, *workload.left_out.lines())
-    tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
+    tables = fleet_tables(title, runs, base if options.baseline or options.what_if else None, cannot)
     return Outcome(
         document
         | {
             "baseline": base.policy if base is not None else "",
             "runs": [run_document(run, base, parts) for run in ranked_runs(runs)] if options.json else [],
         },
-        (*tables, *((losers,) if losers is not None else ()), *lines),
+        (*tables, *whose, *lines),
         "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {cluster.name}",
     )
+
+
+def _doubts(
+    options: Options, jobs: Sequence[Job], cluster: Cluster, others: Sequence[Cluster]
+) -> tuple[str, ...]:
+    """Warnings of what may be meant otherwise; those that there is no reason for are empty."""
+    from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
+    from trainyard.fleet.type_speeds import unknown_speeds
+
+    asked = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
+    return *asked, unknown_speeds(jobs, cluster, others, dict(options.speed))
+
+
+def _other_clusters(options: Options, cluster: Cluster) -> list[Cluster]:
+    """The clusters of the what-ifs; what cannot be of these, or of speeds, is refused before the trace is read."""
+    from trainyard.fleet.type_speeds import known_speeds
+    from trainyard.fleet.what_if import what_ifs_of
+
+    others = [each.cluster(cluster) for each in what_ifs_of(options.what_if)]
+    known_speeds(dict(options.speed), [cluster, *others])
+    return others
 
 
 def _simulated(options: Options, screen: Screen, jobs: Sequence[Job], cluster: Cluster) -> FleetComparison:
@@ -112,6 +141,8 @@ def _simulated(options: Options, screen: Screen, jobs: Sequence[Job], cluster: C
             options.policy,
             placement=options.placement,
             round_s=options.round,
+            what_if=options.what_if,
+            speeds=dict(options.speed),
             strict=options.strict,
             keep_spans=options.html is not None,
             tell=lambda policy: progress(f"simulating {policy}", ""),

@@ -78,6 +78,8 @@ class JobTable:
     needs : processors and bytes that it needs with each device; 0 for a share of its node.
     has_auxiliary : 1 if what it has of these is counted.
     partition : index of the partition in whose nodes it must lie; 0 for any.
+    killed_after_s : time with devices after which it is ended, whatever it has done; infinite if it may take its time.
+    is_killed : 1 if ``finish_s`` is when that time is up.
     mark : what the policy made of the job when it came, where it decides in compiled code; see `CompiledPolicy`.
     """
 
@@ -116,6 +118,8 @@ class JobTable:
     num_preempted: Ints
     num_starts: Ints
     taken_over: Ints
+    killed_after_s: Floats
+    is_killed: Ints
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
@@ -262,6 +266,7 @@ _ARRIVAL = [
     "num_devices",
     "allowed",
     "partition",
+    "killed_after_s",
 ]
 
 
@@ -285,6 +290,7 @@ class ArrivalRows:
         partition, mark : as in `JobTable`.
         """
         needs, num_devices = needs_of(job), job.num_devices
+        killed_after_s = _INF if job.killed_after_s is None else job.killed_after_s
         self._known[number] = (
-            job.arrival_s, job.weight, job.work, rate, needs, mark, num_devices, allowed, partition
+            job.arrival_s, job.weight, job.work, rate, needs, mark, num_devices, allowed, partition, killed_after_s
         )  # fmt: skip

@@ -366,14 +366,14 @@ class Allocator:
         transitions.set_back(self.table.data, row, work, unsaved_s, now_s, restart_s)
 
     def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
-        """A job has done its work, or comes to where it changes its rate; whether it has ended.
+        """A job has done its work, its time is up, or it changes its rate; whether it has ended.
 
         Parameters
         ----------
         ended_s : the end that counts, if it is another than now.
         """
         table, job = self.table, self.table.job(row)
-        if table.turn[row] > 0:
+        if table.turn[row] > 0 and not table.is_killed[row]:
             self.rates.turn(row, now_s)
             return False
         ended = np.array([row])

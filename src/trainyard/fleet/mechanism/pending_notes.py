@@ -62,4 +62,5 @@ class PendingNotes:
             note.num_preempted,
             note.num_starts,
             *self.fair.times_s(job, note.allowed, note.job_s, note.end_s, note.gang_rate),
+            note.is_killed,
         )

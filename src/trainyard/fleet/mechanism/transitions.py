@@ -25,8 +25,8 @@ class EndNote(NamedTuple):
 
     Attributes
     ----------
-    serial, allowed, num_preempted, num_starts, gang_rate, first_start_s, waited_s, lost_s, lost_device_s : as in
-        `JobTable`.
+    serial, allowed, num_preempted, num_starts, gang_rate, first_start_s, waited_s, lost_s, lost_device_s, is_killed : as
+        in `JobTable`.
     device_s : devices times time that it had.
     job_s : jobs times time, over all jobs, while it was there.
     """
@@ -43,6 +43,7 @@ class EndNote(NamedTuple):
     device_s: float
     lost_device_s: float
     job_s: float
+    is_killed: int
 
 
 ENDED = np.dtype(list(get_type_hints(EndNote).items()), align=True)
@@ -111,7 +112,7 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
 
 @lean
 def end(state, row, now_s):  # type: ignore[no-untyped-def]
-    """A job has done its work; there has to be room for notes."""
+    """A job has done its work, or its time is up; there has to be room for notes."""
     table, job, counts = state.table, state.table[row], state.counts[0]
     change_holding(row, -1, state)
     _release(table, row, now_s)
@@ -122,6 +123,7 @@ def end(state, row, now_s):  # type: ignore[no-untyped-def]
     note.num_preempted, note.num_starts = job.num_preempted, job.num_starts
     note.gang_rate, note.first_start_s, note.waited_s = job.gang_rate, job.first_start_s, job.waited_s
     note.lost_s, note.lost_device_s = job.lost_s, job.lost_device_s
+    note.is_killed = job.is_killed
     note.device_s, note.job_s = job.attained_device_s, _count(state, now_s) - job.job_s
     _remove(state, row)
 
@@ -218,6 +220,9 @@ def run(table, row, rate):  # type: ignore[no-untyped-def]
     job.rate = rate
     left = job.left - job.turn
     job.finish_s = job.since_s + left / rate if rate > 0 else np.inf
+    killed_s = job.attained_until_s + max(0.0, job.killed_after_s - job.attained_s)
+    job.is_killed = 1 if killed_s < job.finish_s else 0
+    job.finish_s = min(job.finish_s, killed_s)
 
 
 @lean

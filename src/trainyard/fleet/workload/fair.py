@@ -55,11 +55,11 @@ class FairTimes:
 
     def alone_s(self, job: Job, allowed: int, gang_rate: float = _NAN) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""
-        spots = self._compact(job.num_devices, allowed)
+        spots, most_s = self._compact(job.num_devices, allowed), job.killed_after_s or float("inf")
         if gang_rate > 0 and spots:
-            return job.work / gang_rate
+            return min(job.work / gang_rate, most_s)
         grant = _first(job.num_devices)
-        return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+        return min((min(_alone_s(job, spot, grant), most_s) for spot in spots), default=float("inf"))
 
     def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
         """Where a gang would lie on each type of device that is allowed, as bits."""

@@ -229,6 +229,7 @@ class Job(JobRequest):
     priority : among the jobs of its virtual cluster; the larger, the more urgent.
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     qos : its quality of service, by a name of its cluster.
+    killed_after_s : time with devices after which it is ended, whatever it has done; None if it may take its time.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
     """
 
@@ -242,6 +243,7 @@ class Job(JobRequest):
     priority: int = 0
     yields: bool = False
     qos: str = ""
+    killed_after_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:
