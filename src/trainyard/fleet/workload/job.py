@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from trainyard.fleet.workload.attempts import Attempt
+from trainyard.fleet.workload.command import Command
 
 
 class Grant(NamedTuple):
@@ -230,6 +231,7 @@ class Job(JobRequest):
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     qos : its quality of service, by a name of its cluster.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
+    command : that it runs, as fast as its profile declares; None for other jobs.
     """
 
     work: float
@@ -243,6 +245,7 @@ class Job(JobRequest):
     yields: bool = False
     qos: str = ""
     attempts: tuple[Attempt, ...] = ()
+    command: Command | None = None
 
     def __post_init__(self) -> None:
         # What is compiled for numbers would be compiled for whole numbers once more.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainyard.divisors import divisors
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
-from trainyard.fleet.workload.job import Spot
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.reading import shown
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
-_NO_NOISE = Noise(1.0, 0.0)
 _MOST_EPOCHS = 100
 _SHOWN_SIZES = 64
 CAPTURING = Lock()
@@ -109,34 +106,6 @@ class Training:
         The longer of both, so that who follows a long training is not told of thousands.
         """
         return max(self.checkpoint_every, -(-self.steps // _MOST_EPOCHS))
-
-    def report(
-        self,
-        known: Report | None,
-        spot: Spot,
-        step_s: float,
-        losses: tuple[tuple[float, float], ...] = (),
-    ) -> Report:
-        """What a job knows of itself after it has measured its steps somewhere.
-
-        Its batch is fixed, so the noise of its gradients does not matter. Of a step on several devices, what one device
-        would take for a pass as large counts as computing.
-
-        Parameters
-        ----------
-        losses : steps done and mean loss at the end of every epoch; those that it knew before if there are none.
-        """
-        before = known or self.remembered(())
-        local = self.rows // spot.num_devices
-        alone_s = [t.step_s * local / self.rows for t in before.timings if t.num_devices == 1]
-        compute_s = min([step_s, *alone_s])
-        timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
-        return replace(before.with_timing(timing, _NO_NOISE), losses=losses or before.losses)
-
-    def remembered(self, timings: tuple[Timing, ...]) -> Report:
-        """What a job knows of itself that measured its steps before."""
-        limits = Limits(self.rows, self.rows, 1, self.rows)
-        return Report(limits, timings, _NO_NOISE if timings else None, fixed_batch=self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for files; ``from_dict`` reads it back."""
