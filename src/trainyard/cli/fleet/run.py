@@ -25,10 +25,10 @@ __all__ = ["Options", "act", "outcome_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunningOptions):
-    """Run the trainings of a file for real under a policy; each arrives when the file says, counted from the start."""
+    """Run the trainings and commands of a file for real under a policy; each arrives when the file says."""
 
     trace: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """Jobs with steps, model and batch_size, in Trainyard's own form (see the guide)."""
+    """Jobs in Trainyard's own form (see the guide): trainings (steps, model, batch_size) or commands."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     start: Start = 0.0

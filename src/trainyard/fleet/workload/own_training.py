@@ -69,13 +69,14 @@ def training_values(training: Training) -> dict[str, Any]:
 
 
 def refuse_options(row: Row) -> None:
-    """A job without ``steps`` has none of the columns that say how to train.
+    """A job that is no training has none of the columns that say how to train.
 
     Raises
     ------
     FleetError
         If it has.
     """
+    allowed = "nothing beside a command" if "command" in row.fields else "nothing where no steps are given"
     for name in OPTIONS:
         if name in row.fields:
-            raise row.error(name, "nothing where no steps are given")
+            raise row.error(name, allowed)
