@@ -12,6 +12,7 @@ from trainyard.fleet.daemon.users import Users
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.training_job import Predicted
 
 __all__ = ["Permissions"]
 
@@ -64,17 +65,23 @@ class Permissions:
         Refusal
             If it brings code that this user may not run here.
         """
-        if job.command is None or user in self.admins:
+        code = _code_of(job)
+        if not code or user in self.admins:
             return
         if not self.admins and not self.folders:
             raise Refusal(
                 403,
-                f"job {job.name!r} has a command, and this daemon runs trainings of the zoo's models only; whoever runs "
+                f"job {job.name!r} has {code}, and this daemon runs trainings of the zoo's models only; whoever runs "
                 "it may allow commands by --admin-commands or --command-folders",
             )
         if not self.folders:
-            raise Refusal(403, f"job {job.name!r} has a command, which only administrators may run here")
-        if not self._is_allowed(job.command):
+            raise Refusal(403, f"job {job.name!r} has {code}, which only administrators may run here")
+        if job.command is None:
+            if not self._holds(Path(job.model)):
+                raise Refusal(
+                    403, f"job {job.name!r}: its file is to lie in {', '.join(map(str, self.folders))}"
+                )
+        elif not self._is_allowed(job.command):
             raise Refusal(
                 403,
                 f"job {job.name!r}: its command is to be a program of {', '.join(map(str, self.folders))} and plain "
@@ -96,6 +103,14 @@ class Permissions:
         except (OSError, RuntimeError):
             return False
         return any(found.is_relative_to(folder) for folder in self.folders)
+
+
+def _code_of(job: Job) -> str:
+    """The code that a job brings, in words; "" if it brings none."""
+    if job.command is not None:
+        return "a command"
+    is_file = isinstance(job.profile, Predicted) and job.profile.training.is_own
+    return "a Python file" if is_file else ""
 
 
 def _checked(folder: Path) -> Path:

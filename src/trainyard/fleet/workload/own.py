@@ -13,7 +13,8 @@ length_s            seconds that it runs on its gang                            
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
                     ``TYPE:DEVICES=PER_S``, separated by spaces
                     ``TYPE:DEVICES/NODES=PER_S`` is over that many nodes and more, where it is another
-steps               to be trained of ``model``, a name in the zoo, each of ``batch_size`` rows:      see length_s
+steps               to be trained of ``model``, a name in the zoo or a Python file with ``model()``  see length_s
+                    and its data, as `trainyard train` takes it, each of ``batch_size`` rows:
                     it is predicted how fast that is, and such jobs can run for real
 strategies          how that is spread over its devices, as ``trainyard plan`` takes them            data_parallel
 learning_rate, seed of the training                                                                  0.001, 0
@@ -148,6 +149,8 @@ def _job(row: Row, arrival_s: float) -> Job:
     check_length(row, arrival_s, work, profile)
     counts = ("priority", "batch_size")
     rest: dict[str, Any] = {name: given[name] for name in _TEXTS[1:] if name in given}
+    if isinstance(profile, Predicted):
+        rest["model"] = profile.training.model
     rest |= {name: row.count(name) for name in counts if name in given}
     rest |= {
         name: row.count(name, 0, MOST_DEVICES) for name in ("min_devices", "max_devices") if name in given

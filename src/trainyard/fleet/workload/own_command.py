@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.command import PER_DEVICE, PER_NODE, Command, usual_processes
+from trainyard.fleet.workload.paths import absolute
 from trainyard.reading.limits import LONGEST_S, MOST_STEPS
 from trainyard.reading.rows import Row
 
@@ -40,15 +40,7 @@ def read_command(row: Row) -> Command | None:
         rest["grace_s"] = row.number("grace_s")
         if rest["grace_s"] > LONGEST_S:
             raise row.error("grace_s", f"a number of at most {LONGEST_S:g}")
-    return Command(line, _folder(row), processes, **rest)
-
-
-def _folder(row: Row) -> str:
-    """Where the command is started: a path that is not absolute begins at the folder of the file of jobs."""
-    folder = Path(row.fields.get("folder", "."))
-    if "\0" in str(folder) or (not folder.is_absolute() and not row.path.is_file()):
-        raise row.error("folder", "an absolute path, for a job that comes in no file")
-    return str(row.path.absolute().parent / folder)
+    return Command(line, absolute(row, "folder", given.get("folder", ".")), processes, **rest)
 
 
 def command_values(command: Command) -> dict[str, Any]:

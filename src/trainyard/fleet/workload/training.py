@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import ModelSource
+    from trainyard.job.run.step.data import Data
     from trainyard.job.task import Task
 
 THIS_MACHINE = "local"
@@ -29,11 +29,13 @@ CAPTURING = Lock()
 
 @dataclass(frozen=True)
 class Training:
-    """A training of a model of the zoo. Its batch is the same however many devices it has, and so is its loss curve.
+    """A training of a model of the zoo, or of a Python file.
+
+    Its batch is the same however many devices it has, and so is its loss curve.
 
     Attributes
     ----------
-    model : name in the zoo.
+    model : name in the zoo, or the absolute path of a Python file with ``model()`` and its data.
     rows : of the batch of one step.
     steps : of the whole training.
     strategies : how it is spread over its devices, as ``parse_strategies`` reads them.
@@ -57,18 +59,37 @@ class Training:
     @property
     def source(self) -> ModelSource:
         """Builds the model, in whatever process that is needed."""
-        from trainyard.zoo import build
+        from trainyard.job.sources import model_source
 
-        return partial(build, self.model, self.rows)
+        return model_source(self.model, self.rows)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a Python file, which runs code of a user."""
+        return is_own_file(self.model)
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """How it updates parameters; a file may have an ``optimizer(params)`` and an ``lr_schedule(step)``."""
+        if not self.is_own:
+            return OptimizerConfig(lr=self.learning_rate)
+        from trainyard.job.own_optimizer import configured
+
+        return configured({"lr": self.learning_rate}, self.model)
+
+    def data(self) -> Data:
+        """What it trains on, as `trainyard train` does."""
+        from trainyard.job.sources import data_of, file_data
+
+        own = file_data(self.model, self.steps, self.rows, self.seed) if self.is_own else None
+        return data_of(self.model, self.rows, own)[0]
 
     def task(self) -> Task:
-        """One step of it; keeps the programs that were captured, and its weights take no memory."""
-        import torch
-
+        """One step of it; keeps the programs that were captured. Weights of a model of the zoo take no memory."""
+        from trainyard.job.sources import loaded
         from trainyard.job.task import Task
 
-        with torch.device("meta"):
-            return Task(self.source())
+        return Task(loaded(self.model, self.rows, self.seed), optimizer=self.optimizer)
 
     def plan(self, cluster: Cluster, task: Task | None = None) -> Plan:
         """How it runs on all devices of a cluster.
@@ -138,6 +159,11 @@ class Training:
                 raise FleetError(f"training: {name} is {value!r}; it takes {kind.__name__}")
             values[name] = kind(value)
         return cls(**values)
+
+
+def is_own_file(model: str) -> bool:
+    """Whether the model of a job is a Python file, and no name of the zoo."""
+    return model.endswith(".py")
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
