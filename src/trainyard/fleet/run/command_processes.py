@@ -25,7 +25,7 @@ from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.command import PER_NODE, Command
-from trainyard.hardware.interface import own_address
+from trainyard.hardware.interface import own_address, use_interface
 from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.job.run.processes.logs import cut, last_lines, rank_log
 from trainyard.job.run.processes.rank_processes import how_it_ended
@@ -56,6 +56,7 @@ def run_command(directory: JobDirectory, command: Command, ranks: Ranks, lock: i
     _end_leftovers(directory)
     with _told_to_end() as told:
         address = _meet(directory, ranks)
+        use_interface(ranks.peer)  # those of the command inherit it
         running = _Processes(directory, command, ranks, lock, address)
         try:
             with beating(partial(directory.beat, ranks.first), ranks.heartbeat_s):
