@@ -141,8 +141,8 @@ child.wait()
 """
 
 
-def test_what_a_killed_node_left_is_ended_by_the_next_start(tmp_path: Path) -> None:
-    """The child of a command whose node is killed holds the job no longer, as torchrun's processes do not."""
+def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
+    """The child of a command has a session of its own and does not hold the job, as torchrun's processes do not."""
     (tmp_path / "train.py").write_text(LEAVES_A_CHILD)
     directory, command = JobDirectory(tmp_path / "a"), Command(f"exec {PYTHON} train.py", str(tmp_path))
     node = started(directory, command)
@@ -152,9 +152,9 @@ def test_what_a_killed_node_left_is_ended_by_the_next_start(tmp_path: Path) -> N
     node.kill()
     node.wait()
     wait_until(lambda: not directory.groups())
-    assert psutil.pid_exists(pid)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert directory.progress(is_over=True).killed
     assert ended(directory, command).ended
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_progress_is_what_the_last_line_says(tmp_path: Path) -> None:

@@ -53,11 +53,12 @@ def run_command(directory: JobDirectory, command: Command, ranks: Ranks, lock: i
     -------
     0 if nothing failed.
     """
-    _end_leftovers(directory)
-    with _told_to_end() as told:
+    _end_all_of(directory)
+    directory.begin(ranks.first)
+    with _guarded(directory) as guard, _told_to_end() as told:
         address = _meet(directory, ranks)
         use_interface(ranks.peer)  # those of the command inherit it
-        running = _Processes(directory, command, ranks, lock, address)
+        running = _Processes(directory, command, ranks, lock, address, guard)
         try:
             with beating(partial(directory.beat, ranks.first), ranks.heartbeat_s):
                 return _watch(directory, running, ranks, told)
@@ -104,9 +105,15 @@ class _Processes:
     """The processes of a command that this node started."""
 
     def __init__(
-        self, directory: JobDirectory, command: Command, ranks: Ranks, lock: int, address: tuple[str, str]
+        self,
+        directory: JobDirectory,
+        command: Command,
+        ranks: Ranks,
+        lock: int,
+        address: tuple[str, str],
+        guard: int,
     ) -> None:
-        self._grace_s = command.grace_s
+        self._grace_s, self._guard = command.grace_s, guard
         is_per_node = command.processes == PER_NODE
         own = [ranks.first] if is_per_node else range(ranks.first, ranks.first + ranks.count)
         self._logs = {rank: rank_log(directory.logs, rank) for rank in own}
@@ -140,9 +147,17 @@ class _Processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
         until_s = time.monotonic() + self._grace_s
-        while _is_alive() and time.monotonic() < until_s:
+        while self._is_alive() and time.monotonic() < until_s:
             self.exit_codes()
             time.sleep(_POLL_S)
+
+    def _is_alive(self) -> bool:
+        """Whether anything that this process started, or that was left to it, still runs."""
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if child.pid != self._guard and child.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def kill(self) -> None:
         """End all at once, and what they started."""
@@ -197,15 +212,6 @@ def _code(code: int | None) -> int | None:
     return -hidden if hidden in _FROM_OUTSIDE else code
 
 
-def _is_alive() -> bool:
-    """Whether anything that this process started, or that was left to it, still runs."""
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
-
-
 @contextmanager
 def _told_to_end() -> Iterator[list[int]]:
     """Within it, signals to end are noted, as a cluster manager sends them before it takes nodes away."""
@@ -244,8 +250,30 @@ def _meet(directory: JobDirectory, ranks: Ranks) -> tuple[str, str]:
     raise BackendError(f"the first node of the job has not said within {_MEETING_S:g} s where it is")
 
 
-def _end_leftovers(directory: JobDirectory) -> None:
-    """End what an earlier start has left here: its node process was killed before it could."""
+@contextmanager
+def _guarded(directory: JobDirectory) -> Iterator[int]:
+    """Within it, another process ends the command when this one is killed; yields its number. It holds the job, too."""
+    heard, held = os.pipe()
+    guard = os.fork()
+    if not guard:
+        try:
+            os.close(held)
+            os.setsid()
+            os.read(heard, 1)  # returns when no process has the other end any more
+            _end_all_of(directory)
+        finally:
+            os._exit(0)
+    os.close(heard)
+    try:
+        yield guard
+    finally:
+        os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
+        os.close(held)
+
+
+def _end_all_of(directory: JobDirectory) -> None:
+    """End whatever an earlier start of a job has left on this machine: it is known by a variable that all of it has."""
     this, said = psutil.Process(), str(directory.output)
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):

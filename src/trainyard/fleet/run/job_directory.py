@@ -141,6 +141,10 @@ class JobDirectory:
         """
         write_private(self.path / f"{_ENDED}{first_rank}", f"{count} {world}")
 
+    def begin(self, first_rank: int) -> None:
+        """Note that a command has work to do on this node: a cluster manager may start the same once more."""
+        (self.path / f"{_ENDED}{first_rank}").unlink(missing_ok=True)
+
     def has_ended(self) -> bool:
         """Whether all work of the job is done: its steps are saved, or its command has returned 0 on all nodes."""
         if not self._command.exists():
