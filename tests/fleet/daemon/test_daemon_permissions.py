@@ -22,6 +22,8 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import declared_job
+from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.training_job import training_job
 
 USERS = Users({"token-of-root": "root", "token-of-ann": "ann"}, frozenset({"root"}))
 ADMINS = Permissions(frozenset({"root"}))
@@ -121,3 +123,28 @@ def test_what_an_operator_cannot_allow(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(FleetError, match="every user of this machine may change"):
         Permissions.granted(USERS, admin_commands=False, folders=str(tmp_path))
+
+
+def test_files_of_models_need_the_same_permission(programs: Path) -> None:
+    """Such a job is refused before its file could run: what it would do is not looked at."""
+    (programs / "own.py").write_text("raise SystemExit('it ran')\n")
+    inside, outside = (training_job("a", 0.0, 1, Training(str(path), 8, 5)) for path in (
+        programs / "own.py", programs.parent / "own.py"
+    ))  # fmt: skip
+    with pytest.raises(
+        Refusal, match="job 'a' has a Python file, and this daemon runs trainings of the zoo's"
+    ):
+        Permissions().check(inside, "ann")
+    ADMINS.check(outside, "root")
+    everybody = Permissions.granted(Users(), admin_commands=False, folders=str(programs))
+    everybody.check(inside, "ann")
+    with pytest.raises(Refusal, match=r"job 'a': its file is to lie in .*/programs"):
+        everybody.check(outside, "ann")
+
+
+def test_a_file_is_not_run_before_it_is_allowed(tmp_path: Path, programs: Path) -> None:
+    (programs / "own.py").write_text("raise SystemExit('it ran')\n")
+    told = {"model": str(programs / "own.py"), "steps": 5, "batch_size": 8}
+    form = {"command": None, "length_s": None, "folder": None}
+    status, error = submitted(daemon_of(tmp_path, ADMINS), "ann", **form, **told)
+    assert (status, "has a Python file, which only administrators may run here" in error) == (403, True)

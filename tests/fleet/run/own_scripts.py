@@ -7,16 +7,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.own_training import let_files_run
 from trainyard.fleet.workload.read import read_workload
+from trainyard.hardware.cluster import Cluster
 
 FOLDER = Path(__file__).parents[3] / "examples" / "fleet" / "own"
 LIMIT_S = 500.0
@@ -26,6 +33,7 @@ POLICIES = {"srtf": "srtf", "tiresias": "tiresias(thresholds=(0.01,))"}
 
 def example(name: str) -> Job:
     """A job of the examples, which arrives at once, and whose Python is this one."""
+    let_files_run()
     job = next(job for job in read_workload(FOLDER / "jobs.yaml", strict=True) if job.name == name)
     if job.command is None:
         return replace(job, arrival_s=0.0)
@@ -87,3 +95,18 @@ def check_preempted(events: Sequence[Event]) -> None:
     assert happened.count(Happening.LEAVES) >= TIMES, events
     assert Happening.FAILS not in happened, events
     assert happened[-1] is Happening.ENDS, events
+
+
+def ddp_weights(directory: JobDirectory) -> Any:
+    """What the script with DistributedDataParallel has trained."""
+    return torch.load(directory.output / "checkpoint.pt")["net"]
+
+
+def check_ddp_on_nodes(backend: DirectoryBackend, folder: Path) -> None:
+    """A script on all four devices of a manager's nodes is preempted twice, and ends as on this machine."""
+    job = replace(example("ddp"), num_devices=4)
+    alone = LocalBackend(Cluster.uniform(1, 4, "local"), folder / "alone")
+    run_undisturbed(job, alone)
+    check_preempted(run_preempted(job, "srtf", backend))
+    found, expected = (ddp_weights(each.directory(job.name)) for each in (backend, alone))
+    torch.testing.assert_close(found, expected)

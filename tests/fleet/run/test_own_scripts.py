@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_scripts import POLICIES, check_preempted, example, run_preempted, run_undisturbed
+from own_scripts import POLICIES, check_preempted, ddp_weights, example, run_preempted, run_undisturbed
 
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.local import LocalBackend
@@ -19,10 +19,6 @@ from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(1, 2, "local")
 pytestmark = pytest.mark.slow
-
-
-def ddp_weights(directory: JobDirectory) -> Any:
-    return torch.load(directory.output / "checkpoint.pt")["net"]
 
 
 def trainer_weights(directory: JobDirectory) -> Any:

@@ -12,11 +12,13 @@ from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate_fleet import simulate_fleet
+from trainyard.fleet.workload import own_training
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.own import read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.runnable import runnable_of
+from trainyard.fleet.workload.training import Training
 from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(1, 2, "local")
@@ -131,3 +133,51 @@ def test_a_job_of_a_trace_has_nothing_to_run() -> None:
         FleetError, match="job 'a' has a length and nothing to run, so it can only be simulated"
     ):
         check_runnable([declared_job("a", 0.0, 1, 2.0)], CLUSTER, fifo())
+
+
+def test_a_file_of_a_model_does_not_run_where_jobs_are_only_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_training._Files, "may_run", False)
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
+    with pytest.raises(
+        FleetError, match=r"field 'model': got 'own.py', allowed is a model of the zoo, where jobs are o"
+    ):
+        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20")
+
+
+OWN = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Linear(3, 1), lambda net, batch: net(batch).square().mean(), torch.ones(8, 3)
+"""
+
+
+def test_a_file_of_a_model_is_run_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_training._Files, "may_run", True)
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    job = of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20")
+    assert runnable_of(job) == Training(str(path), 8, 20)
+    write_jobs([job], tmp_path / "again.csv")
+    assert list(read_workload(tmp_path / "again.csv")) == [job]
+    with pytest.raises(
+        FleetError, match=f"field 'batch_size': got '4', allowed is 8, the rows of the batch of {path}"
+    ):
+        of_text(tmp_path, "model: own.py, batch_size: 4, steps: 20")
+    with pytest.raises(
+        FleetError, match=r"field 'model': got 'gone.py', allowed is a Python file that is there"
+    ):
+        of_text(tmp_path, "model: gone.py, batch_size: 8, steps: 20")
+    path.write_text(OWN + "def optimizer(params):\n    return torch.optim.SGD(params, lr=0.1)\n")
+    with pytest.raises(
+        FleetError, match=r"field 'learning_rate': got '0.5', allowed is nothing: the optimizer of"
+    ):
+        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20, learning_rate: 0.5")
+    path.write_text("def model():\n    return 1 / 0\n")
+    with pytest.raises(
+        FleetError, match=r"with model\(\) and its data; .*own.py, line 2, in model: ZeroDivisionError"
+    ):
+        of_text(tmp_path, "model: own.py, batch_size: 8, steps: 20")
