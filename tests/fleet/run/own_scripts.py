@@ -32,13 +32,13 @@ POLICIES = {"srtf": "srtf", "tiresias": "tiresias(thresholds=(0.01,))"}
 
 
 def example(name: str) -> Job:
-    """A job of the examples, which arrives at once, and whose Python is this one."""
+    """A job of the examples, which arrives at once, whose Python is this one, and which may take its time to save."""
     let_files_run()
     job = next(job for job in read_workload(FOLDER / "jobs.yaml", strict=True) if job.name == name)
     if job.command is None:
         return replace(job, arrival_s=0.0)
     line = job.command.line.replace("python ", f"{sys.executable} ")
-    return replace(job, arrival_s=0.0, command=replace(job.command, line=line))
+    return replace(job, arrival_s=0.0, command=replace(job.command, line=line, grace_s=LIMIT_S))
 
 
 def run_undisturbed(job: Job, backend: DirectoryBackend) -> None:

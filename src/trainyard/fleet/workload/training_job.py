@@ -101,7 +101,10 @@ def training_of(job: Job) -> Training:
         If it runs a command, or nothing that is known.
     """
     if not isinstance(job.profile, Predicted):
-        raise FleetError(f"job {job.name!r} is no training of level 1, with model, batch_size and steps")
+        raise FleetError(
+            f"job {job.name!r} is no training of level 1, with model, batch_size and steps, and only these are measured; leave "
+            "--measure out"
+        )
     return job.profile.training
 
 
