@@ -102,8 +102,8 @@ def training_of(job: Job) -> Training:
     """
     if not isinstance(job.profile, Predicted):
         raise FleetError(
-            f"job {job.name!r} is no training of level 1, with model, batch_size and steps, and only these are measured; leave "
-            "--measure out"
+            f"job {job.name!r} is no training of level 1, with model, batch_size and steps, and only these are "
+            "measured; leave --measure out"
         )
     return job.profile.training
 
