@@ -26,7 +26,7 @@ from trainyard.fleet.workload.read import read_workload
 from trainyard.hardware.cluster import Cluster
 
 FOLDER = Path(__file__).parents[3] / "examples" / "fleet" / "own"
-LIMIT_S = 500.0
+LIMIT_S = 1500.0
 TIMES = 2
 POLICIES = {"srtf": "srtf", "tiresias": "tiresias(thresholds=(0.01,))"}
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from own_scripts import POLICIES, check_preempted, ddp_weights, example, run_preempted, run_undisturbed
+from own_scripts import (
+    LIMIT_S,
+    POLICIES,
+    check_preempted,
+    ddp_weights,
+    example,
+    run_preempted,
+    run_undisturbed,
+)
 
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.local import LocalBackend
@@ -18,7 +26,7 @@ from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 
 CLUSTER = Cluster.uniform(1, 2, "local")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 def trainer_weights(directory: JobDirectory) -> Any:
