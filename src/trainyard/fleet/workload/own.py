@@ -1,4 +1,4 @@
-"""Trainyard's own form of a workload, to bring one and to keep one: data, never code.
+"""Trainyard's own form of a workload, to bring one and to keep one: data, and commands that only run where jobs do.
 
 A CSV file with a header, one job per line. Only the first three columns must be there, and ``length_s``, or ``work`` and
 ``speeds``, or ``steps``; an empty field is the default.
