@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trainyard.compiling import python_first
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
@@ -47,6 +48,7 @@ def run_undisturbed(job: Job, backend: DirectoryBackend) -> None:
     run_fleet([job], backend.cluster, scheduler_of("fifo").policy, backend, patience=patience)
 
 
+@python_first()
 def run_preempted(job: Job, policy: str, backend: DirectoryBackend) -> Sequence[Event]:
     """Run a job that loses its devices twice, each time after it has got on since it got them.
 

@@ -105,28 +105,42 @@ def test_one_process_that_fails_ends_the_others(tmp_path: Path) -> None:
 
 
 SAVES = """
-trap 'echo saved > "$TRAINYARD_JOB_DIR/saved"; exit 0' TERM
-(trap '' TERM; exec setsid sleep 600) &
-echo $! > "$TRAINYARD_JOB_DIR/child"
+trap 'sleep 0.5; echo saved > "$TRAINYARD_JOB_DIR/saved"; exit 0' TERM
+touch "$TRAINYARD_JOB_DIR/begun"
 while :; do sleep 0.05; done
 """
 
 
-def test_a_command_that_is_to_leave_saves_and_takes_its_tree_with_it(tmp_path: Path) -> None:
-    """Its shell saves and ends; a child in a session of its own ignores the signal, and is killed when time is over."""
+def test_a_command_that_is_to_leave_has_time_to_save(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
-    node = started(directory, Command(SAVES, str(tmp_path), grace_s=0.5))
+    node = started(directory, Command(SAVES, str(tmp_path), grace_s=LIMIT_S))
+    wait_until((directory.output / "begun").exists)
+    directory.pause.touch()
+    assert node.wait(LIMIT_S) == 0
+    assert (directory.output / "saved").read_text() == "saved\n"
+    # It has returned 0, which is no end: it was asked to.
+    assert directory.progress(is_over=True) == Progress(None)
+
+
+STAYS = """
+(trap '' TERM; exec setsid sleep 600) &
+echo $! > "$TRAINYARD_JOB_DIR/child"
+wait
+"""
+
+
+def test_what_does_not_leave_is_killed(tmp_path: Path) -> None:
+    """A child in a session of its own ignores the signal, and is killed when time is over."""
+    directory = JobDirectory(tmp_path / "a")
+    node = started(directory, Command(STAYS, str(tmp_path), grace_s=0.5))
     child = directory.output / "child"
     wait_until(lambda: child.exists() and child.read_text() != "")
     pid = int(child.read_text())
     wait_until(lambda: psutil.Process(pid).name() == "sleep")
     directory.pause.touch()
     assert node.wait(LIMIT_S) == 0
-    assert (directory.output / "saved").read_text() == "saved\n"
     assert not psutil.pid_exists(pid)
     assert directory.groups() == []
-    # It has returned 0, which is no end: it was asked to.
-    assert directory.progress(is_over=True) == Progress(None)
 
 
 LEAVES_A_CHILD = """
