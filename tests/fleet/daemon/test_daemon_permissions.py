@@ -91,7 +91,7 @@ def programs(tmp_path: Path) -> Path:
         ("./gone.sh", "", False),
         ("./train.sh", "..", False),
         ("{}/train.sh", "/", False),
-        ("./train.sh; id", "", False),
+        ("./train.sh x; id", "", False),
         ("./train.sh $(id)", "", False),
         ("./train.sh `id`", "", False),
         ("./train.sh > x", "", False),
