@@ -81,6 +81,31 @@ def test_a_launcher_is_started_once_and_told_how_many_processes(tmp_path: Path) 
     assert (found["WORLD_SIZE"], found["NNODES"], found["GROUP_RANK"]) == ("2", "1", "0")
 
 
+MEETS = """
+touch "$TRAINYARD_JOB_DIR/$RANK"
+while [ ! -e "$TRAINYARD_JOB_DIR/$((1 - RANK))" ]; do sleep 0.05; done
+echo "$MASTER_ADDR:$MASTER_PORT $LOCAL_RANK of $LOCAL_WORLD_SIZE"
+"""
+
+
+def test_two_nodes_of_a_job_meet_and_do_not_end_each_other(tmp_path: Path) -> None:
+    """They may be one machine, as in a trial of a cluster manager; the second starts while the first waits for it."""
+    directory = JobDirectory(tmp_path / "a")
+    directory.set_up(Command(MEETS, str(tmp_path)))
+    directory.allow()
+    meeting = directory.new_meeting()
+    nodes = []
+    for number in range(2):
+        ranks = Ranks(number, 1, 2, meeting, "local:2", node=number, nodes=2)
+        nodes.append(subprocess.Popen(ranks.command(directory.path)))
+        wait_until((directory.output / str(number)).exists)
+    assert [node.wait(LIMIT_S) for node in nodes] == [0, 0]
+    assert directory.progress(is_over=True).ended
+    first, second = ((directory.logs / f"rank-{rank}.log").read_text() for rank in range(2))
+    assert first == second
+    assert first.endswith(" 0 of 1\n")
+
+
 def test_a_failure_says_what_was_printed_last(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     line = "echo one; echo two; echo; echo 'three\x1b[31m'; echo four >&2; exit 3"

@@ -38,6 +38,8 @@ __all__ = ["run_command"]
 _POLL_S, _LOOK_S, _MEETING_S = 0.05, 1.0, 300.0
 _LAST_LINES, _LAST_CHARACTERS = 3, 300
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+_MARK = "TRAINYARD_JOB_NODE"
+"""A variable by which all that a command has started on a node is known; there may be several nodes on one machine."""
 _OF_A_SHELL = 128
 """What a shell returns for a program that a signal has ended, less the number of the signal."""
 
@@ -53,9 +55,10 @@ def run_command(directory: JobDirectory, command: Command, ranks: Ranks, lock: i
     -------
     0 if nothing failed.
     """
-    _end_all_of(directory)
+    mark = _mark(directory, ranks)
+    _end_all_of(mark)
     directory.begin(ranks.first)
-    with _guarded(directory) as guard, _told_to_end() as told:
+    with _guarded(mark) as guard, _told_to_end() as told:
         address = _meet(directory, ranks)
         use_interface(ranks.peer)  # those of the command inherit it
         running = _Processes(directory, command, ranks, lock, address, guard)
@@ -119,7 +122,7 @@ class _Processes:
         self._logs = {rank: rank_log(directory.logs, rank) for rank in own}
         self._processes = {}
         for rank in own:
-            found = os.environ | _shared(directory, ranks, address)
+            found = os.environ | _shared(directory, ranks, address) | {_MARK: _mark(directory, ranks)}
             found |= _of_node(ranks, address) if is_per_node else ranks.environment(rank)
             if is_per_node:
                 ranks.use_all_cores()
@@ -251,7 +254,7 @@ def _meet(directory: JobDirectory, ranks: Ranks) -> tuple[str, str]:
 
 
 @contextmanager
-def _guarded(directory: JobDirectory) -> Iterator[int]:
+def _guarded(mark: str) -> Iterator[int]:
     """Within it, another process ends the command when this one is killed; yields its number. It holds the job, too."""
     heard, held = os.pipe()
     guard = os.fork()
@@ -260,7 +263,7 @@ def _guarded(directory: JobDirectory) -> Iterator[int]:
             os.close(held)
             os.setsid()
             os.read(heard, 1)  # returns when no process has the other end any more
-            _end_all_of(directory)
+            _end_all_of(mark)
         finally:
             os._exit(0)
     os.close(heard)
@@ -272,10 +275,13 @@ def _guarded(directory: JobDirectory) -> Iterator[int]:
         os.close(held)
 
 
-def _end_all_of(directory: JobDirectory) -> None:
-    """End whatever an earlier start of a job has left on this machine: it is known by a variable that all of it has."""
-    this, said = psutil.Process(), str(directory.output)
+def _mark(directory: JobDirectory, ranks: Ranks) -> str:
+    return f"{directory.output}:{ranks.first}"
+
+
+def _end_all_of(mark: str) -> None:
+    """End whatever an earlier start of a job has left on a node."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.pid != this.pid and process.environ().get(JOB_DIR) == said:
+            if process.pid != os.getpid() and process.environ().get(_MARK) == mark:
                 process.kill()
