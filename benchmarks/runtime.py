@@ -114,7 +114,7 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1, has_loader:
     values = {name: p.detach().clone() for name, p in chosen.module.named_parameters()}
     executor = Executor(lower(program, plan, OPTIMIZER), rank, values.__getitem__, torch.device("cpu"))
     if has_loader:
-        reader = open_reader(as_data(loader(), ROWS), executor, 0, STEPS, "", {})
+        reader = open_reader(as_data(loader(), ROWS), None, 0, STEPS, "", {})
         return lambda step: executor.step(reader.next(), step).losses["loss:loss"]
     batch = {f"batch.{name}": tensor for name, tensor in chosen.batch.items()}
     return lambda step: executor.step(batch, step).losses["loss:loss"]

@@ -64,8 +64,9 @@ def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
 
 
 def loaded_file(path: str | Path) -> ModuleType | None:
-    """The module of a Python file that `user_module` ran; None if it did not."""
-    return sys.modules.get(f"{_PREFIX}{Path(path).stem}")
+    """The module of a Python file that `user_module` ran; None if it did not, or ran another of the same name since."""
+    found = sys.modules.get(f"{_PREFIX}{Path(path).stem}")
+    return found if found is not None and found.__file__ == str(Path(path).resolve()) else None
 
 
 def named_in_file(

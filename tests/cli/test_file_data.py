@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainyard.cli.sources import file_data, file_evaluation
 from trainyard.job.run.step.data import DataError
+from trainyard.job.sources import file_data, file_evaluation
 
 MODEL = """
 import torch

@@ -43,8 +43,8 @@ def test_example(path, tmp_path):
 def test_the_file_for_training_has_a_model_and_the_same_data_for_the_same_step():
     import torch
 
-    from trainyard.cli.sources import data_of, file_data
     from trainyard.job.planning import load_model
+    from trainyard.job.sources import data_of, file_data
 
     path = str(ROOT / "examples" / "gpt_on_python_source.py")
     rows = load_model(path).batch["tokens"].shape[0]

@@ -38,9 +38,9 @@ def act(options: Options, screen: Screen) -> Outcome:
         plan.require_processes(num_launched())
     spec = model_for(plan, options.model)
     with screen.waiting("loading PyTorch"):
-        from trainyard.cli.own_optimizer import check_given
-        from trainyard.cli.sources import file_data, file_model
+        from trainyard.job.own_optimizer import check_given
         from trainyard.job.planning import load_model, simulate_task
+        from trainyard.job.sources import file_data, file_model
         from trainyard.job.task import Task
     from trainyard.job.run.processes.metric_logs import require_logs
     from trainyard.report.prediction import does_not_fit, simulation_document

@@ -39,7 +39,7 @@ class OptimizerOptions:
         ValueError
             If the file has its own, and options ask for another.
         """
-        from trainyard.cli.own_optimizer import check_given, configured
+        from trainyard.job.own_optimizer import check_given, configured
 
         asked = {"name": self.optimizer, "momentum": self.momentum}
         given = {

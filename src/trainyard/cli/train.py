@@ -66,8 +66,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         config = config_text(options, unused_options(options.optimizer))
         return Outcome({"config": config}, (config.rstrip(),))
     with screen.waiting("loading PyTorch"):
-        from trainyard.cli.own_optimizer import check_given, options_of_file
-        from trainyard.cli.sources import file_data, file_model
+        from trainyard.job.own_optimizer import check_given, options_of_file
+        from trainyard.job.sources import file_data, file_model
     from trainyard.job.plan import DoesNotFitError, parse_plan
     from trainyard.job.run.processes.metric_logs import require_logs
     from trainyard.program.batch import batch_rows

@@ -63,8 +63,8 @@ def train_and_report(
     run : that goes on, if one does.
     written : options that the run uses, for a file in its folder; none if empty.
     """
-    from trainyard.cli.sources import data_of, file_evaluation, model_source
     from trainyard.job.run.train import train
+    from trainyard.job.sources import data_of, file_evaluation, model_source
 
     folder = options.checkpoint or Path(
         agreed("folder", lambda: f"runs/{Path(spec).stem}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -121,7 +121,7 @@ def optimizer_config(options: TrainingOptions, spec: str) -> OptimizerConfig:
     ----------
     spec : the model, as ``load_model`` takes it.
     """
-    from trainyard.cli.own_optimizer import configured
+    from trainyard.job.own_optimizer import configured
 
     asked = {name: getattr(options, name) for name in OPTIMIZER_OPTIONS}
     return configured({"name": options.optimizer or OptimizerConfig.name, **asked}, spec)

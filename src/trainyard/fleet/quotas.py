@@ -73,7 +73,7 @@ class WithQuotas:
 
     def __post_init__(self) -> None:
         # Who reads time limits keeps places for jobs that wait, also for those that the quota would keep waiting.
-        if not traits_of(self.policy).heeds >= ORDERED or "limit" in self.policy.needs:
+        if not traits_of(self.policy).supports >= ORDERED or "limit" in self.policy.needs:
             raise FleetError(
                 f"{self.name} does more than put jobs in an order, and knows no quotas; policies that take "
                 "quotas are fifo, sjf, srtf, las and tiresias"

@@ -8,7 +8,7 @@ import socket
 
 import psutil
 
-__all__ = ["is_loopback", "use_interface"]
+__all__ = ["is_loopback", "own_address", "use_interface"]
 
 _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 _ANY_PORT = 9  # nothing is sent there
@@ -25,7 +25,7 @@ def use_interface(peer: str = "") -> None:
     peer : name or address of another machine whose processes take part; "" if there is none.
     """
     alone = not peer or is_loopback(peer)
-    name = _interface_of("127.0.0.1" if alone else _own_address(peer))
+    name = _interface_of("127.0.0.1" if alone else own_address(peer))
     if not name:
         return
     os.environ.setdefault(_GLOO, name)
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _own_address(peer: str) -> str:
+def own_address(peer: str) -> str:
     """The address of this machine on the way to another one; "" if that is not to be found out."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(peer, _ANY_PORT, type=socket.SOCK_DGRAM)[0]

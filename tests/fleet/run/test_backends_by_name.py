@@ -62,7 +62,7 @@ def named(name: str = "a", num_devices: int = 1, strategies: str = "data_paralle
         ([named("a\n")], "a folder of its name"),
         ([named("a" * 101)], "at most 100 letters"),
         ([named(), named()], "there are two jobs 'a'"),
-        ([declared_job("a", 0.0, 1, 5.0)], "'a' has a length and no training"),
+        ([declared_job("a", 0.0, 1, 5.0)], "'a' has a length and nothing to run"),
         ([named(num_devices=8)], "asks for 8 devices of one type; cluster '2x2xlocal' has 4"),
         ([replace(named(num_devices=8), min_devices=1)], "asks for 8 devices of one type"),
         ([named(strategies="gpipe(stages=64)")], "job 'a': no plan for gpt-tiny by gpipe"),

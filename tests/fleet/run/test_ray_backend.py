@@ -30,6 +30,7 @@ from backend_trials import (
 )
 from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
+from own_scripts import check_ddp_on_nodes
 
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import BackendOptions, Progress
@@ -94,6 +95,12 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
         lambda: ray_backend.RayBackend(cluster, tmp_path),
         undisturbed,
     )
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_on_two_nodes(cluster: str, tmp_path: Path) -> None:
+    check_ddp_on_nodes(ray_backend.RayBackend(nodes.ray_cluster(cluster), tmp_path / "jobs"), tmp_path)
     wait_for(lambda: _free_gpus() == 4)
 
 

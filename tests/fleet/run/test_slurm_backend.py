@@ -28,6 +28,7 @@ from backend_trials import (
 )
 from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
+from own_scripts import check_ddp_on_nodes
 from slurm_here import give_back_node, kill_node, lose_node, running_slurm, why_no_slurm
 
 from trainyard.fleet.errors import FleetError
@@ -64,6 +65,11 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     check_recovery(
         SlurmBackend(slurm_cluster(), tmp_path), lambda: SlurmBackend(slurm_cluster(), tmp_path), undisturbed
     )
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_on_two_nodes(cluster: None, tmp_path: Path) -> None:
+    check_ddp_on_nodes(SlurmBackend(slurm_cluster(), tmp_path / "jobs"), tmp_path)
 
 
 @pytest.mark.slow

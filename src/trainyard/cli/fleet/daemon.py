@@ -38,6 +38,10 @@ class Options(RunningOptions):
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
     this machine."""
+    admin_commands: bool = False
+    """Let administrators submit jobs with a command of their own, which runs with all rights of the daemon's user."""
+    command_folders: Annotated[str, tyro.conf.arg(metavar="DIR:DIR")] = ""
+    """Let every user submit jobs whose command is a program in one of these folders, with plain words behind it."""
     idle_limit: Duration = 600.0
     """How long the process that measures a new job may use no CPU, because it is stopped or this machine is busy. Then it
     is ended, and the job is measured again later."""
@@ -48,6 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     with needing_extra("fleet daemon", "daemon"):
         from trainyard.fleet.daemon.daemon import Daemon
         from trainyard.fleet.daemon.journal import log_to
+        from trainyard.fleet.daemon.permissions import Permissions
         from trainyard.fleet.daemon.server import serve
         from trainyard.fleet.daemon.store import Store, state_address
         from trainyard.fleet.daemon.users import Users
@@ -56,6 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
+    from trainyard.fleet.workload.own_training import let_files_run
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
 
@@ -65,6 +71,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
+    let_files_run()  # of those who may, see Permissions
+    permissions = Permissions.granted(users, options.admin_commands, options.command_folders)
     state = state_address(options.state, folder)
     ask_through(Level1Processes(idle_s=options.idle_limit))
     with only_for_user(), only_scheduler(folder, folder / "jobs"):
@@ -73,7 +81,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         backend = make_backend(options.backend, cluster, folder / "jobs", how)
         store = Store(state)
         store.claim(folder=str(folder), cluster=cluster.name, backend=options.backend)
-        daemon = Daemon(cluster, scheduler, backend, store, folder / "jobs")
+        daemon = Daemon(cluster, scheduler, backend, store, folder / "jobs", permissions=permissions)
         with ExitStack() as ending:
 
             def begin(url: str) -> None:

@@ -39,8 +39,15 @@ class JobTraceOptions:
     """Time zone of dates in the trace that name none, such as Europe/Berlin; by default UTC, and for Philly its
     cluster's zone."""
 
+    own_files: bool = False
+    """Run the Python files that jobs of the trace name as their models, to predict how fast they are."""
+
     def read(self, trace: Path, cluster: Cluster) -> Workload:
         """Read the jobs of a trace."""
+        if self.own_files:
+            from trainyard.fleet.workload.own_training import let_files_run
+
+            let_files_run()
         from trainyard.fleet.workload.read import read_workload
 
         return read_workload(

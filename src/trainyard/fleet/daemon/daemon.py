@@ -19,6 +19,7 @@ from pathlib import Path
 from trainyard.compiling import python_first
 from trainyard.fleet.daemon.clock import Clock
 from trainyard.fleet.daemon.lookahead import Lookahead
+from trainyard.fleet.daemon.permissions import Permissions
 from trainyard.fleet.daemon.refusal import Refusal
 from trainyard.fleet.daemon.store import StateError, Store
 from trainyard.fleet.daemon.tables import FINAL, Record, State
@@ -36,7 +37,7 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import waiting_at_most
-from trainyard.fleet.workload.own import read_form
+from trainyard.fleet.workload.own import read_form, reread_form
 from trainyard.fleet.workload.training_job import on_places
 from trainyard.hardware.cluster import Cluster
 from trainyard.reading import shown
@@ -46,6 +47,7 @@ _LONGEST_WAIT_S = 30.0
 _SILENT_S = 60.0
 _STATE_AGAIN_S = 1.0
 _INTAKE_WAIT_S = 60.0
+_NO_CODE = Permissions()
 _LOG = logging.getLogger(__name__)
 
 
@@ -60,6 +62,7 @@ class Daemon:
     ----------
     folder : of the jobs' folders, as the backend has it.
     clock : seconds since 1970 that pass evenly; by default a `Clock` that begins after all that the store knows of.
+    permissions : of users whose jobs bring code; nobody's may by default.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Daemon:
         store: Store,
         folder: Path,
         clock: Callable[[], float] | None = None,
+        permissions: Permissions = _NO_CODE,
     ) -> None:
+        self._permissions = permissions
         self.scheduler, self.store, self.folder = scheduler, store, folder
         self.clock = clock or Clock(store.latest_s())
         self._whole, self._engine = cluster, backend
@@ -138,7 +143,9 @@ class Daemon:
         return self.job(job.name)
 
     def _looked_at(self, form: str, user: str) -> Job:
-        job = read_form(form, Path("the job"))
+        source = Path("the job")
+        self._permissions.check(reread_form(form, source), user)  # before any of its code could run
+        job = read_form(form, source)
         if job.arrival_s:
             raise FleetError("a job arrives when it is submitted; leave arrival_s out")
         if job.user not in ("", user):
@@ -324,6 +331,7 @@ class Daemon:
         self._news.set()
 
     def _restore(self, record: Record) -> None:
+        self._permissions.check(record.job, record.owner)  # which may have been taken away since
         self.driver.restore(self._job_of(record), self.clock(), self._past_of(record))
 
     def _job_of(self, record: Record) -> Job:

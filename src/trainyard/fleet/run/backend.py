@@ -66,7 +66,7 @@ class Progress:
 
     Attributes
     ----------
-    steps : done, as far as that is known.
+    steps : done, as far as that is known; None for a command that does not tell.
     ended : whether it has done all of its work, and that is saved.
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
@@ -76,7 +76,7 @@ class Progress:
     losses : steps done and mean loss at the end of every epoch, as far as that is known.
     """
 
-    steps: int
+    steps: int | None
     ended: bool = False
     failure: str | None = None
     killed: bool = False

@@ -19,10 +19,11 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.backend import USUAL_LIMITS, USUAL_OPTIONS, BackendOptions, JobLimits
 from trainyard.fleet.run.directory_backend import DirectoryBackend
+from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.training import cluster_text
-from trainyard.fleet.workload.training_job import training_of
+from trainyard.fleet.workload.runnable import runnable_of
+from trainyard.fleet.workload.training import Training, cluster_text
 from trainyard.hardware.cluster import Cluster
 from trainyard.private import make_private
 
@@ -74,8 +75,9 @@ def check_runnable(
     Raises
     ------
     FleetError
-        If one has no training, asks for more than there is or for what its strategies have no plan for, has a name that
-        no folder can have or that another one has, or its checkpoints would be larger than they may.
+        If one has nothing to run, asks for more than there is or for what its strategies have no plan for, has a name
+        that no folder can have or that another one has, or its checkpoints would be larger than they may; or if its
+        command has no folder, or does not tell what the policy learns from.
     """
     allocator = Allocator(cluster, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     seen: set[str] = set()
@@ -91,21 +93,39 @@ def check_runnable(
         # Who could do with fewer may not ask for more than there is, either: policies that do not resize jobs would wait
         # for ever, and let those behind wait, too.
         allocator.enter(replace(job, min_devices=0), job.arrival_s)
-        _check_checkpoints(job, limits)
-        _check_plan(job, cluster)
+        runs = runnable_of(job)
+        if isinstance(runs, Command):
+            _check_command(job, runs, policy)
+        else:
+            _check_checkpoints(job, runs, limits)
+            _check_plan(job, runs, cluster)
 
 
-def _check_checkpoints(job: Job, limits: JobLimits) -> None:
+def _check_command(job: Job, command: Command, policy: Policy) -> None:
+    """Whether a command has a folder to run in, and tells what its policy learns from."""
+    if not Path(command.folder).is_dir():
+        raise FleetError(
+            f"job {job.name!r}: there is no folder {command.folder} in which its command could run; give it another "
+            "folder, one that all nodes see"
+        )
+    if "reports" in policy.needs and not (command.steps and job.batch_size):
+        raise FleetError(
+            f"job {job.name!r}: this policy learns from the progress of jobs; give its command steps and batch_size, and "
+            "have it report (trainyard.fleet.progress), or take a policy that does not"
+        )
+
+
+def _check_checkpoints(job: Job, training: Training, limits: JobLimits) -> None:
     """Whether the checkpoints of a training are as small as they must be."""
     if math.isinf(limits.max_checkpoint_bytes):
         return
-    if problem := ask("checkpoint_problem", training_of(job).model, limits.max_checkpoint_bytes):
+    if problem := ask("checkpoint_problem", training.model, limits.max_checkpoint_bytes):
         raise FleetError(f"job {job.name!r}: {problem}")
 
 
-def _check_plan(job: Job, cluster: Cluster) -> None:
+def _check_plan(job: Job, training: Training, cluster: Cluster) -> None:
     """Whether a training can be spread over the devices that it asks for, on as few nodes of a type as can hold them."""
-    training, problem = training_of(job), ""
+    problem = ""
     for kind in job.device_types or cluster.device_types:
         if kind not in cluster.device_types:
             continue

@@ -19,9 +19,11 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.ranks import Ranks
+from trainyard.fleet.run.reported import ReportedLosses
+from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.runnable import runnable_of
 from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text
-from trainyard.fleet.workload.training_job import training_of
 from trainyard.hardware import parse_cluster
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.processes import ProcessState, ProcessWatch
@@ -70,7 +72,7 @@ class DirectoryBackend(ABC):
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
-        self._losses: dict[str, Losses] = {}
+        self._losses: dict[str, Losses | ReportedLosses] = {}
 
     @abstractmethod
     def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
@@ -107,7 +109,9 @@ class DirectoryBackend(ABC):
         if not self.shares:
             require_whole(job.name, grant, f"{type(self).__name__}(shares=False)")
         directory = self.directory(job.name)
-        directory.set_up(training_of(job))
+        directory.set_up(runnable_of(job))
+        if job.command is not None and directory.has_ended():  # a run before this one saw to it
+            return
         directory.allow()
         directory.devices.write_text(" ".join(map(str, grant.devices)))
         self._known.add(job.name)
@@ -127,8 +131,14 @@ class DirectoryBackend(ABC):
         except OSError:  # its folder is gone, or there is no room for a file: it cannot be asked
             self._leaving[name] = _Leaving(now_s, is_lost=is_lost)
         else:
-            watch = self.leaving_watch(name)
-            self._leaving[name] = _Leaving(now_s + self.patience_s, is_lost=is_lost, watch=watch)
+            watch, patience_s = self.leaving_watch(name), self.patience_s
+            with suppress(OSError, FleetError):  # there is nothing that could be given time
+                runs = self.directory(name).runnable()
+                if isinstance(
+                    runs, Command
+                ):  # its node sees to it in time, and then knows all that has to end
+                    watch, patience_s = None, patience_s + runs.grace_s
+            self._leaving[name] = _Leaving(now_s + patience_s, is_lost=is_lost, watch=watch)
 
     def has_left(self, name: str) -> bool:
         if name not in self._leaving:
@@ -245,7 +255,7 @@ class DirectoryBackend(ABC):
             0,
         )
         per_node = self.per_node(grant)
-        for node, count in per_node.items():
+        for number, (node, count) in enumerate(per_node.items()):
             own = grant.devices[first : first + count]
             numbers = (str(device - int(self.cluster.first_device[node])) for device in own)
             devices = ",".join(numbers) if self.shares else ""
@@ -261,6 +271,8 @@ class DirectoryBackend(ABC):
                 threads,
                 self.core_part,
                 peer=peers[0] if peers else "",
+                node=number,
+                nodes=len(per_node),
                 **vars(self.limits),
             )
             first += count

@@ -28,7 +28,8 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training_job import training_of
+from trainyard.fleet.workload.measured_report import measured, remembered
+from trainyard.fleet.workload.runnable import runnable_of
 from trainyard.hardware.cluster import Cluster
 
 POLL_S = 0.05
@@ -132,9 +133,9 @@ class Driver:
         Raises
         ------
         FleetError
-            If the job is no training, or can never run here.
+            If the job has nothing to run, or can never run here.
         """
-        training_of(job)
+        runnable_of(job)
         self.allocator.enter(job, now_s)
         self._touch(int(self.table.active[-1]))
         self.tell(Event(now_s, job, Happening.ARRIVES))
@@ -154,7 +155,7 @@ class Driver:
         self._touch(row)
         work, table.attained_s[row], table.attained_device_s[row], timings = past.done
         if timings:
-            table.reports[row] = training_of(job).remembered(timings)
+            table.reports[row] = remembered(job.batch_size, timings)
         table.left[row] = max(0.0, job.work - work)
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
         if kept is not None:
@@ -280,11 +281,7 @@ class Driver:
             if progress is None:
                 continue
             transitions.settle(self.table.data, row, now_s)
-            self.table.left[row] = job.work - progress.steps
-            if progress.step_s is not None:
-                spot = self.allocator.rates.spot(self.running[row])
-                known, training = self.table.reports[row], training_of(job)
-                self.table.reports[row] = training.report(known, spot, progress.step_s, progress.losses)
+            self._note_progress(row, job, progress)
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
@@ -294,6 +291,18 @@ class Driver:
                 self._part(row, now_s)
             elif progress.failure is not None:
                 self._again(row, progress, now_s)
+
+    def _note_progress(self, row: int, job: Job, progress: Progress) -> None:
+        """Note how far a job is; one that does not tell goes on as fast as was declared."""
+        if progress.steps is None:
+            return
+        of_a_step = job.work / runnable_of(job).steps
+        self.table.left[row] = job.work - progress.steps * of_a_step
+        if progress.step_s is not None and job.batch_size:
+            spot = self.allocator.rates.spot(self.running[row])
+            losses = tuple((steps * of_a_step, loss) for steps, loss in progress.losses)
+            found = measured(job.batch_size, self.table.reports[row], spot, progress.step_s, losses)
+            self.table.reports[row] = found
 
     def _again(self, row: int, progress: Progress, now_s: float) -> None:
         """Take the devices of a job that failed; the job waits like a preempted one, or is given up."""

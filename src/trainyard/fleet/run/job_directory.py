@@ -1,7 +1,10 @@
 """The folder of a job: what it trains, how far it is, and all that must survive its processes and its scheduler.
 
 ========================= =========================================================================================
-training.json             what to train, see `Training`
+training.json             what to train, see `Training`; of a command, command.json instead, see `Command`
+output/                   what a command saves, and its progress; see `trainyard.fleet.progress`
+ended-N                   a command has returned 0 on the node that has rank N as its first; holds the ranks there
+                          and the ranks of the job
 checkpoints/              of `trainyard.job.run.checkpoint.folders`; they say what is done for good
 log/metrics.jsonl         a line per step; log/metrics.1.jsonl holds the older ones when there are too many
 log/rank-N.log            what each process printed
@@ -30,16 +33,21 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
 
 from trainyard.fleet.errors import FleetError
+from trainyard.fleet.progress import PROGRESS_FILE
 from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.beats import beat, beats
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.losses import Losses, entries
+from trainyard.fleet.run.reported import ReportedLosses, last_told
+from trainyard.fleet.workload.command import Command
+from trainyard.fleet.workload.runnable import Runnable
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.processes.logs import end_of, metrics_files
@@ -49,7 +57,8 @@ from trainyard.private import make_private, opener, write_private
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
-_MEETING, _HEARTBEAT = "meeting-", "heartbeat-"
+_MEETING, _HEARTBEAT, _ENDED = "meeting-", "heartbeat-", "ended-"
+_OF_A_START = _MEETING, _HEARTBEAT, _ENDED
 _NO_ROOM = "there is no room on the disk, not even to say what failed"
 
 
@@ -63,31 +72,40 @@ class JobDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
-        self._training, self._ticket = path / "training.json", path / "ticket"
+        self._training, self._command = path / "training.json", path / "command.json"
+        self.output, self._ticket = path / "output", path / "ticket"
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
         self.repeating, self.lacking = path / "repeats.txt", path / "lacks.txt"
         self.watched = path / "watched"
 
-    def set_up(self, training: Training) -> None:
+    def set_up(self, runs: Runnable) -> None:
         """Make the folder, or check that it is of the same job.
 
         Raises
         ------
         FleetError
-            If it holds another training.
+            If it holds another training or command.
         """
-        if self._training.exists():
-            if self.training() != training:
+        if self._is_there():
+            if self.runnable() != runs:
                 raise FleetError(
-                    f"{self.path} belongs to another training; give the job another name, or take another folder"
+                    f"{self.path} belongs to another training or command; give the job another name, or take another "
+                    "folder"
                 )
             return
         make_private(self.logs)
+        is_command = isinstance(runs, Command)
+        if is_command:
+            make_private(self.output)
         # Nodes may do this at the same time.
-        partial = self.path / f".training-{socket.gethostname()}-{os.getpid()}.part"
-        write_private(partial, json.dumps(training.to_dict(), indent=1))
-        partial.replace(self._training)
+        partial = self.path / f".job-{socket.gethostname()}-{os.getpid()}.part"
+        write_private(partial, json.dumps(runs.to_dict(), indent=1))
+        partial.replace(self._command if is_command else self._training)
+
+    def _is_there(self) -> bool:
+        """Whether it is known what the job runs."""
+        return self._training.exists() or self._command.exists()
 
     def identity(self) -> tuple[int, int] | None:
         """Device and inode of the folder, by which a replaced folder is noticed; None where there is no folder."""
@@ -97,14 +115,47 @@ class JobDirectory:
             return None
         return found.st_dev, found.st_ino
 
+    def runnable(self) -> Runnable:
+        """What the job runs."""
+        return self.command() if self._command.exists() else self.training()
+
     def training(self) -> Training:
         """What the job trains."""
         return Training.from_dict(json.loads(self._training.read_text()))
 
+    def command(self) -> Command:
+        """The command that the job runs."""
+        return Command.from_dict(json.loads(self._command.read_text()))
+
+    @property
+    def told(self) -> Path:
+        """The file in which a command tells its progress."""
+        return self.output / PROGRESS_FILE
+
+    def end(self, first_rank: int, count: int, world: int) -> None:
+        """Note that a command has done all of its work on this node.
+
+        Parameters
+        ----------
+        count, world : ranks of this node, and of the job.
+        """
+        write_private(self.path / f"{_ENDED}{first_rank}", f"{count} {world}")
+
+    def begin(self, first_rank: int) -> None:
+        """Note that a command has work to do on this node: a cluster manager may start the same once more."""
+        (self.path / f"{_ENDED}{first_rank}").unlink(missing_ok=True)
+
+    def has_ended(self) -> bool:
+        """Whether all work of the job is done: its steps are saved, or its command has returned 0 on all nodes."""
+        if not self._command.exists():
+            return max(complete_steps(self.checkpoints), default=0) >= self.training().steps
+        texts = [file.read_text().split() for file in self.path.glob(f"{_ENDED}*")]
+        return bool(texts) and sum(int(count) for count, _ in texts) >= int(texts[0][1])
+
     def allow(self) -> None:
         """The job may run: it is neither asked to leave nor known to have failed."""
         reasons = (self.pause, self.failure, self.killing, self.repeating, self.lacking)
-        for left in (*reasons, *self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
+        for left in (*reasons, *(file for kind in _OF_A_START for file in self.path.glob(f"{kind}*"))):
             left.unlink(missing_ok=True)
 
     def issue(self) -> str:
@@ -147,19 +198,19 @@ class JobDirectory:
 
     def watch(self) -> None:
         """Say that whoever will end the job is there; a job of which nobody ever said so runs to its end."""
-        _beat(self.watched)
+        beat(self.watched)
 
     def watching(self) -> dict[str, str]:
         """Last heartbeat of the scheduler that will end the job; empty if no scheduler ever gave one."""
-        return _beats([self.watched])
+        return beats([self.watched])
 
     def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""
-        _beat(self.path / f"{_HEARTBEAT}{first_rank}")
+        beat(self.path / f"{_HEARTBEAT}{first_rank}")
 
     def heartbeats(self) -> dict[str, str]:
         """Return the last heartbeats of nodes, by their first rank."""
-        found = _beats(self.path.glob(f"{_HEARTBEAT}*"))
+        found = beats(self.path.glob(f"{_HEARTBEAT}*"))
         return {name.removeprefix(_HEARTBEAT): beat for name, beat in found.items()}
 
     def progress(self, is_over: bool) -> Progress:
@@ -169,12 +220,12 @@ class JobDirectory:
         ----------
         is_over : whether none of its processes is left.
         """
-        if not is_over:
-            return self._reported()
-        if not self._training.exists():
+        if not self._is_there():
             return Progress(0, failure="it was never started")
+        if not is_over:
+            return self._told_by(self.command()) if self._command.exists() else self._reported()
         saved = self.saved_steps()
-        if saved >= self.training().steps:
+        if self.has_ended():
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
@@ -191,9 +242,18 @@ class JobDirectory:
                 )
         return Progress(saved, failure="its processes are gone", killed=True)
 
-    def saved_steps(self) -> int:
-        """Steps that are done for good."""
+    def saved_steps(self) -> int | None:
+        """Steps that are done for good; of a command those that it told last, if it told any."""
+        if self._command.exists():
+            return self._told_by(self.command()).steps
         return max(complete_steps(self.checkpoints), default=0)
+
+    def _told_by(self, command: Command) -> Progress:
+        """What a command tells of its progress."""
+        told = last_told(self.told, command.steps) if command.steps else None
+        if told is None:
+            return Progress(None)
+        return Progress(told.step, step_s=1.0 / told.steps_per_s if told.steps_per_s > 0.0 else None)
 
     def _reported(self) -> Progress:
         """Read the progress that the running processes write; all of it is in the last lines."""
@@ -212,9 +272,12 @@ class JobDirectory:
         written = b"".join(file.read_bytes() for file in metrics_files(self.logs))
         return {line["step"]: next(iter(line["losses"].values())) for line in entries(written)}
 
-    def epochs(self) -> Losses:
+    def epochs(self) -> Losses | ReportedLosses:
         """Return a reader of the job's losses, epoch by epoch while the job writes them."""
-        return Losses(self.logs, self.training().epoch_steps)
+        runs = self.runnable()
+        if isinstance(runs, Command):
+            return ReportedLosses(self.told, runs.epoch_steps, runs.steps)
+        return Losses(self.logs, runs.epoch_steps)
 
     @contextmanager
     def locked(self, first_rank: int) -> Iterator[int]:
@@ -293,29 +356,6 @@ def _holds(file: Path, locks: Sequence[str]) -> bool:
         if os.readlink(file) in locks:
             return " WRITE " in (file.parent.with_name("fdinfo") / file.name).read_text()
     return False
-
-
-def _beat(file: Path) -> None:
-    """Write a file that is to be seen to change."""
-    with suppress(OSError):  # it is done again soon
-        handle = opener(str(file), os.O_WRONLY | os.O_CREAT)
-        try:
-            # Written over, not anew: that needs no room on a disk that is full. Where it was made on such a disk, its
-            # time alone says as much.
-            os.utime(handle)
-            os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
-        finally:
-            os.close(handle)
-
-
-def _beats(files: Iterable[Path]) -> dict[str, str]:
-    """Content and modification time of each file that exists, by name."""
-    found = {}
-    for file in files:
-        # A file system of a network looks anew at what is opened.
-        with suppress(OSError), file.open() as opened:
-            found[file.name] = f"{opened.read()} {os.fstat(opened.fileno()).st_mtime_ns}"
-    return found
 
 
 def _holder(path: Path) -> int:

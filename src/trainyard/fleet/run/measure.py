@@ -224,9 +224,9 @@ def _reach(backend: DirectoryBackend, names: Sequence[str], steps: int) -> list[
             progress = backend.progress(name)
             if progress.failure is not None:
                 raise FleetError(f"{name} failed: {progress.failure}")
-            steps_of[name] = progress.steps
-            if progress.steps >= steps:
-                seen.setdefault(name, (progress.steps, time.monotonic()))
+            steps_of[name] = progress.steps or 0
+            if steps_of[name] >= steps:
+                seen.setdefault(name, (steps_of[name], time.monotonic()))
         if time.monotonic() > looked_s + _LOOK_S:
             looked_s = time.monotonic()
             signs = {name: (steps_of[name], backend.directory(name).heartbeats()) for name in names}

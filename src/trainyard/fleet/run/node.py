@@ -18,9 +18,11 @@ from pathlib import Path
 
 from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.run.backend import JobLimits
+from trainyard.fleet.run.command_processes import run_command
 from trainyard.fleet.run.fault import is_disk_fault
 from trainyard.fleet.run.job_directory import JobDirectory, RunsAlreadyError
 from trainyard.fleet.run.ranks import Ranks
+from trainyard.fleet.workload.command import Command
 from trainyard.job.run.processes.heartbeat import Silence, beating
 from trainyard.job.run.processes.logs import print_to
 from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
@@ -42,10 +44,12 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
     FleetError
         If the job runs here already.
     """
-    with _noting_faults(directory), directory.locked(ranks.first):
+    with _noting_faults(directory), directory.locked(ranks.first) as lock:
         if ticket is not None and not directory.admits(ticket):
             return 0
         here = directory.identity()
+        if isinstance(command := directory.runnable(), Command):
+            return run_command(directory, command, ranks, lock)
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
@@ -133,6 +137,8 @@ def main() -> int:
     parser.add_argument("--core_part", type=float, default=1.0)
     parser.add_argument("--cores", default="")
     parser.add_argument("--peer", default="")
+    parser.add_argument("--node", type=int, default=0)
+    parser.add_argument("--nodes", type=int, default=1)
     for limit in fields(JobLimits):
         parser.add_argument(f"--{limit.name}", type=float, default=limit.default)
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")

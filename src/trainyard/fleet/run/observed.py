@@ -10,10 +10,11 @@ from trainyard.fleet.workload.job import Grant
 
 
 class Observed(Rates):
-    """Knows where jobs run, and foretells nothing: that could take longer than a step of theirs."""
+    """Knows where jobs run, and foretells nothing of trainings: that could take longer than a step of theirs."""
 
     def _rate(self, row: int, grant: Grant) -> float:
-        return 0.0
+        """Work per second of a command, which may never tell how far it is; 0 for others."""
+        return super()._rate(row, grant) if self.table.job(row).command is not None else 0.0
 
     def adapt(self, rows: Sequence[int]) -> None:
         """Do nothing: real jobs adapt themselves."""

@@ -60,9 +60,10 @@ class Failures:
 
     def note(self, progress: Progress, now_s: float, patience: Patience) -> bool:
         """Count one more; whether the job is given up."""
-        if progress.steps > self.steps:
-            self.own = self.kills = self.lacks = 0
-        self.steps = progress.steps
+        if progress.steps is not None:
+            if progress.steps > self.steps:
+                self.own = self.kills = self.lacks = 0
+            self.steps = progress.steps
         if progress.lacks:
             return self._note_lack(progress, now_s, patience)
         self.lacks, self.lack = 0, ""

@@ -17,12 +17,11 @@ from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
-from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.rank_processes import RankProcesses
 from trainyard.job.run.processes.worker import Prepared, prepare
-from trainyard.job.run.step.data import DataError, example_data
+from trainyard.job.run.step.data import DataError
 from trainyard.job.run.train import train_prepared
 from trainyard.job.task import Task
 
@@ -47,7 +46,7 @@ def work_of(directory: JobDirectory, ranks: Ranks, task: Task) -> WorkerInput:
     training, is_local = directory.training(), ranks.cluster.startswith(THIS_MACHINE)
     config = TrainConfig(
         training.steps,
-        OptimizerConfig(lr=training.learning_rate),
+        training.optimizer,
         checkpoint=directory.checkpoints,
         checkpoint_every=training.checkpoint_every,
         resume=True,
@@ -59,8 +58,8 @@ def work_of(directory: JobDirectory, ranks: Ranks, task: Task) -> WorkerInput:
         core_part=ranks.core_part,
         max_checkpoint_bytes=ranks.max_checkpoint_bytes,
     )
-    data, _ = example_data(training.source(), training.rows)
-    return WorkerInput(training.source, training.plan(parse_cluster(ranks.cluster), task), data, config)
+    plan = training.plan(parse_cluster(ranks.cluster), task)
+    return WorkerInput(training.source, plan, training.data(), config)
 
 
 def be_rank(

@@ -35,6 +35,7 @@ class Ranks(JobLimits):
     core_part : of the time of a core that each thread takes at most.
     cores : that each process may use, joined by +, those of several processes by commas; "" leaves that as it is.
     peer : address of another node of the job; "" if all of it is on this machine.
+    node, nodes : number of this node among those of the job, and how many these are.
     """
 
     first: int
@@ -47,6 +48,8 @@ class Ranks(JobLimits):
     core_part: float = 1.0
     cores: str = ""
     peer: str = ""
+    node: int = 0
+    nodes: int = 1
 
     def command(self, directory: Path) -> list[str]:
         """What to start on the node."""
@@ -66,6 +69,11 @@ class Ranks(JobLimits):
         if self.cores:
             os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
+    def use_all_cores(self) -> None:
+        """Use the cores that any of the processes may."""
+        if self.cores:
+            os.sched_setaffinity(0, map(int, self.cores.replace(",", "+").split("+")))
+
     def limit_memory(self) -> None:
         """Have this process, and those that it starts, fail where they would take more memory than they may."""
         if self.max_rank_bytes < math.inf:
@@ -80,7 +88,11 @@ class Ranks(JobLimits):
             "LOCAL_RANK": str(rank - self.first),
             "LOCAL_WORLD_SIZE": str(self.count),
         }
-        return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
+        return own | self.visible_devices()
+
+    def visible_devices(self) -> dict[str, str]:
+        """The variable that says which devices of the node the processes may use, where the manager does not."""
+        return {"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {}
 
     def launched(self, directory: JobDirectory, rank: int) -> Launched:
         """How one process finds the others."""

@@ -113,7 +113,9 @@ class Running:
 
     def _failed(self, row: int, why: str) -> Progress:
         """Return the failure of a job, with the progress last seen."""
-        return Progress(int(self._table.job(row).work - float(self._table.left[row])), failure=why)
+        job = self._table.job(row)
+        done = None if job.command is not None else int(job.work - float(self._table.left[row]))
+        return Progress(done, failure=why)
 
     def note_failure(self, row: int, progress: Progress, now_s: float, patience: Patience) -> str:
         """Count a failure of a job; return why the job is given up, "" if it is not."""

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from trainyard.fleet.workload.attempts import Attempt
+from trainyard.fleet.workload.command import Command
 
 
 class Grant(NamedTuple):
@@ -231,6 +232,7 @@ class Job(JobRequest):
     qos : its quality of service, by a name of its cluster.
     killed_after_s : time with devices after which it is ended, whatever it has done; None if it may take its time.
     attempts : when it had devices where it was recorded, one after the other; empty where that is not known.
+    command : that it runs, as fast as its profile declares; None for other jobs.
     """
 
     work: float
@@ -245,6 +247,7 @@ class Job(JobRequest):
     qos: str = ""
     killed_after_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
+    command: Command | None = None
 
     def __post_init__(self) -> None:
         # What is compiled for numbers would be compiled for whole numbers once more.

@@ -1,4 +1,4 @@
-"""Trainyard's own form of a workload, to bring one and to keep one: data, never code.
+"""Trainyard's own form of a workload, to bring one and to keep one: data, and commands that only run where jobs do.
 
 A CSV file with a header, one job per line. Only the first three columns must be there, and ``length_s``, or ``work`` and
 ``speeds``, or ``steps``; an empty field is the default.
@@ -13,11 +13,19 @@ length_s            seconds that it runs on its gang                            
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
                     ``TYPE:DEVICES=PER_S``, separated by spaces
                     ``TYPE:DEVICES/NODES=PER_S`` is over that many nodes and more, where it is another
-steps               to be trained of ``model``, a name in the zoo, each of ``batch_size`` rows:      see length_s
-                    it is predicted how fast that is, and only such jobs can run for real
+steps               to be trained of ``model``, a name in the zoo or a Python file with ``model()``  see length_s
+                    and its data, as `trainyard train` takes it, each of ``batch_size`` rows:
+                    it is predicted how fast that is, and such jobs can run for real
 strategies          how that is spread over its devices, as ``trainyard plan`` takes them            data_parallel
 learning_rate, seed of the training                                                                  0.001, 0
 checkpoint_every    steps between checkpoints; 0 is one at the end                                   5
+command             line of a shell that runs for real, beside ``length_s``, or ``work`` and         none
+                    ``speeds``, about as long as it takes; ``steps`` are those that it reports
+folder              where the command is started; a path that is not absolute begins at the          that of the file
+                    folder of this file
+processes           the command is started once for each ``device``, or once for each ``node``;      device; node for
+                    ``torchrun`` and ``accelerate launch`` start the processes of a node             these launchers
+grace_s             seconds that it has to save after SIGTERM, before it is killed                   30
 min_devices         the fewest and the most devices that it can run on                               num_devices
 max_devices
 device_types        that it can run on, separated by spaces                                          all
@@ -59,6 +67,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.attempts import attempts_text, read_attempts
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.lengths import check_length
+from trainyard.fleet.workload.own_command import COMMAND_OPTIONS, command_values, read_command
 from trainyard.fleet.workload.own_training import (
     OPTIONS,
     check_names,
@@ -78,7 +87,7 @@ from trainyard.reading.rows import Row
 
 _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
-_LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
+_LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS, "command", *COMMAND_OPTIONS)
 COLUMNS = (
     *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "qos",
     "weight", "deadline_s", "started_s", "attempts", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields",
@@ -114,7 +123,7 @@ def _yaml_jobs(path: Path, left_out: LeftOut) -> Iterator[Job]:
 
 def _checked(row: Row, arrival_s: float) -> Job:
     job = _job(row, arrival_s)
-    if row.fields.get("steps"):
+    if row.fields.get("steps") and not row.fields.get("command"):
         check_names(row)
     return job
 
@@ -135,10 +144,13 @@ def _job(row: Row, arrival_s: float) -> Job:
     busy = row.number("busy") if "busy" in given else 1.0
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
+    command = read_command(row)
     work, profile = _length(row, size, busy)
     check_length(row, arrival_s, work, profile)
     counts = ("priority", "batch_size")
     rest: dict[str, Any] = {name: given[name] for name in _TEXTS[1:] if name in given}
+    if isinstance(profile, Predicted):
+        rest["model"] = profile.training.model
     rest |= {name: row.count(name) for name in counts if name in given}
     rest |= {
         name: row.count(name, 0, MOST_DEVICES) for name in ("min_devices", "max_devices") if name in given
@@ -157,6 +169,7 @@ def _job(row: Row, arrival_s: float) -> Job:
         gang=_gang(row, size),
         busy=busy,
         attempts=read_attempts(row, size),
+        command=command,
         **rest,
     )
     if not job.least_devices <= size <= job.most_devices:
@@ -185,12 +198,15 @@ def _gang(row: Row, size: int) -> tuple[int, ...]:
 
 
 def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
-    if sum(name in row.fields for name in ("length_s", "work", "steps")) != 1:
+    has_command = "command" in row.fields
+    if sum(name in row.fields for name in ("length_s", "work", *(() if has_command else ("steps",)))) != 1:
         raise row.error(
             "length_s",
-            "either length_s, or work and speeds, or steps with model and batch_size, and only one of them",
+            "either length_s or work and speeds, beside a command: about as long as it takes"
+            if has_command
+            else "either length_s, or work and speeds, or steps with model and batch_size, and only one of them",
         )
-    if "steps" in row.fields:
+    if "steps" in row.fields and not has_command:
         return read_training(row, size)
     refuse_options(row)
     if "length_s" in row.fields:
@@ -314,6 +330,8 @@ def values_of(job: Job) -> dict[str, Any]:
             f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
             "cluster, num_devices) instead"
         )
+    if job.command is not None:
+        values |= command_values(job.command)
     for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
         if name in _RECORDED:
             continue

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.training import Training
+from trainyard.fleet.workload.paths import absolute
+from trainyard.fleet.workload.training import Training, is_own_file
 from trainyard.fleet.workload.training_job import Predicted
 from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
 from trainyard.reading.rows import Row
@@ -29,7 +32,7 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
     """
     given = row.fields
     if "model" not in given:
-        raise row.error("model", "the name of a model of the zoo")
+        raise row.error("model", "the name of a model of the zoo, or a Python file")
     if "batch_size" not in given:
         raise row.error("batch_size", "the number of rows of a step")
     rest: dict[str, Any] = {"seed": row.count("seed")} if "seed" in given else {}
@@ -40,12 +43,21 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
     if "strategies" in given:
         rest["strategies"] = given["strategies"]
     num_rows, steps = row.count("batch_size", 1, MOST_ROWS), row.count("steps", 1, MOST_STEPS)
-    training = Training(given["model"], num_rows, steps, **rest)
+    training = Training(model_of(row), num_rows, steps, **rest)
     if training.rows % num_devices:
         raise row.error(
             "num_devices", f"one over which a batch of {training.rows} rows divides: {training.sizes_text}"
         )
     return float(training.steps), Predicted(training)
+
+
+class _Files:
+    may_run = False
+
+
+def let_files_run() -> None:
+    """Have Python files that jobs name be run from now on, when jobs are read and predicted: whoever asks trusts them."""
+    _Files.may_run = True
 
 
 def check_names(row: Row) -> None:
@@ -58,8 +70,34 @@ def check_names(row: Row) -> None:
     """
     given = row.fields
     strategies = given.get("strategies") or Training.strategies
+    if is_own_file(path := model_of(row)):
+        if not _Files.may_run:
+            raise row.error(
+                "model",
+                "a model of the zoo, where jobs are only read: to know a Python file is to run it, which `fleet run` "
+                "does, and `fleet simulate --own-files`",
+            )
+        with suppress(OSError):
+            changed_ns = Path(path).stat().st_mtime_ns
+            told = given.get("learning_rate", "")
+            if problem := ask("file_problem", path, row.count("batch_size"), strategies, told, changed_ns):
+                raise row.error(*problem)
+            return
+        raise row.error("model", f"a Python file that is there; there is no {path}")
     if problem := ask("name_problem", given["model"], strategies):
         raise row.error(*problem)
+
+
+def model_of(row: Row) -> str:
+    """The model of a job; a Python file as an absolute path, which begins at the folder of the file of jobs.
+
+    Raises
+    ------
+    FleetError
+        If it is a file and does not say where, for a job that comes in no file.
+    """
+    model = row.fields["model"]
+    return absolute(row, "model", model) if is_own_file(model) else model
 
 
 def training_values(training: Training) -> dict[str, Any]:
@@ -69,13 +107,14 @@ def training_values(training: Training) -> dict[str, Any]:
 
 
 def refuse_options(row: Row) -> None:
-    """A job without ``steps`` has none of the columns that say how to train.
+    """A job that is no training has none of the columns that say how to train.
 
     Raises
     ------
     FleetError
         If it has.
     """
+    allowed = "nothing beside a command" if "command" in row.fields else "nothing where no steps are given"
     for name in OPTIONS:
         if name in row.fields:
-            raise row.error(name, "nothing where no steps are given")
+            raise row.error(name, allowed)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from trainyard.fleet.workload.training import CAPTURING, Training, cluster_text
+from trainyard.fleet.workload.training import CAPTURING, Training, cluster_text, is_own_file
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trainyard.hardware.cluster import Cluster
     from trainyard.job.task import Task
 
@@ -52,13 +54,23 @@ def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tupl
 
 
 def _skew(model: str) -> float:
+    with CAPTURING:
+        sizes = [tensor.numel() * tensor.element_size() for tensor in _module(model).parameters()]
+    return max(sizes) / sum(sizes)
+
+
+def _module(model: str) -> nn.Module:
+    """The module of a model of the zoo, or of a Python file."""
     import torch
 
+    from trainyard.job.sources import file_model
     from trainyard.zoo import build
 
-    with CAPTURING, torch.device("meta"):
-        sizes = [tensor.numel() * tensor.element_size() for tensor in build(model).module.parameters()]
-    return max(sizes) / sum(sizes)
+    own = file_model(model, 0) if is_own_file(model) else None
+    if own is not None:
+        return own.module
+    with torch.device("meta"):
+        return build(model).module
 
 
 def _plan_problem(training: Training, cluster: str) -> str:
@@ -82,12 +94,17 @@ def _plan_problem(training: Training, cluster: str) -> str:
 
 def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
     """Which of two names is none, ``model`` or ``strategies``, and what is allowed; None if both are."""
-    from trainyard.job.catalog import parse_strategies
-    from trainyard.job.plan import PlanError
     from trainyard.zoo import names
 
     if model not in names():
-        return "model", f"a model of the zoo: {', '.join(names())}"
+        return "model", f"a model of the zoo: {', '.join(names())}; or a Python file, FILE.py"
+    return _strategies_problem(strategies)
+
+
+def _strategies_problem(strategies: str) -> tuple[str, str] | None:
+    from trainyard.job.catalog import parse_strategies
+    from trainyard.job.plan import PlanError
+
     try:
         parse_strategies(strategies)
     except PlanError as error:
@@ -95,17 +112,42 @@ def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
     return None
 
 
+def _file_problem(
+    path: str, rows: int, strategies: str, learning_rate: str, changed_ns: int
+) -> tuple[str, str] | None:
+    """The same of a training of a Python file, which is run: its field, and what is allowed.
+
+    Parameters
+    ----------
+    learning_rate : as it was given; "" if it was not.
+    changed_ns : when the file was, so that it is asked anew after that.
+    """
+    from trainyard.job.own_optimizer import options_of_file
+    from trainyard.job.sources import data_function
+    from trainyard.program.batch import batch_rows
+    from trainyard.user_file import fault_in_user_file
+    from trainyard.zoo import load_model_file
+
+    try:
+        model = load_model_file(path)
+        data_function(path)
+    except Exception as error:
+        return "model", f"a Python file with model() and its data; {fault_in_user_file(error) or error}"
+    if rows != (own := batch_rows(model.batch, model.whole)):
+        return "batch_size", f"{own}, the rows of the batch of {path}"
+    if learning_rate and "lr" in options_of_file(path):
+        return "learning_rate", f"nothing: the optimizer of {path} decides about it"
+    return _strategies_problem(strategies)
+
+
 def _checkpoint_problem(model: str, most_bytes: float) -> str:
     """Why the checkpoints of a model take more of the disk than they may; "" if they do not."""
-    import torch
-
     from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.run.checkpoint.quota import QuotaError, check_quota, checkpoint_bytes
     from trainyard.job.run.config import TrainConfig
-    from trainyard.zoo import build
 
-    with CAPTURING, torch.device("meta"):
-        one_bytes = checkpoint_bytes(build(model).module, OptimizerConfig())
+    with CAPTURING:
+        one_bytes = checkpoint_bytes(_module(model), OptimizerConfig())
     try:
         check_quota(one_bytes, TrainConfig.keep, most_bytes)
     except QuotaError as error:
@@ -118,6 +160,7 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "skew": _skew,
     "plan_problem": _plan_problem,
     "name_problem": _name_problem,
+    "file_problem": _file_problem,
     "checkpoint_problem": _checkpoint_problem,
 }
 """What level 1 can be asked, by name."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainyard.divisors import divisors
 from trainyard.fleet.errors import FleetError
-from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
-from trainyard.fleet.workload.job import Spot
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.reading import shown
 
@@ -19,11 +16,11 @@ if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import ModelSource
+    from trainyard.job.run.step.data import Data
     from trainyard.job.task import Task
 
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
-_NO_NOISE = Noise(1.0, 0.0)
 _MOST_EPOCHS = 100
 _SHOWN_SIZES = 64
 CAPTURING = Lock()
@@ -32,11 +29,13 @@ CAPTURING = Lock()
 
 @dataclass(frozen=True)
 class Training:
-    """A training of a model of the zoo. Its batch is the same however many devices it has, and so is its loss curve.
+    """A training of a model of the zoo, or of a Python file.
+
+    Its batch is the same however many devices it has, and so is its loss curve.
 
     Attributes
     ----------
-    model : name in the zoo.
+    model : name in the zoo, or the absolute path of a Python file with ``model()`` and its data.
     rows : of the batch of one step.
     steps : of the whole training.
     strategies : how it is spread over its devices, as ``parse_strategies`` reads them.
@@ -60,18 +59,37 @@ class Training:
     @property
     def source(self) -> ModelSource:
         """Builds the model, in whatever process that is needed."""
-        from trainyard.zoo import build
+        from trainyard.job.sources import model_source
 
-        return partial(build, self.model, self.rows)
+        return model_source(self.model, self.rows)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a Python file, which runs code of a user."""
+        return is_own_file(self.model)
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """How it updates parameters; a file may have an ``optimizer(params)`` and an ``lr_schedule(step)``."""
+        if not self.is_own:
+            return OptimizerConfig(lr=self.learning_rate)
+        from trainyard.job.own_optimizer import configured
+
+        return configured({"lr": self.learning_rate}, self.model)
+
+    def data(self) -> Data:
+        """What it trains on, as `trainyard train` does."""
+        from trainyard.job.sources import data_of, file_data
+
+        own = file_data(self.model, self.steps, self.rows, self.seed) if self.is_own else None
+        return data_of(self.model, self.rows, own)[0]
 
     def task(self) -> Task:
-        """Make the task of one step; it keeps captured programs, and its weights take no memory."""
-        import torch
-
+        """Make the task of one step, which keeps captured programs; weights of a model of the zoo take no memory."""
+        from trainyard.job.sources import loaded
         from trainyard.job.task import Task
 
-        with torch.device("meta"):
-            return Task(self.source())
+        return Task(loaded(self.model, self.rows, self.seed), optimizer=self.optimizer)
 
     def plan(self, cluster: Cluster, task: Task | None = None) -> Plan:
         """How it runs on all devices of a cluster.
@@ -110,34 +128,6 @@ class Training:
         """
         return max(self.checkpoint_every, -(-self.steps // _MOST_EPOCHS))
 
-    def report(
-        self,
-        known: Report | None,
-        spot: Spot,
-        step_s: float,
-        losses: tuple[tuple[float, float], ...] = (),
-    ) -> Report:
-        """What a job knows of itself after it has measured its steps somewhere.
-
-        Its batch is fixed, so the noise of its gradients does not matter. Of a step on several devices, what one device
-        would take for a pass as large counts as computing.
-
-        Parameters
-        ----------
-        losses : steps done and mean loss at the end of every epoch; those that it knew before if there are none.
-        """
-        before = known or self.remembered(())
-        local = self.rows // spot.num_devices
-        alone_s = [t.step_s * local / self.rows for t in before.timings if t.num_devices == 1]
-        compute_s = min([step_s, *alone_s])
-        timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
-        return replace(before.with_timing(timing, _NO_NOISE), losses=losses or before.losses)
-
-    def remembered(self, timings: tuple[Timing, ...]) -> Report:
-        """What a job knows of itself that measured its steps before."""
-        limits = Limits(self.rows, self.rows, 1, self.rows)
-        return Report(limits, timings, _NO_NOISE if timings else None, fixed_batch=self.rows)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for files; ``from_dict`` reads it back."""
         return asdict(self)
@@ -169,6 +159,11 @@ class Training:
                 raise FleetError(f"training: {name} is {value!r}; it takes {kind.__name__}")
             values[name] = kind(value)
         return cls(**values)
+
+
+def is_own_file(model: str) -> bool:
+    """Whether the model of a job is a Python file, and no name of the zoo."""
+    return model.endswith(".py")
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:

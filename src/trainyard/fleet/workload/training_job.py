@@ -10,6 +10,7 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.workload.goodput import Report
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.level1 import ask
+from trainyard.fleet.workload.measured_report import measured
 from trainyard.fleet.workload.training import Training
 
 
@@ -33,7 +34,7 @@ class Predicted(Adaptive):
         """Return a rate that stays the same, while the job learns how long its steps take."""
         known = report if isinstance(report, Report) else None
         rate = self.work_per_s(spot, grant)
-        learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known
+        learnt = measured(self.training.rows, known, spot, grant.share / rate) if rate > 0 else known
         return Rate(rate, float(self.training.steps), learnt)
 
     @property
@@ -97,18 +98,18 @@ def training_of(job: Job) -> Training:
     Raises
     ------
     FleetError
-        If it is a job of a trace, of which only its length is known.
+        If it runs a command, or nothing that is known.
     """
     if not isinstance(job.profile, Predicted):
         raise FleetError(
-            f"job {job.name!r} has a length and no training, so it can only be simulated; to run it, give it a model, "
-            "a batch_size and steps"
+            f"job {job.name!r} is no training of level 1, with model, batch_size and steps, and only these are "
+            "measured; leave --measure out"
         )
     return job.profile.training
 
 
 def on_places(job: Job, core_part: float) -> Job:
-    """A training as fast as it is where each of its processes takes a part of a core of its own; 1 changes nothing."""
-    training_of(job)
-    assert isinstance(job.profile, Predicted)
-    return job if core_part == 1.0 else replace(job, profile=replace(job.profile, core_part=core_part))
+    """A job as fast as it is where each process of a training takes a part of a core of its own; 1 changes nothing."""
+    if core_part == 1.0 or not isinstance(job.profile, Predicted):
+        return job
+    return replace(job, profile=replace(job.profile, core_part=core_part))

@@ -31,6 +31,7 @@ __all__ = [
     "file_data",
     "file_evaluation",
     "file_model",
+    "loaded",
     "model_source",
 ]
 
@@ -70,6 +71,15 @@ def model_source(spec: str, num_rows: int) -> ModelSource:
     if is_file(spec):
         return partial(load_model, str(Path(spec).resolve()))
     return partial(build, spec, num_rows)
+
+
+def loaded(spec: str, num_rows: int, seed: int) -> Model:
+    """A model to plan for: one of the zoo takes no memory; one of a file is loaded after the run's seed."""
+    found = file_model(spec, seed)
+    if found is not None:
+        return found
+    with torch.device("meta"):
+        return build(spec, num_rows)
 
 
 def file_model(spec: str, seed: int) -> Model | None:
