@@ -114,13 +114,7 @@ class Driver:
 
     def done(self) -> dict[str, Done]:
         """Return the progress of every job at the last step, by name."""
-        return {self.table.job(row).name: self._done(row) for row in self.table.active.tolist()}
-
-    def _done(self, row: int) -> Done:
-        table, report = self.table, self.table.reports[row]
-        work = table.job(row).work - float(table.left[row])
-        timings = () if report is None else report.timings
-        return Done(work, float(table.attained_s[row]), float(table.attained_device_s[row]), timings)
+        return {self.table.job(row).name: Done.of(self.table, row) for row in self.table.active.tolist()}
 
     def admitted(self) -> frozenset[str]:
         """Return the names of the jobs that were in a decision and were not refused."""
@@ -339,9 +333,8 @@ class Driver:
             return
         if not domain.cluster.num_devices:
             where = "its partition" if self.cluster.num_devices else "the cluster"
-            self._note_waiting(
-                domain, dict.fromkeys(self._names(domain), f"no node of {where} can be used now")
-            )
+            why = f"no node of {where} can be used now"
+            self._note_waiting(domain, dict.fromkeys(self._names(domain), why))
             return
         if self.coordinator.rounds is not None:
             self.coordinator.rounds.close(now_s)
@@ -354,10 +347,8 @@ class Driver:
                 self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.allocator.apply(rows, allocation, now_s, domain.cluster)
-        reasons = why_waiting(self.allocator, rows, allocation)
-        self._note_waiting(
-            domain, {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
-        )
+        reasons = why_waiting(self.allocator, rows, allocation).items()
+        self._note_waiting(domain, {jobs[int(rows[number])].name: reason for number, reason in reasons})
         for name in set(self._cancelled()).intersection(self.names):
             self.cancel(name, now_s)
         active = set(self.table.active.tolist())

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainyard.fleet.jobs.job_table import JobTable
 from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant
 
@@ -24,6 +25,15 @@ class Done(NamedTuple):
     attained_s: float = 0.0
     attained_device_s: float = 0.0
     timings: tuple[Timing, ...] = ()
+
+    @classmethod
+    def of(cls, table: JobTable, row: int) -> Done:
+        """Return how far a job of a table is."""
+        report, attained_device_s = table.reports[row], float(table.attained_device_s[row])
+        work = table.job(row).work - float(table.left[row])
+        return cls(
+            work, float(table.attained_s[row]), attained_device_s, () if report is None else report.timings
+        )
 
 
 _NOTHING = Done()
