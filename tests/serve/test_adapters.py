@@ -55,6 +55,14 @@ def test_a_request_waits_while_others_hold_all_slots() -> None:
     assert last.weight_ops == (WeightOp("unload", "a"), WeightOp("load", "c"))
 
 
+def test_a_slot_is_free_when_the_last_request_of_its_adapter_ends() -> None:
+    replica = Checked(vllm(), 100, max_loras=1)
+    asked = enumerate([("a", 2), ("a", 9), ("b", 1)])
+    done = replica.run([with_adapter(number, 0.0, adapter, output) for number, (adapter, output) in asked])
+    short, long, other = sorted(done.served, key=lambda each: each.request.name)
+    assert short.finished_s < long.finished_s < other.first_token_s
+
+
 @pytest.mark.parametrize(
     "policy",
     [

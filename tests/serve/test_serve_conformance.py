@@ -187,6 +187,12 @@ def test_batches_of_decodes_are_repeated():
     assert done == [(1, 2), (8, 2), (1, 3), (10, 2), (10, 1)]
 
 
+def test_a_batch_is_repeated_as_often_as_there_are_blocks_for_it():
+    instance = Checked(vllm(64, 8), 4, _BLOCK_TOKENS)
+    instance.run([request(0, 0.0, 9, 8)])
+    assert [each.repeat for each in instance.batches if each.items] == [1, 7]
+
+
 @pytest.mark.parametrize("name", sorted(_POLICIES))
 def test_a_prompt_that_is_longer_than_the_cache_is_refused(name):
     instance = Checked(_POLICIES[name](), _NUM_BLOCKS, _BLOCK_TOKENS)

@@ -138,6 +138,13 @@ def test_what_is_served_has_the_published_number_of_parameters(name, billions):
     assert sum(p.numel() for p in model.module.parameters()) / 1e9 == pytest.approx(billions, rel=2e-4)
 
 
+def test_a_mixture_has_the_parameters_of_transformers_to_the_last_bias():
+    """As GptOssForCausalLM with 24 layers of 32 experts has them."""
+    with torch.device("meta"):
+        model = build("gpt-oss-20b", 1)
+    assert sum(p.numel() for p in model.module.parameters()) == 20_914_757_184
+
+
 @pytest.mark.parametrize(
     ("name", "kib"),
     [  # Of 16 bits, as the published config.json gives: 2 x layers x heads of keys x width of a head x 2 bytes.

@@ -14,7 +14,9 @@ from torch import Tensor
 from trainyard.job.lower.shard import complete, shard
 from trainyard.job.run.step.data import by_path
 from trainyard.program import spmd
+from trainyard.program.capture import capture
 from trainyard.program.choices import ChoiceError
+from trainyard.program.model import Model
 from trainyard.program.placement import REPLICATE, OpChoice, Placement, Shard, parse_op_choice
 from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
@@ -116,6 +118,49 @@ def test_parts_that_are_named_are_written_out() -> None:
     assert str(found.assignment.decided()[":_log_softmax/sum"]) == "S1 -> P -> R"
     assert ":backward._log_softmax_backward_data/sum" in found.assignment.decided()
     check(grads({}), said)
+
+
+def test_a_softmax_is_written_out_where_its_dimension_is_cut() -> None:
+    module = torch.nn.Linear(4, 8)
+    weights = torch.randn(3, 8)
+    model = Model(
+        "net", module, lambda m, b: (m(b["x"]).softmax(-1) * weights).sum(), {"x": torch.randn(3, 4)}
+    )
+    traced = capture(model)
+    given = by_path(model.batch) | dict(traced.constants) | {"rng": torch.tensor([3, 0, 0])}
+    given |= {name: p.detach() for name, p in module.named_parameters()}
+    unplaced: dict[str, Placement] = {"grad:weight": REPLICATE, "grad:bias": REPLICATE}
+    found = shard(traced, TENSOR, unplaced, {":_softmax/sum": parse_op_choice("S1 -> P -> R")})
+    assert str(found.assignment.decided()[":_softmax/sum"]) == "S1 -> P -> R"
+    joined = joined_values(found, TENSOR.size, given)
+    for name, value in whole_values(traced, given).items():
+        torch.testing.assert_close(joined[name], value)
+
+
+class _Sum(torch.nn.Module):
+    """A product with the sum of two parameters, whose gradients are one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Parameter(torch.randn(4, 8)), torch.nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a + self.b)
+
+
+def test_a_gradient_of_two_parameters_lies_as_each_of_them() -> None:
+    module = _Sum()
+    model = Model("sum", module, lambda m, b: m(b["x"]).square().sum(), {"x": torch.randn(3, 4)})
+    traced = capture(model)
+    given = by_path(model.batch) | {
+        "rng": torch.tensor([3, 0, 0]),
+        "a": module.a.detach(),
+        "b": module.b.detach(),
+    }
+    placed: dict[str, Placement] = {"a": Shard(0), "b": Shard(1), "grad:a": Shard(0), "grad:b": Shard(1)}
+    joined = joined_values(shard(traced, TENSOR, placed), TENSOR.size, given)
+    for name, value in whole_values(traced, given).items():
+        torch.testing.assert_close(joined[name], value)
 
 
 @pytest.mark.parametrize(

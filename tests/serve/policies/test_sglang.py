@@ -64,6 +64,12 @@ def test_a_chunk_ends_where_a_block_does():
     assert _steps(instance) == [[(0, 0, 5)], [(1, 0, 8)], [(1, 8, 14)], [(2, 0, 8)], [(2, 8, 9)]]
 
 
+def test_chunks_that_are_smaller_than_a_block_are_computed_one_by_one():
+    instance = Checked(SGLang(chunk_tokens=3), 100, 4)
+    instance.run([request(0, 0.0, 7, 1, 1)])
+    assert _steps(instance) == [[(0, 0, 3)], [(0, 3, 6)], [(0, 6, 7)]]
+
+
 def test_whole_prompts_are_added_while_the_budget_lasts_and_the_first_one_always_is():
     instance = Checked(SGLang(chunk_tokens=0, max_prefill_tokens=10), 100, 1)
     instance.run([request(number, 0.0, prompt, 1, 1) for number, prompt in enumerate((12, 4, 5, 2))])

@@ -12,7 +12,7 @@ from tests.serve.run.bench.bench_server import INTERVAL_S, FakeServer, running
 from trainyard.serve.errors import ServeError
 from trainyard.serve.requests.request import PrefixBlocks, Request, TracedRequest
 from trainyard.serve.run.bench.load_generator import BenchProgress, generate_load
-from trainyard.serve.run.bench.streamed_response import StreamedResponse, send_request
+from trainyard.serve.run.bench.streamed_response import StreamedResponse, error_message, send_request
 from trainyard.serve.run.bench.summary import failures, request_lists, summary
 from trainyard.serve.run.bench.target import Target
 from trainyard.serve.run.server.server import listening
@@ -280,3 +280,18 @@ def test_connections_are_used_again():
                 return len(pool.connections)
 
         assert asyncio.run(twice()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b"  ", "nothing was said"),
+        (b" no json ", "no json"),
+        (b'{"error": {"message": "too long"}}', "too long"),
+        ({"detail": [1]}, "[1]"),
+    ],
+)
+def test_the_message_of_an_error_is_read_from_its_response(
+    given: bytes | dict[str, list[int]], said: str
+) -> None:
+    assert error_message(given) == said
