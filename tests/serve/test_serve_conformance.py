@@ -189,8 +189,8 @@ def test_batches_of_decodes_are_repeated():
 
 def test_a_batch_is_repeated_as_often_as_there_are_blocks_for_it():
     instance = Checked(vllm(64, 8), 4, _BLOCK_TOKENS)
-    instance.run([request(0, 0.0, 9, 8)])
-    assert [each.repeat for each in instance.batches if each.items] == [1, 7]
+    instance.run([request(0, 0.0, 9, 7)])
+    assert [each.repeat for each in instance.batches if each.items] == [1, 6]
 
 
 @pytest.mark.parametrize("name", sorted(_POLICIES))
