@@ -10,6 +10,7 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -62,6 +63,7 @@ def gradients(
 
     It is outside of autocast, as it is to be: gradients have the types of what they are gradients of.
     """
+    setup_stacktrace_preservation_hooks([o.grad_fn for o in outputs if o.grad_fn is not None])
     fx_traceback.current_meta["custom"] = {"phase": "backward"}
     with torch.autocast("cpu", enabled=False):
         return torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
