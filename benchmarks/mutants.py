@@ -119,7 +119,12 @@ def is_noticed(mutant: Mutant, tree: Tree, reach: Reach, budget_s: int) -> bool:
     listing.write_text("\n".join(tests))
     file.write_text(changed)
     try:
-        done = tree.pytest(["-x", "-m", DEFAULT, f"@{listing}"], 3 * budget_s, mutant.room not in AS_PYTHON)
+        is_compiled, has_compiled = (
+            mutant.room not in AS_PYTHON,
+            "\nfrom trainyard.compiling import" in source,
+        )
+        tests = ["-x", "-m", DEFAULT, f"@{listing}"]
+        done = tree.pytest(tests, 3 * budget_s, is_compiled, compiles_anew=is_compiled and has_compiled)
         return done.returncode not in (0, 5)
     finally:
         file.write_text(source)

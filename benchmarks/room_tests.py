@@ -61,15 +61,23 @@ class Tree:
             (self.folder.parent / "shared").symlink_to(shared.resolve())
 
     def pytest(
-        self, arguments: Sequence[str], limit_s: int, is_compiled: bool = False
+        self, arguments: Sequence[str], limit_s: int, is_compiled: bool = False, compiles_anew: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run tests, each process of them with a limit of CPU time; by the clock, four times as long for all of them."""
+        """Run tests, each process of them with a limit of CPU time; by the clock, four times as long for all of them.
+
+        Parameters
+        ----------
+        compiles_anew : whether functions are compiled that an earlier run has compiled already: what was compiled calls
+            the functions of other files as they were then.
+        """
         environment = os.environ | {
             "PYTHONPATH": str(self.folder / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "NUMBA_DISABLE_JIT": str(int(not is_compiled)),
             "OMP_NUM_THREADS": "1",
         }
+        cache = tempfile.TemporaryDirectory(prefix="compiled-") if compiles_anew else None
+        environment |= {} if cache is None else {"NUMBA_CACHE_DIR": cache.name}
         command = [
             sys.executable,
             "-m",
@@ -94,6 +102,8 @@ class Tree:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 said = process.communicate()
+        if cache is not None:
+            cache.cleanup()
         return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
