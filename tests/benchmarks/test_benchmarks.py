@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = sorted(file.stem for file in BENCHMARKS.glob("*.py") if file.stem not in ("record", "faults"))
+SCRIPTS = sorted(
+    file.stem for file in BENCHMARKS.glob("*.py") if file.stem not in ("record", "faults", "room_tests")
+)
 NOT_HERE = 3
 N = r"[+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?"
 """A number, as `format` writes it."""

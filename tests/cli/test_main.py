@@ -28,7 +28,7 @@ INTERFACE = {
     "--evaluate-every --on-nonfinite --checkpoint --checkpoint-every --resume --max-restarts --stall "
     "--max-checkpoint-size --log-to "
     "--profile --device --model --momentum",
-    "export": "CHECKPOINT --json --to --output --config --max-shard-size",
+    "export": "CHECKPOINT --json --to --output --config --ema --max-shard-size",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
@@ -37,16 +37,16 @@ INTERFACE = {
     "completion": "{bash,zsh,fish} --json",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --strict --timezone --placement "
     "--baseline --round --start --restart --failure-every --node-failure-every --node-repair "
-    "--checkpoint-every --stragglers --crowding --seed --html --csv",
+    "--checkpoint-every --stragglers --crowding --seed --html --csv --own-files --what-if --speed",
     "fleet compare": "--json --cluster --format --profiles --limit --strict --timezone --placement --baseline "
     "--round --start --restart --failure-every --node-failure-every --node-repair --checkpoint-every "
-    "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html",
+    "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html --own-files",
     "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --save",
     "fleet download": "[NAME] --json --folder",
     "fleet run": "--json --cluster --folder --policy --backend --placement --round --stall "
     "--max-checkpoint-size --trace --limit --start --restart --measure --html",
     "fleet daemon": "--json --cluster --folder --policy --backend --placement --round --stall --max-checkpoint-size "
-    "--idle-limit --state --host --port --token-file",
+    "--idle-limit --state --host --port --token-file --admin-commands --command-folders",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",
     "fleet cancel": "NAME --json --server --token-file",
@@ -97,7 +97,7 @@ def test_verbs_are_frozen():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_flags_are_frozen(verb, capsys):
-    listed = re.findall(r"^  (--[a-z0-9-]+|\[?[A-Z]+\]?|{[a-z,]+})(?: |$)", help_of(verb, capsys), re.M)
+    listed = re.findall(r"^  (--[a-z0-9-]+|\[?[A-Z]+\]?|{[a-z,]+})(?: |,|$)", help_of(verb, capsys), re.M)
     assert sorted(listed) == sorted(INTERFACE[verb].split())
 
 

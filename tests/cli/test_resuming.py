@@ -13,12 +13,14 @@ import torch
 import tyro
 
 from trainyard.cli import main as cli
+from trainyard.cli import run, train
 from trainyard.cli.resuming import SavedRun, saved_run, settled
+from trainyard.cli.screen import Screen
 from trainyard.cli.train import Options
 from trainyard.cli.training import optimizer_config, train_config
 from trainyard.cli.training_options import DEFAULTS
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import Plan
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.run.checkpoint.saved import path_of, read_run, write_run
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import CheckpointError
@@ -165,17 +167,19 @@ def test_the_command_that_is_printed_goes_on_exactly(
 
 
 def test_a_launcher_starts_as_many_processes_as_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each rank sees this by itself, once all have met."""
     launcher = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
-    file = tmp_path / "plan.yaml"
+    file, screen = tmp_path / "plan.yaml", Screen(False, False)
     replace(RUN.plan, model="no-such-model").save(file)
-    assert cli.main(["run", str(file), "--device", "cuda"]) == 2
-    assert (
-        "the launcher started 3 processes, and the plan is for 1: start as many as it has ranks"
-        in capsys.readouterr().err
-    )
-    assert cli.main(["train", "no-such-model", "--processes", "2"]) == 2
-    assert "--processes 2: the launcher started 3 processes; leave the option out" in capsys.readouterr().err
+    with pytest.raises(
+        PlanError, match=r"the launcher started 3 processes, and the plan is for 1: start as many as"
+    ):
+        run.act(run.Options(plan=file, device="cuda"), screen)
+    with pytest.raises(
+        ValueError, match=r"--processes 2: the launcher started 3 processes; leave the option out"
+    ):
+        train.act(train.Options(model="no-such-model", processes=2), screen)
