@@ -126,7 +126,7 @@ def test_the_interface_is_the_one_to_the_other_machine(monkeypatch: pytest.Monke
         ("198.51.100.7", "node8", "ib0"),
         ("", "node8", None),
     ):
-        monkeypatch.setattr(interface, "_own_address", lambda _, own=own: own)
+        monkeypatch.setattr(interface, "own_address", lambda _, own=own: own)
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             monkeypatch.delenv(name, raising=False)
         interface.use_interface(peer)
@@ -135,8 +135,8 @@ def test_the_interface_is_the_one_to_the_other_machine(monkeypatch: pytest.Monke
 
 
 def test_the_way_to_another_machine_has_an_address_here() -> None:
-    assert interface._own_address("127.0.0.1") == ""  # of no use to others
-    assert interface._own_address("no.such.host.invalid") == ""
+    assert interface.own_address("127.0.0.1") == ""  # of no use to others
+    assert interface.own_address("no.such.host.invalid") == ""
 
 
 def test_who_has_chosen_an_interface_is_not_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
