@@ -53,7 +53,7 @@ VALUES = {
     "weight decay": (
         lambda: OptimizerConfig(weight_decay=-0.5), ValueError, r"weight_decay cannot be negative, got -0\.5"),
     "betas": (
-        lambda: OptimizerConfig(betas=(0.9, 1.0)), ValueError, r"betas are two numbers .* below 1, got 0\.9 1$"),
+        lambda: OptimizerConfig(betas=(0.9, 1.0)), ValueError, r"betas are two numbers .* below 1, got \(0\.9, 1\.0\)$"),
     "momentum": (
         lambda: OptimizerConfig("sgd", momentum=2.0), ValueError, r"momentum is from 0 to 1, got 2"),
     "momentum of adamw": (

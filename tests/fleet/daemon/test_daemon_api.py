@@ -107,7 +107,7 @@ def test_one_that_waits_says_why(daemon: Running, steady: str) -> None:
         ({"num_devices": 4}, 422, "asks for 4 devices of one type; cluster '1x2xlocal' has 2"),
         ({"model": "gpt-9"}, 422, "field 'model': got 'gpt-9', allowed is a model of the zoo: gpt-tiny"),
         ({"steps": "many"}, 422, "the job, line 1, field 'steps': got 'many', allowed is a whole number"),
-        ({"steps": None, "length_s": 5}, 422, "'x' has a length and no training"),
+        ({"steps": None, "length_s": 5}, 422, "'x' has a length and nothing to run"),
         ({"batch_size": 3, "num_devices": 2}, 422, "over which a batch of 3 rows divides: 1, 3"),
         ({"strategies": "gpipe(stages=64)"}, 422, "no plan for gpt-tiny by gpipe(stages=64)"),
         ({"strategies": "__import__('os')"}, 422, "field 'strategies'"),

@@ -265,7 +265,7 @@ def test_a_batch_must_divide() -> None:
 
 
 def test_a_job_of_a_trace_cannot_run(tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match="'a' has a length and no training"):
+    with pytest.raises(FleetError, match="'a' has a length and nothing to run"):
         run_fleet([declared_job("a", 0.0, 1, 5.0)], CLUSTER, srtf(), LocalBackend(CLUSTER, tmp_path))
 
 
