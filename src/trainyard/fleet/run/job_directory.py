@@ -33,13 +33,13 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import IO
+from typing import IO, Any, TypeVar
 
-from trainyard.fleet.errors import FleetError
+from trainyard.fleet.errors import FleetError, one_line
 from trainyard.fleet.progress import PROGRESS_FILE
 from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.beats import beat, beats
@@ -54,6 +54,7 @@ from trainyard.job.run.processes.logs import end_of, metrics_files
 from trainyard.locks import can_share, locked_folder
 from trainyard.private import make_private, opener, write_private
 
+_T = TypeVar("_T")
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
@@ -116,16 +117,22 @@ class JobDirectory:
         return found.st_dev, found.st_ino
 
     def runnable(self) -> Runnable:
-        """What the job runs."""
+        """Read what the job runs; errors as of `training`."""
         return self.command() if self._command.exists() else self.training()
 
     def training(self) -> Training:
-        """What the job trains."""
-        return Training.from_dict(json.loads(self._training.read_text()))
+        """Read what the job trains.
+
+        Raises
+        ------
+        FleetError
+            If the file is damaged.
+        """
+        return _described(self._training, Training.from_dict)
 
     def command(self) -> Command:
-        """The command that the job runs."""
-        return Command.from_dict(json.loads(self._command.read_text()))
+        """Read the command that the job runs; errors as of `training`."""
+        return _described(self._command, Command.from_dict)
 
     @property
     def told(self) -> Path:
@@ -377,3 +384,10 @@ def _is_locked(file: IO[str], how: int) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def _described(file: Path, made: Callable[[Mapping[str, Any]], _T]) -> _T:
+    try:
+        return made(json.loads(file.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FleetError(f"{file} is damaged ({one_line(error)}); give the job another name") from error
