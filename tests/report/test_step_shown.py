@@ -371,6 +371,7 @@ def test_a_document_of_a_training_has_each_number_in_its_field() -> None:
         "checkpoint_s": 0.0,
         "mfu": None,
         "loss_scale": None,
+        "length": None,
         "evaluation": {},
         "evaluation_s": 0.0,
         "note": "",
