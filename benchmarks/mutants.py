@@ -22,7 +22,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -153,9 +153,7 @@ def outcomes(
                 trees.put(tree)
             with kept.open("a") as file:
                 file.write(json.dumps([mutant.name, known[mutant.name]]) + "\n")
-        if known[mutant.name]:
-            return mutant, "noticed"
-        return mutant, "argued" if mutant.name in _argued() else "survived"
+        return _judged(mutant, known)
 
     with ThreadPoolExecutor(num_processes) as pool:
         for room in sorted({each.room for each in mutants}):
@@ -166,7 +164,13 @@ def outcomes(
                 trees.put(tree)
                 yield from pool.map(partial(outcome, reach), own)
             else:
-                yield from ((each, "noticed" if known[each.name] else "survived") for each in own)
+                yield from (_judged(each, known) for each in own)
+
+
+def _judged(mutant: Mutant, known: Mapping[str, bool]) -> tuple[Mutant, Outcome]:
+    if known[mutant.name]:
+        return mutant, "noticed"
+    return mutant, "argued" if mutant.name in _argued() else "survived"
 
 
 @cache
