@@ -215,8 +215,8 @@ def test_only_what_lacks_memory_does_not_fit():
     with pytest.raises(DoesNotFitError, match="tokens of the KV cache"):
         plan_serving(requests, split_of(usable_bytes=17.1e9), 1, CHOICES, max_model_len=3000)
     for given, said in (
-        ({"max_model_len": 1}, "XX1"),
-        ({"max_model_len": 5000}, "XX2"),
+        ({"max_model_len": 1}, "max_model_len 1; allowed is 2 or more"),
+        ({"max_model_len": 5000}, "max_model_len 5"),
         ({"split": no_split}, "made is no language model"),
     ):
         with pytest.raises(ServeError, match=said) as error:
