@@ -73,7 +73,7 @@ RUNS = {
     ),
     "mutants": Run(
         (
-            r"^reading: running its tests, to see which lines each of them runs$",
+            r"^reading: running \d+ files of tests, to see which lines each of them runs$",
             rf"^1 of 2: (noticed|survived|argued): src/trainyard/reading/\S+\.py:{N}: \w+: ",
             rf"^reading +{N} of 2 noticed: {N}%$",
         ),
