@@ -73,7 +73,6 @@ RUNS = {
     ),
     "mutants": Run(
         (
-            r"^reading: running \d+ files of tests, to see which lines each of them runs$",
             rf"^1 of 2: (noticed|survived|argued): src/trainyard/reading/\S+\.py:{N}: \w+: ",
             rf"^reading +{N} of 2 noticed: {N}%$",
         ),
@@ -93,6 +92,7 @@ RUNS = {
             rf"^{case} +{N} +{N} +{N}x$"
             for case in (
                 "one process / eager",
+                "DataLoader of two workers / eager",
                 "data parallel / DistributedDataParallel",
                 "ZeRO-3 / FSDP2 fully_shard",
                 r"1F1B / torch\.distributed\.pipelining",
