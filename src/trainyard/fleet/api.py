@@ -110,6 +110,7 @@ def read_jobs(
     limit: int | None = None,
     strict: bool = False,
     timezone: str | None = None,
+    own_files: bool = False,
 ) -> list[Job]:
     """Read the jobs of a trace, in the order of arrival.
 
@@ -119,7 +120,7 @@ def read_jobs(
     ----------
     path : a file of your own or of a public format, or a folder of such files.
     cluster : whose device types measured speeds are looked up for; needed by traces of Sia only.
-    format, profiles, limit, strict, timezone : as of `trainyard.fleet.workload.read.read_workload`.
+    format, profiles, limit, strict, timezone, own_files : as of `trainyard.fleet.workload.read.read_workload`.
 
     Raises
     ------
@@ -128,7 +129,9 @@ def read_jobs(
     """
     types = () if cluster is None else cluster_of(cluster).device_types
     speeds = None if profiles is None else Path(profiles)
-    workload = read_workload(Path(path), format, speeds, limit, types, strict=strict, timezone=timezone)
+    workload = read_workload(
+        Path(path), format, speeds, limit, types, strict=strict, timezone=timezone, own_files=own_files
+    )
     jobs = list(workload)
     warn_of_rows(workload.left_out)
     return jobs

@@ -148,3 +148,14 @@ def test_a_file_is_not_run_before_it_is_allowed(tmp_path: Path, programs: Path) 
     form = {"command": None, "length_s": None, "folder": None}
     status, error = submitted(daemon_of(tmp_path, ADMINS), "ann", **form, **told)
     assert (status, "has a Python file, which only administrators may run here" in error) == (403, True)
+
+
+def test_a_file_is_not_looked_at_when_its_permission_was_taken_away(tmp_path: Path, programs: Path) -> None:
+    """A new daemon predicts how fast waiting jobs are before it restores them, and to do so it runs their files."""
+    daemon, file = daemon_of(tmp_path, Permissions()), str(programs / "own.py")
+    form = {"name": "a", "num_devices": 1, "model": file, "steps": 5, "batch_size": 8}
+    daemon.store.add(training_job("a", 0.0, 1, Training(file, 8, 5)), "ann", json.dumps(form), 0.0)
+    with pytest.raises(
+        Refusal, match="job 'a' has a Python file, and this daemon runs trainings of the zoo's"
+    ):
+        daemon._look_at(daemon.job("a"))

@@ -22,7 +22,6 @@ from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.own_training import let_files_run
 from trainyard.fleet.workload.read import read_workload
 from trainyard.hardware.cluster import Cluster
 
@@ -34,8 +33,9 @@ POLICIES = {"srtf": "srtf", "tiresias": "tiresias(thresholds=(0.01,))"}
 
 def example(name: str) -> Job:
     """A job of the examples, which arrives at once, whose Python is this one, and which may take its time to save."""
-    let_files_run()
-    job = next(job for job in read_workload(FOLDER / "jobs.yaml", strict=True) if job.name == name)
+    job = next(
+        job for job in read_workload(FOLDER / "jobs.yaml", strict=True, own_files=True) if job.name == name
+    )
     if job.command is None:
         return replace(job, arrival_s=0.0)
     line = job.command.line.replace("python ", f"{sys.executable} ")

@@ -61,7 +61,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.workload.level1 import Level1Processes, ask_through
-    from trainyard.fleet.workload.own_training import let_files_run
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
 
@@ -71,7 +70,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
-    let_files_run()  # of those who may, see Permissions
     permissions = Permissions.granted(users, options.admin_commands, options.command_folders)
     state = state_address(options.state, folder)
     ask_through(Level1Processes(idle_s=options.idle_limit))

@@ -48,7 +48,6 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.only_scheduler import only_scheduler
     from trainyard.fleet.run.run_fleet import run_fleet
     from trainyard.fleet.scheduler import ignored_by, scheduler_of
-    from trainyard.fleet.workload.own_training import let_files_run
     from trainyard.fleet.workload.read import read_workload
     from trainyard.hardware.parse import parse_cluster
     from trainyard.private import only_for_user
@@ -57,8 +56,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     cluster = parse_cluster(options.cluster)
     scheduler = scheduler_of(options.policy, options.placement, options.round)
     costs = _costs(options)
-    let_files_run()  # whoever runs jobs trusts what they run
-    jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
+    # Whoever runs jobs trusts what they run.
+    jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True, own_files=True))
     check_runnable(jobs, cluster, scheduler.policy, options.limits)
     for line in ignored_lines(ignored_by([scheduler], jobs)):
         screen.say(line)

@@ -44,10 +44,6 @@ class JobTraceOptions:
 
     def read(self, trace: Path, cluster: Cluster) -> Workload:
         """Read the jobs of a trace."""
-        if self.own_files:
-            from trainyard.fleet.workload.own_training import let_files_run
-
-            let_files_run()
         from trainyard.fleet.workload.read import read_workload
 
         return read_workload(
@@ -58,6 +54,7 @@ class JobTraceOptions:
             cluster.device_types,
             strict=self.strict,
             timezone=self.timezone,
+            own_files=self.own_files,
         )
 
 

@@ -145,7 +145,7 @@ class Daemon:
     def _looked_at(self, form: str, user: str) -> Job:
         source = Path("the job")
         self._permissions.check(reread_form(form, source), user)  # before any of its code could run
-        job = read_form(form, source)
+        job = read_form(form, source, own_files=True)
         if job.arrival_s:
             raise FleetError("a job arrives when it is submitted; leave arrival_s out")
         if job.user not in ("", user):
@@ -281,7 +281,8 @@ class Daemon:
         return self._lookahead.has_seen(record)
 
     def _look_at(self, record: Record) -> None:
-        """Have the speed of a job predicted."""
+        """Have the speed of a job predicted, which runs its Python file if it has one."""
+        self._permissions.check(record.job, record.owner)
         look_at(self.scheduler.policy, self._whole, self._job_of(record), self.clock())
 
     def _put_off(self, record: Record, why: str) -> None:

@@ -58,6 +58,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,30 +102,38 @@ _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0"
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 
-def read_own(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
-    """Jobs of a CSV or YAML file in this form."""
+def read_own(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None, own_files: bool = False
+) -> Iterator[Job]:
+    """Read the jobs of a CSV or YAML file in this form.
+
+    Parameters
+    ----------
+    own_files : whether Python files that jobs name as their models are run; a job with such a file is refused else.
+    """
     if path.suffix in (".yaml", ".yml"):
-        return _yaml_jobs(path, left_out or LeftOut(strict=True))
+        return _yaml_jobs(path, left_out or LeftOut(strict=True), own_files)
+    checked = partial(_checked, own_files=own_files)
     return Table(path, _NEEDED, left_out=left_out).in_order(
-        lambda row: row.number("arrival_s"), _checked, "name"
+        lambda row: row.number("arrival_s"), checked, "name"
     )
 
 
-def _yaml_jobs(path: Path, left_out: LeftOut) -> Iterator[Job]:
+def _yaml_jobs(path: Path, left_out: LeftOut, own_files: bool) -> Iterator[Job]:
     jobs: dict[str, Job] = {}
     for row in _yaml_rows(path, left_out):
         with left_out.faults():
-            job = _checked(row, row.number("arrival_s"))
+            job = _checked(row, row.number("arrival_s"), own_files)
             if job.name in jobs:
                 raise row.error("name", "a name that no other row has")
             jobs[job.name] = job
     return iter(by_arrival(tuple(jobs.values())))
 
 
-def _checked(row: Row, arrival_s: float) -> Job:
+def _checked(row: Row, arrival_s: float, own_files: bool) -> Job:
     job = _job(row, arrival_s)
     if row.fields.get("steps") and not row.fields.get("command"):
-        check_names(row)
+        check_names(row, own_files)
     return job
 
 
@@ -219,12 +228,13 @@ def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
         ) from error
 
 
-def read_form(text: str, source: Path) -> Job:
-    """One job from a mapping as YAML or JSON, in this form; it arrives at 0 unless it says when.
+def read_form(text: str, source: Path, own_files: bool = False) -> Job:
+    """Read one job from a mapping as YAML or JSON, in this form; it arrives at 0 unless it says when.
 
     Parameters
     ----------
     source : what errors call the text.
+    own_files : as of `read_own`.
 
     Raises
     ------
@@ -232,7 +242,7 @@ def read_form(text: str, source: Path) -> Job:
         If it is no job; the message says where in the text, and what is allowed.
     """
     row = _form_row(text, source)
-    return _checked(row, row.number("arrival_s"))
+    return _checked(row, row.number("arrival_s"), own_files)
 
 
 def reread_form(text: str, source: Path) -> Job:
@@ -351,4 +361,5 @@ FORMAT = Format(
     "Trainyard's own: CSV or YAML of everything a job can say",
     HasColumns((_NEEDED,), or_else=_is_yaml),
     read_own,
+    has_models=True,
 )

@@ -51,17 +51,12 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
     return float(training.steps), Predicted(training)
 
 
-class _Files:
-    may_run = False
+def check_names(row: Row, own_files: bool) -> None:
+    """Check that the model and the strategies of a job exist; this needs PyTorch, and so takes seconds.
 
-
-def let_files_run() -> None:
-    """Have Python files that jobs name be run from now on, when jobs are read and predicted: whoever asks trusts them."""
-    _Files.may_run = True
-
-
-def check_names(row: Row) -> None:
-    """Whether there is the model, and the strategies, of a job; that needs PyTorch, and so seconds.
+    Parameters
+    ----------
+    own_files : whether a Python file that the job names as its model is run.
 
     Raises
     ------
@@ -71,11 +66,11 @@ def check_names(row: Row) -> None:
     given = row.fields
     strategies = given.get("strategies") or Training.strategies
     if is_own_file(path := model_of(row)):
-        if not _Files.may_run:
+        if not own_files:
             raise row.error(
                 "model",
                 "a model of the zoo, where jobs are only read: to know a Python file is to run it, which `fleet run` "
-                "does, and `fleet simulate --own-files`",
+                "does, and `fleet simulate --own-files` (in Python `read_jobs(own_files=True)`)",
             )
         with suppress(OSError):
             changed_ns = Path(path).stat().st_mtime_ns

@@ -121,6 +121,7 @@ def read_workload(
     *,
     strict: bool = False,
     timezone: str | None = None,
+    own_files: bool = False,
 ) -> Workload:
     """The jobs of a trace, in the order of their arrival; read when asked for, one after the other.
 
@@ -137,6 +138,8 @@ def read_workload(
     limit : take only so many jobs, the first ones; by default all.
     device_types : of the cluster, where profiles may have tables by type: those of Sia.
     strict : the first row that cannot be read is an error.
+    own_files : whether Python files that jobs name as their models are run, to know how fast they are; a job with such a
+        file is refused else.
     timezone : of a trace in local time, such as ``"Europe/Berlin"``; by default as its format says, else UTC.
 
     Raises
@@ -161,7 +164,7 @@ def read_workload(
     entry = entries.pop()
     left_out = LeftOut(strict=strict, names_files=path.is_dir())
     zone = _zone_of(entry, timezone)
-    read = _reading(entry, left_out, profiles, device_types, zone)
+    read = _reading(entry, left_out, profiles, device_types, zone, own_files)
     if path.is_dir():
         parts = (_part(file, read(file)) for file in files)
         jobs: Iterator[Job] = heapq.merge(*parts, key=lambda job: job.arrival_s)
@@ -178,6 +181,7 @@ def _reading(
     profiles: Path | None,
     device_types: Sequence[str],
     zone: zoneinfo.ZoneInfo | None,
+    own_files: bool,
 ) -> Callable[[Path], Iterator[Job]]:
     """Return the reader of a format with its arguments."""
     if profiles is not None and not entry.profiles:
@@ -189,6 +193,8 @@ def _reading(
     read = partial(entry.read, left_out=left_out, profiles=profiles)
     if entry.by_type:
         read = partial(read, device_types=device_types)
+    if entry.has_models:
+        read = partial(read, own_files=own_files)
     return partial(read, zone=zone) if entry.is_dated else read
 
 

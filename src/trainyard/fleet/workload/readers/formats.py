@@ -26,6 +26,7 @@ class Format:
     is_dated : whether times are dates; then ``read`` takes the ``zone`` of those that name none, too, and gives jobs
         with seconds since 1970.
     timezone : of those, where the format fixes it.
+    has_models : whether jobs may name models, and so Python files; then ``read`` takes ``own_files``, too.
     may_overlap : whether files of one folder may have the same job: one of the same name that was submitted at the same
         moment.
     """
@@ -39,4 +40,5 @@ class Format:
     by_type: bool = False
     is_dated: bool = False
     timezone: str = ""
+    has_models: bool = False
     may_overlap: bool = False
