@@ -18,8 +18,8 @@ from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun, ranked_runs
 from trainyard.fleet.scheduler import CannotRun, Ignored, Scheduler, ignored_by, schedulers_of
 from trainyard.fleet.study import Study, study
-from trainyard.fleet.type_speeds import known_speeds, with_speeds
-from trainyard.fleet.what_if import WhatIf, what_ifs_of
+from trainyard.fleet.type_speeds import speeds_by_type, with_speeds
+from trainyard.fleet.what_if import WhatIf, parse_what_ifs
 from trainyard.fleet.workload.drawn import LOAD, NUM_JOBS, WORKLOAD, Draw, draw_of, drawn_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.read import read_workload
@@ -214,7 +214,7 @@ def simulate(
     arrived = read_jobs(jobs, place, strict=strict) if isinstance(jobs, str | Path) else list(jobs)
     conditions: dict[str, Any] = {"costs": costs, "hazards": hazards, "crowding": crowding}
     conditions |= {"keep_spans": keep_spans, "strict": strict}
-    cases = [_Case.of(*change, arrived, factors) for change in changes]
+    cases = [_Scenario.of(*change, arrived, factors) for change in changes]
     runs, recorded = _simulated(schedulers, cannot, cases, conditions, tell), recorded_run(arrived, place)
     ran = {run.policy for run in runs}
     ignored = ignored_by([each for each in schedulers if each.text in ran], arrived)
@@ -226,11 +226,11 @@ def _changes(
     what_if: str | Sequence[str], speeds: Mapping[str, float] | None, present: Cluster
 ) -> tuple[list[tuple[WhatIf, Cluster]], dict[str, float]]:
     """The present and every what-if with its cluster, and speeds by the names of types in these clusters."""
-    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *what_ifs_of(what_if))]
-    return changes, known_speeds(speeds or {}, [cluster for _, cluster in changes])
+    changes = [(change, change.cluster(present)) for change in (WhatIf(""), *parse_what_ifs(what_if))]
+    return changes, speeds_by_type(speeds or {}, [cluster for _, cluster in changes])
 
 
-class _Case(NamedTuple):
+class _Scenario(NamedTuple):
     """What all policies are simulated on: the present, or a what-if."""
 
     change: WhatIf
@@ -238,7 +238,9 @@ class _Case(NamedTuple):
     cluster: Cluster
 
     @classmethod
-    def of(cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]) -> _Case:
+    def of(
+        cls, change: WhatIf, cluster: Cluster, jobs: Sequence[Job], speeds: Mapping[str, float]
+    ) -> _Scenario:
         """Return a what-if on its cluster, with these jobs of the present."""
         return cls(change, with_speeds(change.jobs(jobs), cluster, speeds), cluster)
 
@@ -257,7 +259,7 @@ class _Case(NamedTuple):
 def _simulated(
     schedulers: Sequence[Scheduler],
     cannot: list[CannotRun],
-    cases: Sequence[_Case],
+    cases: Sequence[_Scenario],
     conditions: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> list[FleetRun]:

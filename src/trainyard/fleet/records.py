@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.prices import costs_of
+from trainyard.fleet.prices import run_costs
+from trainyard.fleet.span import Span
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
 from trainyard.shown import Shown
@@ -68,16 +69,6 @@ class Series(NamedTuple):
     time_s: Floats
     num_devices_in_use: Floats
     num_waiting: Floats
-
-
-@dataclass(frozen=True)
-class Span:
-    """A job on devices, from a grant to the next change."""
-
-    job: str
-    start_s: float
-    end_s: float
-    devices: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -309,8 +300,8 @@ class FleetRun(Shown):
 
     @property
     def costs(self) -> dict[str, float | None]:
-        """What the devices cost that jobs had, and the whole cluster: see `costs_of`."""
-        return costs_of(self.cluster, self.makespan_s, self.busy_device_s, self.spans)
+        """What the devices cost that jobs had, and the whole cluster: see `run_costs`."""
+        return run_costs(self.cluster, self.makespan_s, self.busy_device_s, self.spans)
 
     @property
     def num_jobs(self) -> int:

@@ -170,12 +170,17 @@ class Snapshot:
         ("length", "speed"),
     )
 
-    def held_by_others(self, attribute: str) -> Counter[str]:
-        """Devices of running jobs that are not in this snapshot, by an attribute of their requests, such as "account"."""
-        held, found = self._table.held, Counter[str]()
+    def devices_of_unlisted_jobs(self, by: str) -> Counter[str]:
+        """Count the devices of running jobs that are not in this snapshot.
+
+        Parameters
+        ----------
+        by : attribute of jobs by which the devices are counted, such as "account".
+        """
+        held, num_devices = self._table.held, Counter[str]()
         for row in np.setdiff1d(self._table.active, self.rows).tolist():
-            found[str(getattr(KnownJob(self._table.job(row), self.needs), attribute))] += int(held[row])
-        return found
+            num_devices[str(getattr(KnownJob(self._table.job(row), self.needs), by))] += int(held[row])
+        return num_devices
 
     def trial(self) -> TrialPlacement:
         """Return a copy of the free devices, to try which jobs would find a place; changes to it change nothing else."""

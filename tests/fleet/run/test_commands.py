@@ -15,9 +15,9 @@ import pytest
 from trainyard.fleet import progress as hook
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.command_progress import CommandLosses
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
-from trainyard.fleet.run.reported import ReportedLosses
 from trainyard.fleet.workload.command import Command
 
 PYTHON = sys.executable
@@ -200,24 +200,24 @@ def test_progress_is_what_the_last_line_says(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Command("true", str(tmp_path), steps=100))
     assert directory.progress(is_over=False) == Progress(None)
-    directory.told.write_text(
+    directory.progress_file.write_text(
         '{"step": 3}\nrubbish\n{"step": 40, "steps_per_s": 4}\n[1]\n{"step": "x"}\n{"ste'
     )
     assert directory.progress(is_over=False) == Progress(40, step_s=0.25)
-    directory.told.write_text('{"step": 1e999, "loss": 1}\n{"step": 400}\n')
+    directory.progress_file.write_text('{"step": 1e999, "loss": 1}\n{"step": 400}\n')
     assert directory.progress(is_over=False) == Progress(100)
 
 
 def test_without_steps_nothing_is_told(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Command("true", str(tmp_path)))
-    directory.told.write_text('{"step": 3}\n')
+    directory.progress_file.write_text('{"step": 3}\n')
     assert directory.progress(is_over=False) == Progress(None)
 
 
 def test_losses_are_means_of_epochs_that_are_over(tmp_path: Path) -> None:
     file = tmp_path / "progress.jsonl"
-    read = ReportedLosses(file, 10, 100)
+    read = CommandLosses(file, 10, 100)
     assert read.read() == ()
     lines = [(5, 3.0), (10, 2.0), (12, 7.0)]
     file.write_text("".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in lines))
@@ -229,7 +229,7 @@ def test_losses_are_means_of_epochs_that_are_over(tmp_path: Path) -> None:
 
 def test_a_script_reports_every_half_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.1, 10.6, 10.7])
-    monkeypatch.setattr(hook, "_Told", type("Told", (), {"step": 0, "at_s": 0.0, "losses": ()}))
+    monkeypatch.setattr(hook, "_Told", type("ProgressLine", (), {"step": 0, "at_s": 0.0, "losses": ()}))
     monkeypatch.setattr(hook.time, "monotonic", lambda: next(clock))
     hook.report(1, loss=9.0)  # outside of a fleet
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))

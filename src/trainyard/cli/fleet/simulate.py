@@ -114,19 +114,19 @@ def _doubts(
 ) -> tuple[str, ...]:
     """Warnings of what may be meant otherwise; those that there is no reason for are empty."""
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
-    from trainyard.fleet.type_speeds import unknown_speeds
+    from trainyard.fleet.type_speeds import unknown_speeds_warning
 
     asked = memory_in_doubt(jobs, cluster), whole_nodes_in_doubt(jobs, cluster)
-    return *asked, unknown_speeds(jobs, cluster, others, dict(options.speed))
+    return *asked, unknown_speeds_warning(jobs, cluster, others, dict(options.speed))
 
 
 def _other_clusters(options: Options, cluster: Cluster) -> list[Cluster]:
     """The clusters of the what-ifs; what cannot be of these, or of speeds, is refused before the trace is read."""
-    from trainyard.fleet.type_speeds import known_speeds
-    from trainyard.fleet.what_if import what_ifs_of
+    from trainyard.fleet.type_speeds import speeds_by_type
+    from trainyard.fleet.what_if import parse_what_ifs
 
-    others = [each.cluster(cluster) for each in what_ifs_of(options.what_if)]
-    known_speeds(dict(options.speed), [cluster, *others])
+    others = [each.cluster(cluster) for each in parse_what_ifs(options.what_if)]
+    speeds_by_type(dict(options.speed), [cluster, *others])
     return others
 
 

@@ -26,7 +26,8 @@ from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.records import FleetRun, Recorder, Span
+from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.span import Span
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job, rate_anywhere
 from trainyard.hardware.cluster import Cluster

@@ -15,11 +15,11 @@ from trainyard.fleet.errors import FleetError
 from trainyard.fleet.mechanism.crowding import Crowding
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
+from trainyard.fleet.run.command_progress import CommandLosses
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.ranks import Ranks
-from trainyard.fleet.run.reported import ReportedLosses
 from trainyard.fleet.workload.command import Command
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.runnable import runnable_of
@@ -72,7 +72,7 @@ class DirectoryBackend(ABC):
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
-        self._losses: dict[str, Losses | ReportedLosses] = {}
+        self._losses: dict[str, Losses | CommandLosses] = {}
 
     @abstractmethod
     def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.level1 import ask
-from trainyard.fleet.workload.paths import absolute
+from trainyard.fleet.workload.paths import absolute_path
 from trainyard.fleet.workload.training import Training, is_own_file
 from trainyard.fleet.workload.training_job import Predicted
+from trainyard.reading.defaults import changed_fields
 from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
 from trainyard.reading.rows import Row
 
 OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
 """Columns that only such jobs have, beside ``steps``; they are fields of `Training`, and so are their defaults."""
-_DEFAULTS = {field.name: field.default for field in fields(Training)}
 
 
 def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
@@ -97,13 +96,12 @@ def model_of(row: Row) -> str:
         If it is a file and does not say where, for a job that comes in no file.
     """
     model = row.fields["model"]
-    return absolute(row, "model", model) if is_own_file(model) else model
+    return absolute_path(row, "model", model) if is_own_file(model) else model
 
 
-def training_values(training: Training) -> dict[str, Any]:
-    """What is not the default, by column; ``model`` and ``batch_size`` are columns of every job."""
-    values = {name: getattr(training, name) for name in OPTIONS}
-    return {"steps": training.steps} | {n: value for n, value in values.items() if value != _DEFAULTS[n]}
+def training_fields(training: Training) -> dict[str, Any]:
+    """Return the training as fields of a row, without those that have their default, and ``model`` and ``batch_size``."""
+    return {"steps": training.steps} | changed_fields(training, OPTIONS)
 
 
 def refuse_options(row: Row) -> None:
