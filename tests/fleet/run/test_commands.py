@@ -229,7 +229,7 @@ def test_losses_are_means_of_epochs_that_are_over(tmp_path: Path) -> None:
 
 def test_a_script_reports_every_half_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.1, 10.6, 10.7])
-    monkeypatch.setattr(hook, "_Told", type("ProgressLine", (), {"step": 0, "at_s": 0.0, "losses": ()}))
+    monkeypatch.setattr(hook, "_last", hook._LastLine())
     monkeypatch.setattr(hook.time, "monotonic", lambda: next(clock))
     hook.report(1, loss=9.0)  # outside of a fleet
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))

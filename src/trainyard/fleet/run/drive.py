@@ -28,7 +28,7 @@ from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.measured_report import measured, remembered
+from trainyard.fleet.workload.measured_report import report_of_timings, updated_report
 from trainyard.fleet.workload.runnable import runnable_of
 from trainyard.hardware.cluster import Cluster
 
@@ -149,7 +149,7 @@ class Driver:
         self._touch(row)
         work, table.attained_s[row], table.attained_device_s[row], timings = past.done
         if timings:
-            table.reports[row] = remembered(job.batch_size, timings)
+            table.reports[row] = report_of_timings(job.batch_size, timings)
         table.left[row] = max(0.0, job.work - work)
         table.first_start_s[row], table.taken_over[row] = past.first_start_s, past.admitted
         if kept is not None:
@@ -287,16 +287,16 @@ class Driver:
                 self._again(row, progress, now_s)
 
     def _note_progress(self, row: int, job: Job, progress: Progress) -> None:
-        """Note how far a job is; one that does not tell goes on as fast as was declared."""
+        """Note the progress of a job; a job that reports none goes on as fast as it was declared."""
         if progress.steps is None:
             return
-        of_a_step = job.work / runnable_of(job).steps
-        self.table.left[row] = job.work - progress.steps * of_a_step
+        work_per_step = job.work / runnable_of(job).steps
+        self.table.left[row] = job.work - progress.steps * work_per_step
         if progress.step_s is not None and job.batch_size:
             spot = self.allocator.rates.spot(self.running[row])
-            losses = tuple((steps * of_a_step, loss) for steps, loss in progress.losses)
-            found = measured(job.batch_size, self.table.reports[row], spot, progress.step_s, losses)
-            self.table.reports[row] = found
+            losses = tuple((steps * work_per_step, loss) for steps, loss in progress.losses)
+            report = updated_report(job.batch_size, self.table.reports[row], spot, progress.step_s, losses)
+            self.table.reports[row] = report
 
     def _again(self, row: int, progress: Progress, now_s: float) -> None:
         """Take the devices of a job that failed; the job waits like a preempted one, or is given up."""

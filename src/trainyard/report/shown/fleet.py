@@ -94,15 +94,16 @@ def page_of(shown: object) -> str:
 @page_of.register
 def _(comparison: FleetComparison) -> str:
     title = f"{count_text(len(comparison.jobs), 'job')} on {comparison.cluster.name}"
-    present = next((run for run in comparison.runs if any(each.what_if for each in comparison.runs)), None)
+    has_what_ifs = any(run.what_if for run in comparison.runs)
+    baseline = next((run for run in comparison.runs if has_what_ifs and not run.what_if), None)
     return fleet_page(
         title,
         comparison.runs,
         {"cluster": comparison.cluster.name, "best": comparison.best.policy},
         remarks=_remarks(comparison),
         cannot=comparison.cannot_run,
-        baseline=present,
-        parts=parts_of(comparison.runs, present),
+        baseline=baseline,
+        parts=parts_of(comparison.runs, baseline),
     )
 
 
