@@ -198,7 +198,7 @@ class JobTable:
         self.alone_s.pop(row, None)
 
     def mean_jobs(self, rows: Ints, now_s: float) -> Floats:
-        """How many jobs there were on average since each came; of one that comes now, how many there are."""
+        """Return the mean number of jobs since each job came; for a job that comes now, the number of jobs now."""
         counts = self.counts[0]
         job_s = counts["job_s"] + self.num_active * (now_s - counts["counted_s"]) - self.job_s[rows]
         there_s, found = now_s - self.arrival_s[rows], np.full(len(rows), float(self.num_active))

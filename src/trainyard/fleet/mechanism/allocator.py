@@ -1,4 +1,4 @@
-"""Who has what: brings about what a policy wants, in the job table and on the devices."""
+"""Carry out the decisions of a policy, in the job table and on the devices."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Allocator:
         return self._state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
-        """What the run left, after its end."""
+        """Return the records of the run, after its end."""
         self.pending.write_uses()
         return self.notes.result(policy, self.cluster.whole, placement, queues)
 
@@ -231,7 +231,7 @@ class Allocator:
         return np.zeros_like(taken) if self.preempts else taken
 
     def _asked(self, rows: Ints, queue: Queue) -> QueueArrays:
-        """What the policy wants; jobs of several workers have a placement of their own."""
+        """Return the policy's queue as arrays; jobs of several workers have a placement of their own."""
         asked = QueueArrays.of(queue)
         if not self._has_gangs:
             return asked
