@@ -104,7 +104,7 @@ class Cluster(Shown):
 
     @cached_property
     def devices(self) -> tuple[DeviceSpec, ...]:
-        """What every device can do, by rank.
+        """Specifications of the devices, by rank.
 
         Raises
         ------

@@ -105,7 +105,7 @@ def cluster_of(given: Cluster | str | Path) -> Cluster:
 
 
 def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
-    """As `parse_cluster`, in a file that is being read.
+    """Read a cluster that a file names, as `parse_cluster` does.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ class Running:
         self._failures.pop(self._table.job(row).name, None)
 
     def revoke(self, row: int, what: Happening, now_s: float, why: str = "") -> None:
-        """Tell that a job loses its devices, then take them away."""
+        """Take the devices of a job away; the event is told before."""
         self._tell(Event(now_s, self._table.job(row), what, self.grants[row], why))
         self.remove(row)
 

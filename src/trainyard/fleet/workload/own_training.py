@@ -20,14 +20,14 @@ OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
 
 
 def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
-    """Work and profile of a job that has ``steps``; empty fields are left out of the row.
+    """Return work and profile of a job that has ``steps``. The row has no empty fields.
 
-    What it names is not looked up, see `check_names`.
+    Model and strategies are not looked up, see `check_names`.
 
     Raises
     ------
     FleetError
-        If what it trains cannot be; the message says where that stands.
+        If a field has no allowed value; the message says where.
     """
     given = row.fields
     if "model" not in given:
@@ -60,12 +60,12 @@ def let_files_run() -> None:
 
 
 def check_names(row: Row) -> None:
-    """Whether there is the model, and the strategies, of a job; that needs PyTorch, and so seconds.
+    """Check that a job's model and strategies exist; that loads PyTorch, which takes seconds.
 
     Raises
     ------
     FleetError
-        If not; the message says where that stands.
+        If one does not exist; the message says where.
     """
     given = row.fields
     strategies = given.get("strategies") or Training.strategies
@@ -88,12 +88,12 @@ def check_names(row: Row) -> None:
 
 
 def model_of(row: Row) -> str:
-    """The model of a job; a Python file as an absolute path, which begins at the folder of the file of jobs.
+    """Return the model of a job; of a Python file its absolute path, see `absolute_path`.
 
     Raises
     ------
     FleetError
-        If it is a file and does not say where, for a job that comes in no file.
+        If it is a relative path, and the job comes in no file.
     """
     model = row.fields["model"]
     return absolute_path(row, "model", model) if is_own_file(model) else model
@@ -105,12 +105,12 @@ def training_fields(training: Training) -> dict[str, Any]:
 
 
 def refuse_options(row: Row) -> None:
-    """A job that is no training has none of the columns that say how to train.
+    """Check that a job that is no training has no columns that say how to train.
 
     Raises
     ------
     FleetError
-        If it has.
+        If it has one.
     """
     allowed = "nothing beside a command" if "command" in row.fields else "nothing where no steps are given"
     for name in OPTIONS:
