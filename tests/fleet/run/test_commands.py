@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from trainyard.fleet.run.command_progress import CommandLosses
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.ranks import Ranks
 from trainyard.fleet.workload.command import Command
+from trainyard.job.run.processes.logs import MOST_BYTES
 
 PYTHON = sys.executable
 ENVIRONMENT = f"{PYTHON} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -148,24 +150,42 @@ def test_a_command_that_is_to_leave_has_time_to_save(tmp_path: Path) -> None:
 
 
 STAYS = """
-(trap '' TERM; exec setsid sleep 600) &
-echo $! > "$TRAINYARD_JOB_DIR/child"
+(trap '' TERM; exec setsid sh -c 'setsid sleep 600 & echo $$ $! > "$TRAINYARD_JOB_DIR/pids"; wait') &
 wait
 """
 
 
 def test_what_does_not_leave_is_killed(tmp_path: Path) -> None:
-    """A child in a session of its own ignores the signal, and is killed when time is over."""
+    """A child and a grandchild, each in a session of its own, ignore the signal, and are killed when time is over."""
     directory = JobDirectory(tmp_path / "a")
     node = started(directory, Command(STAYS, str(tmp_path), grace_s=0.5))
-    child = directory.output / "child"
-    wait_until(lambda: child.exists() and child.read_text() != "")
-    pid = int(child.read_text())
-    wait_until(lambda: psutil.Process(pid).name() == "sleep")
+    file = directory.output / "pids"
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+    child, grandchild = map(int, file.read_text().split())
+    wait_until(lambda: psutil.Process(grandchild).name() == "sleep")
+    assert os.getsid(grandchild) == grandchild != os.getsid(child) == child
     directory.pause.touch()
     assert node.wait(LIMIT_S) == 0
-    assert not psutil.pid_exists(pid)
     assert directory.groups() == []
+    assert not psutil.pid_exists(child)
+    assert not psutil.pid_exists(grandchild)
+
+
+PRINTS = f"""
+head -c {MOST_BYTES + 1} /dev/zero
+touch "$TRAINYARD_JOB_DIR/printed"
+exec sleep 600
+"""
+
+
+def test_the_log_of_a_running_command_stays_short(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path / "a")
+    node = started(directory, Command(PRINTS, str(tmp_path)))
+    wait_until((directory.output / "printed").exists)
+    wait_until(lambda: (directory.logs / "rank-0.log").stat().st_size < MOST_BYTES)
+    assert node.poll() is None
+    directory.pause.touch()
+    assert node.wait(LIMIT_S) == 0
 
 
 LEAVES_A_CHILD = """
