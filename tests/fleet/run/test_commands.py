@@ -1,4 +1,4 @@
-"""Commands of users on one node: what they are told, how they end, and that nothing is left of them."""
+"""Commands of users on one node: their variables, how they end, and that no process is left of them."""
 
 from __future__ import annotations
 

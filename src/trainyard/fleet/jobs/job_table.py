@@ -33,8 +33,9 @@ COUNTS = np.dtype(
     ],
     align=True,
 )
-"""What changes with jobs: how many are there, ever came, came before the last decision, and have no devices; how many
-devices are written down, and ends and changes of use noted; until when jobs times time are counted, and what they are."""
+"""Counts of a `JobTable`: jobs that are there, that ever came, that came before the last decision, and that have no
+devices; devices that are written down, ends and changes of use that are noted; and jobs times time, with the time until
+which they are counted."""
 
 
 class JobTable:
