@@ -276,7 +276,7 @@ def test_other_arguments_are_refused_by_name() -> None:
         ty.fleet.simulate(THREE, "1x2", speeds={"H100": 2.0})
     with pytest.raises(ty.fleet.FleetError, match=r"speed of 'device' is 0\.0; give a number above 0"):
         ty.fleet.simulate(THREE, "1x2", speeds={"device": 0.0})
-    with pytest.raises(ValueError, match="a price for every type of device in the cluster; add A100"):
+    with pytest.raises(ValueError, match="has prices, and none of A100; add it under prices"):
         cluster_from_yaml("cluster: 1x2xV100+1x2xA100\nprices: {V100: 1}")
 
 

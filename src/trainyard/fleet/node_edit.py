@@ -92,8 +92,8 @@ def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Clu
     Raises
     ------
     FleetError
-        If the cluster has no such nodes to take away, the partition of nodes is not given, or the links of the cluster
-        are described node by node.
+        If the cluster has no such nodes to take away, the partition of nodes is not given, added nodes have no price in
+        a cluster with prices, or the links of the cluster are described node by node.
     """
     if cluster.fabric != NON_BLOCKING:
         raise FleetError(
@@ -113,7 +113,10 @@ def edit_nodes(cluster: Cluster, edits: Sequence[NodeEdit], what_if: str) -> Clu
             f"what-if {shown(what_if)} leaves {len(places):,} nodes; allowed are at least one device and at most "
             f"{MOST_DEVICES:,}"
         )
-    return _renumbered(cluster, places, what_if)
+    try:
+        return _renumbered(cluster, places, what_if)
+    except HardwareError as error:
+        raise FleetError(f"what-if {shown(what_if)}: {error}") from None
 
 
 def _check_partitions(edit: NodeEdit, cluster: Cluster, what_if: str) -> None:

@@ -6,29 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainyard.fleet.errors import FleetError
 from trainyard.fleet.span import Span
 from trainyard.hardware.cluster import Cluster
 
-__all__ = ["check_prices", "prices_differ", "run_costs"]
+__all__ = ["prices_differ", "run_costs"]
 
 _HOUR_S = 3600.0
-
-
-def check_prices(cluster: Cluster) -> None:
-    """Refuse a cluster that has prices, but none for one of its device types.
-
-    Raises
-    ------
-    FleetError
-        Names the types.
-    """
-    unpriced = set(cluster.device_types) - set(dict(cluster.prices))
-    if cluster.prices and unpriced:
-        raise FleetError(
-            f"cluster {cluster.name!r} has prices, and none of {', '.join(sorted(unpriced))}; add it under prices in the "
-            "file of the cluster, or leave prices out"
-        )
 
 
 def prices_differ(cluster: Cluster) -> bool:

@@ -23,7 +23,6 @@ from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.errors import FleetError
 from trainyard.fleet.node_edit import NodeEdit, edit_nodes
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.prices import check_prices
 from trainyard.fleet.quotas import QuotaPolicy, Quotas, takes_quotas
 from trainyard.fleet.workload.job import Job
 from trainyard.hardware.cluster import Cluster
@@ -78,11 +77,7 @@ class WhatIf:
         FleetError
             If the cluster has no such nodes to take away, or added nodes have no partition or no price.
         """
-        if not self.nodes:
-            return present
-        cluster = edit_nodes(present, self.nodes, self.text)
-        check_prices(cluster)
-        return cluster
+        return edit_nodes(present, self.nodes, self.text) if self.nodes else present
 
     def jobs(self, present: Sequence[Job]) -> list[Job]:
         """Return the jobs with the time limit and the priorities.
